@@ -9,9 +9,8 @@ from infergate.core.messages import InferRequest, InferResponse, Response
 
 
 class BinaryEstimates:
-    """The part of ``SupportsLongText`` that is the same for all such codecs. The cost of reading a
-    request is known only while it is read. A subclass says what its loops cost, in bytes of JSON
-    that cost as much."""
+    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops, in bytes of
+    JSON that take as long."""
 
     def request_text_bytes(self, wire: Any) -> int:  # noqa: ARG002
         """Return 0."""
@@ -30,7 +29,7 @@ class BinaryEstimates:
         raise NotImplementedError
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds: headers are short, and tensors are not copied."""
+        """Return the bounds. Headers are short, and tensors are not copied."""
         return 0, self.response_text_bytes(response, parsed)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002

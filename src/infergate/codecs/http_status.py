@@ -27,7 +27,6 @@ STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.CANCELLED: 499,
     Kind.INTERNAL: 500,
 }
-"""The status of each error kind."""
 KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -40,9 +39,8 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (Triton and
-graphpipe-go 400, FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest
-BACKEND_GARBAGE."""
+"""Kinds of a backend's statuses. All other 4xx are BAD_REQUEST (Triton and graphpipe-go 400,
+FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 
 def kind_of_status(status: int) -> Kind:

@@ -1,7 +1,6 @@
-"""Profiles of the servers that run behind the gateway, one row for each kind of server.
+"""Profiles of the servers that run behind the gateway.
 
-Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code. A server is
-identified by the name in its metadata; if the name is unknown, the listed extensions decide.
+Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ INFERGATE: Final = Profile("infergate", supports_binary=True, supports_classific
 MLSERVER: Final = Profile(
     "mlserver", loads_by_name=True, has_infer_stream=True, supports_content_type=True
 )
-# KServe accepts the binary extension although its metadata does not list it. It answers any version
-# in a REST path with 501, and has its own list of models. Its load and unload messages hold only a
-# name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
+# KServe accepts the binary extension without listing it in its metadata, rejects any version in a
+# REST path with 501, and has a different model list. Its load and unload messages hold only a name,
+# as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
     supports_binary=True,
@@ -99,15 +98,12 @@ _KIND_CORRECTIONS: Final = (
     ),
 )
 """Errors that Triton reports with an unsuitable code: (reported kind, message pattern, actual
-kind). JSON that it cannot parse, and a model that its repository lacks, are internal errors; a
-version that does not exist is an invalid argument over gRPC, although a path that does not exist is
-not found over REST."""
+kind)."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def corrected_kind(kind: Kind, message: str) -> Kind:
-    """Return the kind of a server's error, which may differ from the reported ``kind``, by its
-    ``message``."""
+    """Return the kind of a server's error; ``message`` may contradict the reported ``kind``."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
     for reported, pattern, actual in _KIND_CORRECTIONS:
@@ -118,15 +114,15 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 
 def detect_profile(metadata: ServerMetadata) -> Profile:
     """Return the profile of the server that ``metadata`` describes. A Triton may have any name
-    (``--id``), so the extensions that it lists count."""
-    named = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
+    (``--id``), so the extensions that it lists count too."""
+    known = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(
-        named,
-        supports_binary=named.supports_binary or "binary_tensor_data" in extensions,
-        supports_classification=named.supports_classification or "classification" in extensions,
-        reports_config=named.reports_config or "model_configuration" in extensions,
-        reports_statistics=named.reports_statistics or "statistics" in extensions,
-        has_trace_settings=named.has_trace_settings or "trace" in extensions,
-        has_log_settings=named.has_log_settings or "logging" in extensions,
+        known,
+        supports_binary=known.supports_binary or "binary_tensor_data" in extensions,
+        supports_classification=known.supports_classification or "classification" in extensions,
+        reports_config=known.reports_config or "model_configuration" in extensions,
+        reports_statistics=known.reports_statistics or "statistics" in extensions,
+        has_trace_settings=known.has_trace_settings or "trace" in extensions,
+        has_log_settings=known.has_log_settings or "logging" in extensions,
     )

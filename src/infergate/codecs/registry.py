@@ -12,8 +12,7 @@ ENTRY_POINT_GROUP = "infergate.codecs"
 
 @cache
 def plugins() -> dict[str, CodecPlugin]:
-    """Return all installed protocols by name. Raises RuntimeError if two packages install the same
-    protocol."""
+    """Return all installed protocols by name. Raises RuntimeError for a duplicate protocol."""
     plugins_by_name: dict[str, CodecPlugin] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         plugin: CodecPlugin = entry.load()

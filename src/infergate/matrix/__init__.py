@@ -3,12 +3,9 @@
 The entry point is :func:`~infergate.matrix.run.run_clients`; ``infergate matrix`` prints its
 results. A client of each protocol sends a fixed list of cases to a gateway, which sends them over
 each backend protocol to a second gateway, through real sockets. The models of the second gateway
-record the requests that reach them. Read ``cases``, ``client_kinds`` and ``recording_backend``
-first, then ``gateways``, ``run``, ``findings`` and ``table``.
+record the requests that reach them. Each request is compared with the one that the embedded backend
+received from the same client, to separate the limits of the client's protocol from the backend's.
 
-Rules:
-
-1. Each backend's request is compared with the one that the embedded backend received from the same
-   client. This separates the limits of the client's protocol from those of the backend's.
-2. A difference that ``findings`` cannot explain is reported as wrong.
+Read ``cases``, ``client_kinds`` and ``recording_backend`` first, then ``gateways``, ``run``,
+``findings`` and ``table``.
 """

@@ -18,10 +18,10 @@ from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
 from infergate.matrix.recording_backend import EchoModel
 
 HANGING_MODEL: Final = "hanging"
-"""A model that responds too late. The timeout of its routes is ``HANGING_TIMEOUT``."""
+"""A model that responds after the ``HANGING_TIMEOUT`` of its routes."""
 HANGING_TIMEOUT: Final = "50ms"
 UNKNOWN_MODEL: Final = "unknown"
-"""A model with a route, but on no server."""
+"""A model that has a route but does not exist."""
 _PARAMETERS: Final = {"flag": True, "count": -7, "text": "x", "real": 0.5}
 _REJECTED: Final = GatewayError(Kind.BAD_REQUEST, "the model rejects input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
@@ -31,8 +31,8 @@ _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN_MODEL)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``requests`` are sent one after the other, each with a ``deadline`` in seconds if it is set.
-    ``expected_error`` is the expected error of the last request, if any."""
+    """Sequential requests, each with a ``deadline`` in seconds if set, and the error that the last
+    one is expected to get, if any."""
 
     name: str
     requests: tuple[InferRequest, ...]

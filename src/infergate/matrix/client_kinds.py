@@ -42,17 +42,14 @@ class _TypedContentsCodec(V2Grpc):
 
 
 RAW_SOCKETS: Final = "frames"
-"""Stands for the raw-socket listeners, of which each model has one."""
+"""The raw-socket listeners, one for each model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """A kind of client.
-
-    ``listener`` is the listener to which it connects: ``http``, ``grpc``, ``grpc typed`` or
-    ``RAW_SOCKETS``. ``path_prefix`` is the path before the model's name, for protocols in
-    which the URL identifies the model.
-    """
+    """A protocol and tensor format. The client connects to ``listener``: ``http``, ``grpc``,
+    ``grpc typed`` or ``RAW_SOCKETS``. If the URL identifies the model, ``path_prefix`` precedes the
+    model's name."""
 
     name: str
     protocol: str
@@ -62,22 +59,20 @@ class ClientKind:
     path_prefix: str = ""
 
     def path(self, model: str, version: str) -> str:
-        """Return the URL path of ``model``; empty if the protocol has none for each model."""
-        if not self.path_prefix:
-            return ""
-        return f"{self.path_prefix}{model}" + (f"/versions/{version}" if version else "")
+        """Return the URL path of ``model``; empty if the URL does not identify it."""
+        path = f"{self.path_prefix}{model}" + (f"/versions/{version}" if version else "")
+        return path if self.path_prefix else ""
 
     def create_client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
         """Return a client for ``endpoint``."""
         plugin = plugins()[self.protocol]
         codec = (self.codec or plugin.create)({})
         server = BackendSettings(self.name, (endpoint,), profile=self.profile)
+        limits = DEFAULT_LIMITS
         if plugin.transport_kind is TransportKind.HTTP:
-            upstream = HttpOrFrameUpstream(DEFAULT_LIMITS)
-            return RemoteBackend(server, codec, upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
-        return RemoteBackend(
-            server, codec, GrpcioUpstream(DEFAULT_LIMITS), RPC_MESSAGES, DEFAULT_LIMITS
-        )
+            upstream = HttpOrFrameUpstream(limits)
+            return RemoteBackend(server, codec, upstream, HTTP_MESSAGES, limits)
+        return RemoteBackend(server, codec, GrpcioUpstream(limits), RPC_MESSAGES, limits)
 
 
 CLIENT_KINDS: Final = (

@@ -1,13 +1,13 @@
 """Compares inferences before and after translation.
 
-A :class:`Finding` has a mark and, unless nothing changed, a note. Equal differences have equal
-notes, because the table lists each note once. A difference that is not explained here is wrong.
+Equal differences have equal notes, because the table lists each note once. A difference that this
+module cannot explain is wrong.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,6 @@ class Mark(enum.Enum):
     NOT_EXPRESSIBLE = "-"
     """The client's protocol cannot express the request."""
     WRONG = "!"
-    """A difference that this module cannot explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,8 @@ class Finding:
 
 EXACT: Final = Finding(Mark.EXACT)
 _REJECTION_KINDS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
-"""Errors for requests that a protocol cannot express."""
 _UNAVAILABLE_KINDS: Final = frozenset({Kind.OVERLOADED, Kind.NO_BACKEND})
-"""Kinds that share a single status in some protocols."""
+"""Kinds that share a status in some protocols."""
 
 
 def finding_of(notes: Sequence[str]) -> Finding:
@@ -55,15 +53,11 @@ def finding_of(notes: Sequence[str]) -> Finding:
     return Finding(Mark.CONVERTED, "; ".join(dict.fromkeys(notes))) if notes else EXACT
 
 
-def rejection(error: GatewayError, replacements: Mapping[str, str]) -> Finding:
-    """Return the finding for an unexpected error.
-
-    In its text, the quoted names of this request are replaced by the values of ``replacements``, so
-    that equal errors have equal notes.
-    """
+def rejection(error: GatewayError, *models: str) -> Finding:
+    """Return the finding for an unexpected error; its note omits the names of ``models``."""
     text = error.public
-    for name, replacement in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
-        text = text.replace(f"'{name}'", replacement)
+    for name in models:
+        text = text.replace(f"'{name}'", "'…'")
     mark = Mark.REJECTED if error.kind in _REJECTION_KINDS else Mark.WRONG
     return Finding(mark, f"{_kind_text(error.kind)}: {text}")
 
@@ -88,13 +82,11 @@ def error_differences(expected: GatewayError, received: GatewayError | None) -> 
 def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
     """Yield the differences between a request and the one that the model received, except for the
     model's name."""
-    yield from _difference(
-        "the version is not sent to the server", expected.version, received.version
-    )
+    note = "the version is not sent to the server"
+    yield from _difference(note, expected.version, received.version)
     note = "the id is not sent to the server; the client gets its own id back"
     yield from _difference(note, expected.id, received.id)
-    note = "parameters not sent to the server:"
-    yield from _parameter_differences(note, expected.parameters, received.parameters)
+    yield from _parameter_differences("server", expected.parameters, received.parameters)
     yield from _tensor_differences(expected.inputs, received.inputs)
     yield from _output_differences(expected, received.outputs)
 
@@ -109,16 +101,13 @@ def response_differences(
     if request.version:
         note = "the version is not sent to the client"
         yield from _difference(note, expected.version, received.version)
-    note = "parameters not sent to the client:"
-    yield from _parameter_differences(note, expected.parameters, received.parameters)
-    order = [output.name for output in request.outputs]
+    yield from _parameter_differences("client", expected.parameters, received.parameters)
     outputs = expected.outputs
-    if order:
+    if order := [output.name for output in request.outputs]:
         outputs = tuple(sorted(outputs, key=lambda tensor: order.index(tensor.name)))
     has_classes = any(class_count(output) for output in request.outputs)
-    yield from (_class_differences if has_classes else _tensor_differences)(
-        outputs, received.outputs
-    )
+    compare = _class_differences if has_classes else _tensor_differences
+    yield from compare(outputs, received.outputs)
 
 
 def _difference(note: str, expected: str, received: str) -> Iterator[str]:
@@ -127,9 +116,11 @@ def _difference(note: str, expected: str, received: str) -> Iterator[str]:
         yield _wrong(f"{note}: {received!r}") if received else note
 
 
-def _parameter_differences(note: str, expected: Parameters, received: Parameters) -> Iterator[str]:
+def _parameter_differences(
+    receiver: str, expected: Parameters, received: Parameters
+) -> Iterator[str]:
     if missing := sorted(expected.keys() - received.keys()):
-        yield f"{note} {', '.join(missing)}"
+        yield f"parameters not sent to the {receiver}: {', '.join(missing)}"
     for name, value in received.items():
         original = expected.get(name)
         if type(value) is not type(original) or value != original:
@@ -145,14 +136,11 @@ def _tensor_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) 
         if (before.datatype, before.shape) != (after.datatype, after.shape):
             yield _wrong(f"'{after.name}' is {after.datatype.value} {list(after.shape)}")
         elif bytes(before.data) != bytes(after.data):
-            if before.datatype in FLOATS and _equal_numbers(before, after):
+            is_float = before.datatype in FLOATS
+            if is_float and np.array_equal(before.numpy(), after.numpy(), equal_nan=True):
                 yield "NaN payloads are lost"
             else:
                 yield _wrong(f"different values in '{after.name}'")
-
-
-def _equal_numbers(one: Tensor, other: Tensor) -> bool:
-    return bool(np.array_equal(one.numpy(), other.numpy(), equal_nan=True))
 
 
 def _class_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,8 +20,8 @@ _GRACE_SECONDS: Final = 0.2
 
 
 class EchoModel(UnaryModel):
-    """Returns the nth input as the nth output, with the request's id and version and with
-    ``parameters``; or raises ``error``."""
+    """Returns the inputs as outputs, with the request's id and version and with ``parameters``; or
+    raises ``error``."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EchoModel(UnaryModel):
         self._error: Final = error
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the inputs as outputs."""
+        """Return the response, or raise the error."""
         if self._error is not None:
             raise self._error
         inputs = self.signature.checked_inputs(request)
@@ -46,8 +46,7 @@ class EchoModel(UnaryModel):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that reached a model, the seconds until its deadline (None: no deadline), and the
-    model's response, if any."""
+    """A request that reached a model, the seconds until its deadline, and the response, if any."""
 
     request: InferRequest
     remaining_seconds: float | None
@@ -57,10 +56,9 @@ class ReceivedRequest:
 class RecordingBackend(BuiltinBackend):
     """Serves models and records the inference requests."""
 
-    def __init__(self, models: Iterable[Model]) -> None:
-        served = tuple(models)
-        super().__init__("recording", served)
-        self.models: Final = {model.metadata.name: model.metadata for model in served}
+    def __init__(self, models: Sequence[Model]) -> None:
+        super().__init__("recording", models)
+        self.models: Final = {model.metadata.name: model.metadata for model in models}
         self._requests: list[ReceivedRequest] = []
 
     def take_requests(self) -> list[ReceivedRequest]:

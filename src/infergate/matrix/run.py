@@ -8,26 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from infergate.core.errors import GatewayError
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import InferRequest, InferResponse, Response
 from infergate.core.request_context import RequestContext
 from infergate.matrix import findings
 from infergate.matrix.cases import CASES, Case
 from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
 from infergate.matrix.findings import Finding, Mark, finding_of
-from infergate.matrix.gateways import (
-    BACKENDS,
-    BUILTIN,
-    MatrixGateways,
-    client_model_name,
-    run_gateways,
-)
+from infergate.matrix.gateways import BACKENDS, BUILTIN, MatrixGateways, client_model_name
 from infergate.matrix.recording_backend import ReceivedRequest
 
 _TIMEOUT_SECONDS: Final = 10.0
-"""Timeout of an exchange, in seconds."""
 _ROUNDING_SECONDS: Final = 1.0
-"""Tolerance, since deadlines are rounded up. Without a deadline, a backend's timeout is much
-longer."""
+"""Tolerance for rounded deadlines. The timeout without a deadline is much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +39,15 @@ class _Outcome(NamedTuple):
 
 async def run_clients() -> AsyncGenerator[ClientResult, None]:
     """Yield the findings for each client when they are complete."""
-    async with run_gateways() as gateways:
+    async with MatrixGateways.run() as gateways:
         for kind in CLIENT_KINDS:
             rows = [tuple(await _run_case(gateways, kind, case)) for case in CASES]
             yield ClientResult(kind.name, tuple(rows))
 
 
 async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> Sequence[Finding]:
-    """Return a finding for each backend. If the embedded backend, which is the first one, does not
-    receive what was sent, the client's protocol is the reason."""
+    """Return a finding for each backend. If the embedded backend, the first one, does not receive
+    the original request, the client's protocol is the reason."""
     try:
         baseline = [await _send(gateways, kind, BUILTIN, case, each) for each in case.requests]
     except _NotExpressibleError as error:
@@ -91,20 +83,18 @@ async def _send(
         raise _NotExpressibleError(error.public) from None
     gateways.recorder.take_requests()
     context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
-    result: InferResponse | GatewayError
+    result: Response | GatewayError
     try:
-        response = await client.perform(named, context)
-        assert isinstance(response, InferResponse)
-        result = response
+        result = await client.perform(named, context)
     except GatewayError as error:
         result = error
+    assert isinstance(result, InferResponse | GatewayError)
     requests = gateways.recorder.take_requests()
-    received = [each for each in requests if each.request.model == request.model]
-    return _Outcome(received[0] if received else None, result)
+    received = (item for item in requests if item.request.model == request.model)
+    return _Outcome(next(received, None), result)
 
 
 def _request_notes(case: Case, sent: InferRequest, outcome: _Outcome) -> Iterator[str]:
-    """Yield the differences between ``sent`` and the request that the model received, if any."""
     received = outcome.received
     if received is None:
         return
@@ -128,13 +118,12 @@ def _compare(
     for request, outcome, expected in zip(case.requests, outcomes, baseline, strict=True):
         name = client_model_name(backend, request.model)
         if isinstance(outcome.result, GatewayError):
-            return findings.rejection(outcome.result, {name: "'…'", request.model: "'…'"})
+            return findings.rejection(outcome.result, name, request.model)
         if outcome.received is None or outcome.received.response is None:
             return Finding(Mark.WRONG, "! a response that no model sent")
         reference = expected.received or outcome.received
-        notes += _request_notes(case, reference.request, outcome)
         response = reference.response or outcome.received.response
-        notes += findings.response_differences(
-            response, outcome.result, replace(request, model=name)
-        )
+        named = replace(request, model=name)
+        notes += _request_notes(case, reference.request, outcome)
+        notes += findings.response_differences(response, outcome.result, named)
     return finding_of(notes)

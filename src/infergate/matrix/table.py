@@ -107,7 +107,7 @@ def _table(result: ClientResult, numbers: dict[str, int]) -> Iterator[str]:
 
 
 def _cell(finding: Finding, numbers: dict[str, int]) -> str:
-    """Return the mark with the number of the note; a new note gets the next number."""
+    """Return the mark and the number of the note; a new note gets the next number."""
     if finding.mark not in _MARKS_WITH_NOTE:
         return str(finding.mark.value)
     number = numbers.setdefault(finding.note, len(numbers) + 1)

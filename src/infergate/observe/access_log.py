@@ -1,12 +1,12 @@
 """The access log: one line per request, as JSON or text.
 
-A separate thread formats and writes the lines in batches, so no request waits for its line, and a
-reader of the log that stops reading blocks only that thread.
+A separate thread formats and writes the lines, so that neither formatting nor a slow reader of the
+log blocks requests.
 
-*Rule 1.* Text from clients (model name, request id) is quoted, with control characters, U+2028 and
-bidirectional controls escaped, so that no request can forge a line; and truncated, so that none can
-fill the disk. Tensor data and headers are never logged. *Rule 2.* The line of a failed request has
-advice for the operator.
+*Rule 1.* Text from clients (model name, request id) is quoted and truncated, and control
+characters, U+2028 and bidirectional controls are escaped, so that no request can forge a line or
+fill the disk. Tensor data and headers are never logged.
+*Rule 2.* The line of a failed request has advice on what to do.
 """
 
 from __future__ import annotations
@@ -185,9 +185,8 @@ def printable(text: str) -> str:
 
 
 def _as_text(fields: Fields) -> str:
-    """Format ``fields`` as ``key=value``. Strings are quoted as in JSON if needed, or left out if
-    empty.
-    """
+    """Format ``fields`` as ``key=value``. Strings are quoted as in JSON if needed; empty ones are
+    left out."""
     pairs = []
     for key, value in fields.items():
         if type(value) is not str:
@@ -222,11 +221,11 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 
 class AccessLog:
-    """Writes a line per request, or per request that ``sampler`` selects, to ``stream``, by
-    default standard output, from its own thread.
+    """Writes a line per request, or per request that ``sampler`` selects, to ``stream`` (default:
+    standard output) from its own thread.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
-    while lines are written; it is needed only if several processes write to the stream.
+    while lines are written, for several processes that share the stream.
     """
 
     def __init__(

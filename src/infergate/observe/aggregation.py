@@ -79,15 +79,15 @@ class AggregatedMetrics(Collector):
 
 def _add_rows(rows: dict[Labels, float | HistogramValue], family: MetricFamily) -> None:
     for labels, value in family.rows:
-        known = rows.get(labels)
-        if known is None:
+        current = rows.get(labels)
+        if current is None:
             rows[labels] = value
-        elif isinstance(known, HistogramValue):
+        elif isinstance(current, HistogramValue):
             assert isinstance(value, HistogramValue)
-            rows[labels] = _add_histograms(known, value)
+            rows[labels] = _add_histograms(current, value)
         else:
             assert not isinstance(value, HistogramValue)
-            rows[labels] = _combine(family.name, known, value)
+            rows[labels] = _combine(family.name, current, value)
 
 
 def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
@@ -95,13 +95,13 @@ def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
         return
     for sample in family.samples:
         key = (sample.name, tuple(sorted(sample.labels.items())))
-        known = samples.get(key)
-        if known is None:
+        current = samples.get(key)
+        if current is None:
             samples[key] = sample
         elif sample.name.endswith(_CREATED):
-            samples[key] = sample._replace(value=min(known.value, sample.value))
+            samples[key] = sample._replace(value=min(current.value, sample.value))
         else:
-            value = _combine(family.name, known.value, sample.value)
+            value = _combine(family.name, current.value, sample.value)
             samples[key] = sample._replace(value=value)
 
 
@@ -117,8 +117,8 @@ def _add_histograms(first: HistogramValue, second: HistogramValue) -> HistogramV
     if second.exemplars:
         exemplars = dict(exemplars)
         for index, exemplar in second.exemplars.items():
-            known = exemplars.get(index)
-            if known is None or _timestamp(known) < _timestamp(exemplar):
+            current = exemplars.get(index)
+            if current is None or _timestamp(current) < _timestamp(exemplar):
                 exemplars[index] = exemplar
     counts = tuple(map(operator.add, first.counts, second.counts))
     return HistogramValue(counts, first.sum + second.sum, exemplars)

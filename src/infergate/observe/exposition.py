@@ -50,7 +50,6 @@ def exposition(metrics: Collector, accept: str = "") -> Exposition:
     for other in ("dots", "values"):  # our names are valid in the classic charset
         content_type = content_type.replace(f"escaping={other}", "escaping=underscores")
     if content_type.startswith(_OPENMETRICS):
-        # The library repeats the requested version.
         content_type = _VERSION.sub(_SUPPORTED_VERSION, content_type)
         return Exposition(content_type, _chunks(metrics, openmetrics, _END.decode()))
     return Exposition(content_type, _chunks(metrics, generate_latest))

@@ -1,8 +1,8 @@
-"""Metric families whose samples are created lazily.
+"""Metric families with lazily created samples.
 
 Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows (label
 values and a number or histogram): a tenth as many objects, created while they are read, and sent to
-another process in batches, so that the event loop is never blocked for long.
+another process in batches, which keeps the event loop responsive.
 
 *Rule.* Rows can be iterated only once, unless they are a list.
 """
@@ -127,10 +127,8 @@ class MetricFamily(Metric):
 
 
 def in_batches(families: Iterable[Metric]) -> Iterator[list[Metric]]:
-    """Yield ``families`` in batches of limited size, with their rows as lists.
-
-    A family may be spread over several batches.
-    """
+    """Yield ``families`` in batches of limited size, with their rows as lists. A family may be
+    spread over several batches."""
     batch: list[Metric] = []
     available = _BATCH_ROWS
     for family in families:

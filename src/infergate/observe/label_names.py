@@ -1,8 +1,5 @@
-"""The route and backend names that metric labels may have.
-
-Series of routes and backends that a reload removed are dropped, so that the configuration bounds
-the number of series.
-"""
+"""The route and backend names that metric labels may have. Series of removed routes and backends
+are dropped, which bounds the number of series."""
 
 from __future__ import annotations
 
@@ -15,10 +12,8 @@ NO_NAME = ""
 
 
 class MetricNames(NamedTuple):
-    """Names in the current configuration, and in older ones that still have calls in progress.
-
-    Both sets contain the empty name.
-    """
+    """Names in the current configuration and in older ones that still have calls in progress. Both
+    sets contain the empty name."""
 
     routes: AbstractSet[str]
     backends: AbstractSet[str]

@@ -1,8 +1,7 @@
-"""Sampling of the access log at high request rates, as in zap's sampler.
+"""Sampling of the access log at high request rates.
 
-Of similar requests (same route and outcome) the first N of each second are logged, and then every
-M-th. A quiet log is complete, and many requests of one kind do not hide others, such as errors.
-Each line has the number of requests suppressed before it.
+As in zap's sampler, of similar requests (same route and outcome) the first N of each second are
+logged, and then every M-th. Each line has the number of requests left out before it.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ _MAX_KINDS: Final = 65_536
 
 
 class LogSampler:
-    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others.
-
-    If ``every`` is 0, it selects none of the others.
-    """
+    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others
+    (0: none of them)."""
 
     def __init__(self, first: int, every: int) -> None:
         self._first: Final = first

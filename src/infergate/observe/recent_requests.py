@@ -1,7 +1,7 @@
-"""Data for the console in addition to metrics: recent failures, and counts of pipelines.
+"""Data for the console beyond metrics: recent failures, and counts of pipelines.
 
-*Rule.* It has no headers, tensor data, or clients' addresses or identities. The access log has more
-data for each request id.
+*Rule.* It has no headers, tensor data, client addresses or identities. The request id identifies
+the line in the access log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
     """A failed request, with some of the fields of its access log line."""
 
     when: float
-    """The wall clock time at which the request ended."""
+    """The wall-clock time at which the request ended."""
     kind: str
     """The value of its ``core.errors.Kind``."""
     error: str

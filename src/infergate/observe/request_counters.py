@@ -99,7 +99,7 @@ class RequestCounters(Collector):
             series.backend.observe(waited)
         if record.received_at and record.response_count is None:
             own = seconds - record.received_at + record.started_at - waited
-            own = max(own, 0.0)  # several backends may be waited for at once
+            own = max(own, 0.0)  # a request may wait for several backends concurrently
             series.own.observe(own)
         outcomes = series.outcomes
         outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
@@ -126,7 +126,7 @@ class RequestCounters(Collector):
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, without routes and backends that are no longer configured."""
+        """Yield the metrics of configured routes and backends."""
         self._drop_stale_series()
         items = list(self._series.items())
         yield MetricFamily(

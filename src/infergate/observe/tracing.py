@@ -96,7 +96,7 @@ class OpenTelemetry:
         """The span of the request that the current task handles."""
 
     def start_request(self, context: RequestContext) -> None:
-        """Start the request's span, as a child of its ``traceparent`` header if it has one."""
+        """Start the request's span, as a child of its ``traceparent`` header if present."""
         if context.trace is not None:
             return
         parent = self._propagator.extract(context.headers, _EMPTY_CONTEXT)
@@ -199,7 +199,7 @@ class _ExchangeSpan:
         _add_message_event(self._span, "RECEIVED", self._received)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the span; ``error`` is the reason of a failure."""
+        """End the span. ``error`` is the cause of a failure."""
         if self._status is not None:
             self._span.set_attribute("infergate.status", self._status)
         if error is not None:

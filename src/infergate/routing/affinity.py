@@ -1,12 +1,11 @@
 """The endpoint that owns a sequence or a key: a pure decision, the same in every process.
 
-Weighted rendezvous hashing: each endpoint's name, hashed with the key, gives a number u between 0
+Weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a number u between 0
 and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
 (docs/decisions/0013-sequences-by-hash.md).
 
-- The order of the endpoints does not matter. When one is added or removed, only the keys that it
-gains or loses move. Each endpoint owns a share of all keys in proportion to its weight. - An id has
-one owner whether a protocol sends it as an integer or as text.
+The order of the endpoints does not matter. If one is added or removed, only the keys that it gains
+or loses move. An id has the same owner as an integer and as text, because protocols differ.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.
@@ -35,7 +34,7 @@ class HashCandidate(Protocol):
 
     @property
     def weight(self) -> float:
-        """Its weight relative to the other candidates; above 0."""
+        """The weight relative to the other candidates; above 0."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The delay before a retry: pure arithmetic.
+"""The delay before a retry. Pure.
 
-The delay before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, which is at most
-ten times the base, so that requests that failed together are not retried together.
+The delay before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, capped at ten
+times the base. Requests that failed together are thus not retried together.
 
 Reference: Envoy's retry back-off ("fully jittered", base 25 ms, at most 250 ms).
 """
@@ -15,7 +15,7 @@ from typing import Final
 BASE_SECONDS: Final = 0.025
 MAX_SECONDS: Final = 10 * BASE_SECONDS
 _MAX_DOUBLINGS: Final = 8
-"""Attempts after which the wait has certainly reached its maximum."""
+"""Attempts after which the delay has reached its maximum."""
 
 
 def backoff(attempts: int, uniform: Callable[[], float] = random.random) -> float:

@@ -1,10 +1,10 @@
-"""Load balancing: which of the available endpoints gets a request. Pure decisions.
+"""Load-balancing policies. Pure.
 
-Least-request compares two endpoints drawn at random and chooses the one with fewer active requests.
-This is nearly as good as comparing all of them, and independent gateways do not all choose the same
+Least-request compares two random endpoints and picks the one with fewer active requests. This is
+nearly as good as comparing all of them, and independent gateways do not all choose the same
 endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the default
-of Envoy and linkerd). With different weights, an endpoint is drawn with a probability in proportion
-to its weight, and its active requests are divided by its weight.
+of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in proportion to
+its weight, and its active requests are divided by its weight.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """At least one candidate, each with a share above 0; ``shares`` None: equal shares."""
+    """One or more candidates and their shares (above 0). ``shares`` is None if they are equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 
@@ -48,7 +48,7 @@ class BalancingPolicy(Protocol[M]):
     """A load-balancing policy."""
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
-        """Return a member of ``table``. Requests that belong together have the same ``key``."""
+        """Return a member of ``table``. Related requests have the same ``key``."""
         ...
 
 
@@ -86,10 +86,10 @@ class LeastRequest(Generic[M]):
 
 
 class RoundRobin(Generic[M]):
-    """Each member in turn, as often as its share: earliest deadline first, like Envoy."""
+    """Weighted round robin by earliest deadline first, like Envoy."""
 
     def __init__(self, random: RandomSource) -> None:
-        """``random`` chooses where the first round begins, so that gateways differ."""
+        """``random`` chooses the start of the first round, which thus differs between gateways."""
         self._random: Final = random
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []
@@ -114,8 +114,9 @@ class RoundRobin(Generic[M]):
 
 
 class ConsistentHash(Generic[M]):
-    """All requests of one key go to one member while it is available; requests without a key are
-    picked by ``fallback``. Slow-start shares are ignored, because keys would move twice."""
+    """Sends all requests with the same key to one member while it is available; ``fallback`` picks
+    the member for requests without a key. Slow-start shares are ignored, because keys would
+    move twice."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

@@ -1,7 +1,7 @@
-"""The retry budget of a backend: pure arithmetic.
+"""The retry budget of a backend. Pure.
 
-A backend that fails because it is overloaded gets more load from retries. Limiting them to a share
-of its active requests prevents a short overload from becoming an outage.
+Retries add load to a backend that fails because it is overloaded. Limiting them to a share of its
+active requests keeps a short overload from becoming an outage.
 
 Reference: Envoy's retry budget (20 %, at least 3), which counts active requests.
 """
@@ -15,7 +15,7 @@ DEFAULT_MIN_RETRIES: Final = 3
 
 
 class RetryBudget:
-    """Allows ``share`` (0 to 1) of the active requests to be retries; always ``min_retries``."""
+    """Allows retries up to a ``share`` of active requests (0 to 1), and always ``min_retries``."""
 
     __slots__ = ("_min_retries", "_share", "active_requests", "active_retries")
 
@@ -25,7 +25,7 @@ class RetryBudget:
         self._share = share
         self._min_retries = min_retries
         self.active_requests = 0
-        """Active requests; the caller counts its own here while it is active."""
+        """Active requests, counted by the callers."""
         self.active_retries = 0
 
     def try_acquire(self) -> bool:
@@ -36,5 +36,5 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """End a retry that was allowed."""
+        """Count a retry as ended."""
         self.active_retries -= 1

@@ -1,11 +1,11 @@
-"""The endpoints of one backend, and which of them are available: pure, time is an argument.
+"""Chooses among the endpoints of one backend. Pure; time is an argument.
 
-1. An endpoint that is down (``health``) or ejected (``outliers``) gets no request while others are
-available. 2. Panic: if no endpoint is available, or fewer than the configured share of all, all of
-them are used, because it is more likely that the checks are wrong (Envoy's panic threshold). 3. At
-most a share of all endpoints is ejected at a time, but at least one may be, and never the last
-available one. 4. Slow start: the share of a new or recovered endpoint grows from a tenth to all of
-it over a window. 5. The only endpoint of a backend is used whatever its state.
+1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while others are
+   available. The only endpoint of a backend is always used.
+2. Panic: if fewer endpoints than ``panic_threshold``, or none, are available, all are used, because
+   the checks are probably wrong (Envoy's panic threshold).
+3. The last available endpoint is never ejected.
+4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""How often a share grows within the window."""
+"""Increases of a share within the window."""
 
 
 class ClusterMember:
-    """An endpoint; ``name`` is the same in all gateways, ``weight`` relative to the others."""
+    """An endpoint. ``name`` is the same in all gateways, ``weight`` is relative to the other
+    members."""
 
     __slots__ = (
         "active",
@@ -49,12 +50,12 @@ class ClusterMember:
         self.active = 0
         self.successes = 0
         self.failures = 0
-        """Requests in which the endpoint failed, in total."""
+        """Total failed attempts."""
         self.slow_start_since = -inf
-        """When it was added or came back, if its share may still be growing."""
+        """When slow start began; ``-inf`` if it never did."""
 
     def record_success(self) -> None:
-        """Record an attempt that succeeded."""
+        """Record a successful attempt."""
         self.active -= 1
         self.successes += 1
         self.outlier.consecutive_failures = 0
@@ -65,7 +66,8 @@ M = TypeVar("M", bound=ClusterMember)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRule:
-    """``slow_start_seconds``: its window, 0: none. ``panic_threshold``: from 0 to 1."""
+    """``slow_start_seconds`` is the slow-start window (0: no slow start). ``panic_threshold`` is a
+    share of the endpoints, from 0 to 1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
     slow_start_seconds: float = 0.0
@@ -73,7 +75,7 @@ class ClusterRule:
 
 
 class Cluster(Generic[M]):
-    """Chooses among ``members``, of which there is at least one."""
+    """Chooses among one or more ``members``."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Cluster(Generic[M]):
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
-        """Replace the members by at least one; ``slow_start`` applies to the new ones."""
+        """Replace the members (at least one); ``slow_start`` applies to new members."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:
@@ -130,7 +132,7 @@ class Cluster(Generic[M]):
         return self._policy.pick(table, key)
 
     def choose_owner(self, sequence: SequenceKey) -> M:
-        """Return the owner of ``sequence``, whatever its state
+        """Return the owner of ``sequence``, regardless of its state
         (docs/decisions/0013-sequences-by-hash.md), and count the attempt as active."""
         owner = rendezvous_owner(sequence_key(sequence), self.members)
         owner.active += 1
@@ -145,7 +147,7 @@ class Cluster(Generic[M]):
         ]
 
     def _rebuild_table(self, now: float) -> CandidateTable[M]:
-        """Build the table of candidates, and find out how long it is valid."""
+        """Build the table of candidates and compute how long it is valid."""
         rule, members = self._rule, self.members
         candidates = self.available(now)
         if not candidates or len(candidates) < rule.panic_threshold * len(members):

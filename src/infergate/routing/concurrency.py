@@ -1,8 +1,6 @@
-"""The concurrency limit of a backend and the queue in front of it: pure decisions.
+"""The concurrency limit of a backend and its queue. Pure.
 
-1. First in, first out. 2. A request whose deadline passes leaves the queue and gets no slot. 3. The
-queue has a maximum length. A request that finds it full is rejected immediately, because a queue
-that only grows helps no one.
+Waiting requests get slots in order of arrival. Requests past their deadline get none.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ T = TypeVar("T")
 
 
 class ConcurrencyLimit(Generic[T]):
-    """``max_active`` concurrent requests, and ``max_waiting`` in the queue. Deadlines and times
-    are seconds on one clock; each ``T`` identifies one waiting request."""
+    """Allows ``max_active`` concurrent requests and ``max_waiting`` queued ones. Deadlines and
+    times are seconds on one clock; each ``T`` identifies a queued request."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active
@@ -48,7 +46,7 @@ class ConcurrencyLimit(Generic[T]):
         self._waiting.pop(waiter, None)
 
     def release(self, now: float) -> T | None:
-        """Give up a slot; return the waiting request that has it now, if any."""
+        """Release a slot; return the waiting request that gets it, if any."""
         while self._waiting:
             waiter, deadline = self._waiting.popitem(last=False)
             if deadline > now:

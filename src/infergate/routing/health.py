@@ -1,9 +1,9 @@
 """The state of an endpoint by its active health checks.
 
-- An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
-consecutive successful ones (HAProxy: 3 and 2). - It is up before its first check, and the first
-check alone decides (HAProxy): otherwise a gateway that has just started would reject clients, or
-send them to unreachable endpoints.
+An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
+consecutive successful ones (HAProxy: 3 and 2). It is up before its first check, and the first check
+alone decides, as in HAProxy: otherwise a gateway that has just started would reject clients or send
+requests to unreachable endpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EndpointHealth:
         self._contrary_checks = 0
         self.is_up = True
         self.was_checked = False
-        """Whether a check has ended yet."""
+        """Whether any check has finished."""
 
     def record_check(self, *, succeeded: bool) -> bool:
         """Record one more check; return whether it changed ``is_up``."""

@@ -1,9 +1,8 @@
 """A percentile of recent latencies: pure, in bounded memory.
 
-A histogram whose bucket limits grow by a tenth, so that a percentile is at most a tenth too high,
-for latencies from 0.1 ms to a quarter of an hour. It has two generations: the older is dropped when
-the younger has ``GENERATION_SIZE`` samples, so a percentile covers between ``GENERATION_SIZE`` and
-twice as many samples.
+The bucket limits of the histogram grow by 10 %, from 0.1 ms to 15 minutes, so a percentile is at
+most 10 % too high. There are two generations: the older one is dropped when the younger one has
+``GENERATION_SIZE`` samples.
 
 Reference: hedging after a percentile is from Dean and Barroso, "The tail at scale", 2013; Finagle's
 BackupRequestFilter uses windowed histograms in the same way.
@@ -16,16 +15,16 @@ from typing import Final
 
 GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
-"""Samples that are needed for a percentile."""
+"""The minimum number of samples for a percentile."""
 UPDATE_INTERVAL: Final = 10
-"""Samples after which the percentile is computed again: that costs more than counting."""
+"""Samples between computations of the percentile, which cost more than counting."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
 
 
 class LatencyQuantile:
-    """The latencies of one route, and one ``quantile`` (0 to 1) of them."""
+    """Estimates the ``quantile`` (0 to 1) of one route's latencies."""
 
     __slots__ = ("_count", "_current", "_older", "_quantile", "_younger")
 
@@ -46,8 +45,8 @@ class LatencyQuantile:
             self._current = self._compute()
 
     def percentile(self) -> float | None:
-        """Return the ``quantile`` of the response times in seconds, as of a few samples ago; None
-        with too few samples."""
+        """Return the percentile in seconds, at most ``UPDATE_INTERVAL`` samples old; None with
+        fewer than ``MIN_SAMPLES`` samples."""
         return self._current
 
     def _compute(self) -> float | None:

@@ -2,12 +2,12 @@
 detection).
 
 1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
-number of ejections: 30 s, 60 s, up to 300 s. 2. An endpoint ejected because it was unreachable is
-readmitted when it passes as many checks as mark a down endpoint up. An endpoint that failed in
-another way is not: its checks may have succeeded all along. 3. An endpoint may close connections
-because of one client's request. Unless enough consecutive failures are certainly its own, a check
-has to fail as well (docs/decisions/0041-failure-attribution.md). 4. Each 30 s (``base_seconds``)
-without an ejection make the next ejection 30 s shorter again.
+   number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shorten
+   the next one by ``base_seconds``.
+2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. If requests
+   failed in another way, checks prove nothing, because they may have succeeded all the time.
+3. A client's request may cause an endpoint to close connections. If such failures are needed to
+   reach the limit, a check must fail, too (docs/decisions/0041-failure-attribution.md).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
-    """``consecutive``: failures that eject an endpoint, 0: none is ejected. ``base_seconds`` and
-    ``max_seconds``: the first and the longest ejection. ``max_share``: the share of the
-    endpoints, from 0 to 1, that may be ejected at a time; at least one always may."""
+    """``consecutive`` failures eject an endpoint (0: never). ``base_seconds`` and ``max_seconds``
+    are the first and the longest ejection. At most ``max_share`` (0 to 1) of the endpoints, but
+    always at least one, may be ejected at a time."""
 
     consecutive: int = 5
     base_seconds: float = 30.0
@@ -49,14 +49,14 @@ class OutlierState:
     def __init__(self) -> None:
         self.consecutive_failures = 0
         self.ambiguous_failures = 0
-        """The consecutive failures that a request may have caused."""
+        """Consecutive failures that the request may have caused."""
         self.ejected_until = -inf
         """When the current or last ejection ends."""
         self.ejection_count = 0
         self.is_unreachable = False
-        """Whether the last failure was a connection that could not be made."""
+        """Whether the last failure was a failed connection attempt."""
         self.ejected_by_check = False
-        """Whether a failed check ejected it: then successful checks bring it back."""
+        """Whether a failed check caused the ejection; then successful checks end it."""
         self._successful_checks = 0
         """Consecutive successful checks since the last failure."""
         self._backoff_steps = 0
@@ -77,7 +77,7 @@ class OutlierState:
         return reachable_again and self.ejected_until > now and self._successful_checks >= rise
 
     def is_ejection_due(self, rule: OutlierRule, now: float) -> bool:
-        """Return whether it has failed so often that it should be ejected."""
+        """Return whether there have been enough failures for an ejection."""
         return (
             bool(rule.consecutive)
             and self.consecutive_failures >= rule.consecutive
@@ -85,15 +85,15 @@ class OutlierState:
         )
 
     def is_certain(self, rule: OutlierRule) -> bool:
-        """Return whether the failures that are certainly its own are enough for an ejection."""
+        """Return whether there are enough failures that no request can have caused."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
     def reset_failures(self) -> None:
-        """Reset the consecutive failures: a check succeeded, so requests caused them."""
+        """Reset the consecutive failures."""
         self.consecutive_failures = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
-        """Eject it from ``now`` on."""
+        """Eject the endpoint from ``now`` on."""
         self.ejected_by_check = by_check
         if self._backoff_steps:
             self._backoff_steps = max(
@@ -105,6 +105,6 @@ class OutlierState:
         self.reset_failures()
 
     def readmit(self, now: float) -> None:
-        """End its ejection."""
+        """End the ejection."""
         self.reset_failures()
         self.ejected_until = min(self.ejected_until, now)

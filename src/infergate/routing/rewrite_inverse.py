@@ -1,8 +1,7 @@
-r"""Derives the client's name of a model from the backend's, if a route's regular expression allows
-it.
+r"""Derives the client's name of a model from the backend's, for routes with a regular expression.
 
-The expression must be fixed text around one group, rewritten to fixed text around that group:
-``/prod\.(.+)/`` to ``\1``. The result is a guess until it is matched against the route.
+This works for fixed text around one group that is rewritten to fixed text around that group:
+``/prod\.(.+)/`` to ``\1``. The result must still be matched against the route.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _TEMPLATE: Final = re.compile(r"([^\\]*)\\(?:1|g<1>)(\D[^\\]*|)")
 
 
 def invert_rewrite(expression: str, template: str) -> Callable[[str], str | None] | None:
-    """Return a function from a backend's name to the client's name, or to None if the name does
-    not match. None if the expression has another form."""
+    """Return a function that maps a backend's name to the client's name, or to None if the name
+    does not match. Return None if the expression has another form."""
     pattern = _ONE_GROUP.fullmatch(expression)
     rewritten = _TEMPLATE.fullmatch(template)
     if pattern is None or rewritten is None:

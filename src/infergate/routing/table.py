@@ -18,15 +18,14 @@ from infergate.routing.rewrite_inverse import invert_rewrite
 _ALL: Final = "*"
 """The pattern that matches every model."""
 _MAX_CACHED_NAMES: Final = 4096
-"""Cached names, so that patterns are matched once per name."""
+"""Maximum number of cached names."""
 _MAX_CACHED_NAME_CHARS: Final = 256
-"""Characters of a cached name. Clients choose names, so both the number and the length are
-limited."""
+"""Maximum length of a cached name. Clients choose names, so number and length are limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The backend's names. An empty or missing one is the same as the client's."""
+    """The backend's names. An empty or missing name is not rewritten."""
 
     model: str = ""
     version: str = ""
@@ -55,8 +54,8 @@ class SplitTarget:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
-    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent``
-    concurrently; its responses are discarded."""
+    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` of
+    them concurrently; its responses are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -65,18 +64,18 @@ class MirrorTarget:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``pattern`` as in the configuration: a name, a glob (``bert-*``) or ``/a regex/``.
+    """``pattern`` is a name, a glob (``bert-*``) or ``/a regex/``, as in the configuration.
 
-    ``timeout`` is in seconds; None: the backend's. ``idle_timeout``, if set, limits the pauses of a
-    stream instead. ``retry`` selects the failures that are retried. ``validate`` False passes a
-    trusted client's messages through unchecked if client and backend speak the same protocol.
-    ``labels`` are the class names of outputs, by the client's output name, for classification by
-    the gateway. ``cast`` maps a datatype to the substitute for protocols that do not support it.
+    ``timeout`` is in seconds; None: the backend's timeout. ``idle_timeout``, if set, limits the
+    pauses of a stream instead. ``validate`` False passes a trusted client's messages through
+    unchecked if client and backend speak the same protocol. ``labels`` are the class names of
+    outputs, by the client's output name, for classification by the gateway. ``cast`` maps a
+    datatype to the substitute for protocols that cannot carry it.
 
-    Only requests that match all of ``headers`` (names in lower case, values are globs) use the
+    Only requests that match all of ``headers`` (names in lower case, values are globs) take the
     route. ``split`` lists other backends that get a share of its inferences, chosen by the value of
-    the header ``split_by`` if the request has it; ``fallback`` is used when the route's backend
-    cannot be reached.
+    the header ``split_by`` if present; ``fallback`` is used when the route's backend cannot be
+    reached.
     """
 
     pattern: str
@@ -118,7 +117,7 @@ class Route:
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """Return the backend's name of ``model``. A regex route's groups may be used."""
+        """Return the backend's name of ``model``. A rewrite may refer to the groups of a regex."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
@@ -126,9 +125,9 @@ class Route:
         return self.rewrite.model
 
     def client_model_lookup(self) -> Callable[[str], str | None]:
-        """Return a function from the backend's name of a model to the client's; it returns None if
-        the name cannot be derived. A result is valid only if the route table finds this route
-        for it."""
+        """Return a function that maps the backend's name of a model to the client's, or to None if
+        it cannot be derived. The result is valid only if the route table finds this route for
+        it."""
         if self.is_exact:
             backend_name = self.backend_model(self.pattern)
             return lambda name: self.pattern if name == backend_name else None
@@ -148,8 +147,8 @@ class Route:
         return self.rewrite.version or version
 
     def client_version(self, requested: str, reported: str) -> str:
-        """Return the version for a response to a client that requested ``requested``, if the
-        backend reported ``reported``."""
+        """Return the version to show a client that requested ``requested``, if the backend
+        reported ``reported``."""
         return (requested or self.version or reported) if self.rewrite.version else reported
 
 
@@ -188,19 +187,17 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
     """Return the backends that get only mirrored requests."""
-    answering: set[str] = set()
+    primary: set[str] = set()
     mirrored: set[str] = set()
     for route in routes:
-        answering.update(
-            (route.backend, route.fallback, *(target.backend for target in route.split))
-        )
+        primary.update((route.backend, route.fallback, *(target.backend for target in route.split)))
         if route.mirror is not None:
             mirrored.add(route.mirror.backend)
-    return frozenset(mirrored - answering)
+    return frozenset(mirrored - primary)
 
 
 class RouteTable:
-    """All routes in order. The cost of a look-up does not grow with exact routes."""
+    """All routes in order. The cost of a lookup does not depend on the number of exact routes."""
 
     def __init__(self, routes: Iterable[Route], name_rule: NameRule = STRICT_RULE) -> None:
         self.name_rule: Final = name_rule
@@ -223,7 +220,7 @@ class RouteTable:
             i for i, matches in self._patterns if matches(model)
         ]
         routes = tuple(self.routes[i] for i in sorted(indexes))
-        if routes and len(model) <= _MAX_CACHED_NAME_CHARS:  # unknown names are not cached
+        if routes and len(model) <= _MAX_CACHED_NAME_CHARS:
             self._candidates_cache[model] = routes
         return routes
 

@@ -1,8 +1,8 @@
-"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and protects the
-admin listener.
+"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
+requests to the admin listener.
 
-Packages for tokens and for Redis are imported only if they are configured, because each costs every
-process memory.
+Packages for tokens and for Redis are imported only if configured, because each costs every process
+memory.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -65,19 +65,14 @@ def make_authorizer(
 ) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
-    If nothing that it depends on has changed, this is the authorizer of ``previous``, with its
-    counters and its cache of verified tokens; it uses the old routes until
-    ``GatewayParts.activate``. Otherwise it is a new authorizer, which keeps the in-memory counters
-    if the rate limits are unchanged.
+    The authorizer of ``previous`` is reused if nothing that it depends on has changed; it uses the
+    old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
+    rate limits are unchanged.
     """
     access, metrics = config.access, group.metrics
     assert access is not None
     memory: LocalRateStore | None = None
-    if (
-        previous is not None
-        and previous.config.access is not None
-        and previous.authorizer is not None
-    ):
+    if previous and previous.config.access and previous.authorizer:
         if _dependencies(previous.config, previous.limits) == _dependencies(config, limits):
             return previous.authorizer
         if previous.config.access.rates == access.rates:
@@ -92,7 +87,12 @@ def make_authorizer(
         ]
     )
     closing: CloseCallbacks = []
-    ask = partial(load_engine(config.engine).make_http_upstream, replace(limits, body=MIB))
+    make_http = load_engine(config.engine).make_http_upstream
+    make_upstream = partial(make_http, replace(limits, body=MIB), None)
+    keys = _make_key_ring(access, metrics)
+    tokens = (
+        _make_token_verifier(access, rules, make_upstream, metrics, closing) if access.jwt else None
+    )
     return Authorizer(
         AuthorizerSettings(
             open_health=access.open_health,
@@ -100,11 +100,7 @@ def make_authorizer(
             on_rejected=lambda reason: metrics.access_refused.labels(reason).inc(),
             on_change_denied=log_denied,
         ),
-        Authenticator(
-            rules,
-            _make_key_ring(access, metrics),
-            _make_token_verifier(access, rules, ask, metrics, closing) if access.jwt else None,
-        ),
+        Authenticator(rules, keys, tokens),
         _make_rate_limits(access, memory, metrics, closing),
         memory,
         route_label=route_of,
@@ -239,19 +235,16 @@ def _make_rate_limit(config: RateConfig) -> RateLimit:
 
 
 def _make_rate(configured: ConfiguredRate | None, burst: int | None) -> Rate | None:
-    return (
-        None
-        if configured is None
-        else Rate(configured.amount, configured.seconds, burst or configured.amount)
-    )
+    if configured is None:
+        return None
+    return Rate(configured.amount, configured.seconds, burst or configured.amount)
 
 
 # ---- admin listener
 
 
 def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
-    """Wrap ``app`` so that requests that change something need a key, if the admin listener has
-    keys."""
+    """Wrap ``app`` to require a key for changes, if the admin listener has keys."""
     listener = config.listeners.admin
     if listener is None or not listener.keys:
         return app
@@ -267,7 +260,7 @@ class _AuthorizedAdmin:
         self._metrics: Final = metrics
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to a read directly, and to any other method only with a valid key."""
+        """Respond to a read directly, and to other methods only with a valid key."""
         if wire.method in _READ_METHODS:
             return await self._app.respond(wire, context)
         try:
@@ -277,22 +270,17 @@ class _AuthorizedAdmin:
             response = _unauthorized(rejection.error)
         else:
             response = await self._app.respond(wire, context)
+        fields = {
+            "method": wire.method[:20],
+            "path": wire.path[:_MAX_LOGGED_PATH],
+            "peer": context.peer,
+            "status": response.status,
+            "identity": context.identity,
+        }
         _audit.info(
             "admin %s %r peer=%s status=%d identity=%r",
-            wire.method[:20],
-            wire.path[:_MAX_LOGGED_PATH],
-            context.peer,
-            response.status,
-            context.identity,
-            extra=with_fields(
-                AUDIT,
-                operation="admin",
-                method=wire.method[:20],
-                path=wire.path[:_MAX_LOGGED_PATH],
-                peer=context.peer,
-                status=response.status,
-                identity=context.identity,
-            ),
+            *fields.values(),
+            extra=with_fields(AUDIT, operation="admin", **fields),
         )
         return response
 
@@ -308,7 +296,6 @@ class _AuthorizedAdmin:
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Answer a request that the transport rejected."""
         return self._app.refuse(error, wire, context)
 
 

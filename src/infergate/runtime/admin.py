@@ -46,9 +46,9 @@ class SubtreeApp(Protocol):
 
 
 class AdminApp:
-    """Serves ``/metrics`` (Prometheus), ``/healthz`` (the process is alive), ``/readyz`` (it can
-    serve), ``/config`` (the active configuration), ``/console`` (the web console) and, if
-    enabled, POST ``/reload``."""
+    """Serves ``/metrics`` (Prometheus), ``/healthz`` (liveness), ``/readyz`` (readiness),
+    ``/config`` (the active configuration), ``/console`` (the web console) and, if enabled, POST
+    ``/reload``."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -61,9 +61,9 @@ class AdminApp:
         make_console: Callable[[], SubtreeApp] | None = None,
         hosts: Collection[str] = (),
     ) -> None:
-        """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
-        the console on its first request, because an idle process does not need it. ``hosts`` are
-        allowed in the Host header besides addresses and local names."""
+        """``count_limit`` is called with the limit that a request exceeded. ``make_console``
+        builds the console on its first request, to save memory. ``hosts`` are allowed in the
+        Host header besides addresses and local names."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -148,7 +148,7 @@ class AdminApp:
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Answer a request that the transport rejected, and count the limit that it exceeded."""
+        """Respond to a request that the transport rejected, and count the exceeded limit."""
         del wire, context
         if error.limit:
             self._count_limit(error.limit)
@@ -181,7 +181,7 @@ class _ExpositionStream:
         return None if piece is None else (piece,)
 
     async def close(self) -> None:
-        """Do nothing; there is nothing to release."""
+        """Do nothing."""
 
 
 def _is_console_path(path: str) -> bool:
@@ -189,7 +189,6 @@ def _is_console_path(path: str) -> bool:
 
 
 def _accepts_html(headers: Mapping[str, str]) -> bool:
-    """Return whether a browser requests a page."""
     return "text/html" in headers.get("accept", "")
 
 

@@ -51,7 +51,7 @@ from infergate.runtime.offload import HelperPool
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
-from infergate.transport.base import Address, HttpStreamingUpstream, Server
+from infergate.transport.base import Address, Server
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.framed.server import FrameServer
@@ -83,8 +83,8 @@ def assemble(
     """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
-    ``history`` is the configuration history that the admin listener reports. ``group`` connects the
-    process to the other workers; None: there are none.
+    ``history`` is reported by the admin listener. ``group`` connects the process to the other
+    workers; None: there are none.
     """
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
@@ -93,9 +93,13 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.open_descriptors.set_function(count_open)
-    view = group.console_view or SingleProcess(lambda: running, metrics, group.recent_requests)
     shared = _SharedState(
-        group, admission, ConnectionGates(metrics), make_builtin, history or ConfigHistory(), view
+        group,
+        admission,
+        ConnectionGates(metrics),
+        make_builtin,
+        history or ConfigHistory(),
+        group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
@@ -152,28 +156,28 @@ class _SharedState:
     gates: ConnectionGates
     make_builtin: Callable[[str, float], Backend]
     history: ConfigHistory
-    view: ConsoleSource
+    console_source: ConsoleSource
 
 
 def _build_parts(
     shared: _SharedState, config: Config, previous: GatewayParts | None
 ) -> GatewayParts:
-    """Build the parts that serve ``config``, taking over everything unchanged from ``previous``."""
+    """Build the parts that serve ``config``, reusing everything unchanged from ``previous``."""
     limits = compiled.limits(config)
     sharing = compiled.shared_memory_backends(config)
     unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
     if previous is not None and previous.config.tracing == config.tracing:
-        tracing = previous.tracer
+        tracer = previous.tracer
     else:
-        tracing = _make_tracer(config)
+        tracer = _make_tracer(config)
     if previous is not None and previous.config.helpers == config.helpers:
         helper_pool = previous.helper_pool
     else:
-        helpers = shared.group.metrics.backends.helpers
-        helper_pool = HelperPool(config.helpers, helpers) if config.helpers else None
+        counters = shared.group.metrics.backends.helpers
+        helper_pool = HelperPool(config.helpers, counters) if config.helpers else None
     backends = {
         name: unchanged.get(name)
-        or _make_backend(name, config, limits, shared, tracing, helper_pool)
+        or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
     gateway = Gateway(
@@ -191,7 +195,7 @@ def _build_parts(
             ControlPermissions(config.control.repository, config.control.settings),
             shared.group.metrics.backends.route_counters,
             shared.group.aggregate_statistics,
-            _make_steps(tracing),
+            _make_steps(tracer),
         ),
         previous.gateway if previous else None,
     )
@@ -206,21 +210,20 @@ def _build_parts(
                 config, gateway.route_label, limits, shared.group, previous
             )
         listeners = _listener_specs(
-            config, gateway, helper_pool, access_log, shared, authorizer, tracing
+            config, gateway, helper_pool, access_log, shared, authorizer, tracer
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # it has a thread; no other part has started anything yet
-        if tracing is not None and (previous is None or tracing is not previous.tracer):
-            tracing.close()  # it has a thread too
+            access_log.close()  # it has a thread
+        if tracer is not None and (previous is None or tracer is not previous.tracer):
+            tracer.close()  # it has a thread
         raise
     return GatewayParts(
-        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing
+        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer
     )
 
 
 def _make_tracer(config: Config) -> Tracer | None:
-    """Return a new tracer; None if tracing is off, in which case its packages are not imported."""
     if not config.tracing.enabled:
         return None
     from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled
@@ -235,8 +238,7 @@ def _make_steps(tracer: Tracer | None) -> Steps:
 def _unchanged_backends(
     previous: GatewayParts, config: Config, limits: Limits
 ) -> dict[str, Backend]:
-    """Return the backends of ``previous``, by name, whose configuration is the same in
-    ``config``."""
+    """Return the backends of ``previous`` with unchanged configuration, by name."""
     if previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
     if previous.config.tracing != config.tracing:
@@ -273,7 +275,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
-    serving = _FrontendFactory(
+    factory = _FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
         helper_pool,
@@ -293,7 +295,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         *protocols: str,
         limits: Limits = limits,
     ) -> None:
-        # The admin listener has its own admission, so that a full gateway can report that it is.
+        # The admin listener has its own admission and thus stays reachable in a full gateway.
         admission = Admission(limits) if name == ADMIN else shared.admission
         gate = shared.gates.make_gate(name, limits, tls.get(name), protocols)
         make = functools.partial(make_server, address, app, limits, admission, gate)
@@ -301,7 +303,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         listeners[name] = ListenerSpec(address, app, make, gate, limits, options)
 
     if "http" in addresses:
-        frontends = _make_frontends(TransportKind.HTTP, config, serving)
+        frontends = _make_frontends(TransportKind.HTTP, config, factory)
         http = HttpDispatch(frontends, record, assign_id)
         header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
         listen(
@@ -315,18 +317,16 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
-        app = HttpDispatch({"": serving.make(codec)}, record, assign_id)
+        app = HttpDispatch({"": factory.make(codec)}, record, assign_id)
         if model_listener.framed:
             listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
         else:
-            accept_both = model_listener.accept_both_lengths
-            make_server = functools.partial(
-                transports.make_http_server, accept_both_lengths=accept_both
-            )
-            options = {**_FIXED_HTTP, "accept_both_lengths": accept_both}
+            both = {"accept_both_lengths": model_listener.accept_both_lengths}
+            make_server = functools.partial(transports.make_http_server, **both)
+            options = {**_FIXED_HTTP, **both}
             listen(name, model_listener.address, app, make_server, options, _HTTP_1)
     if "grpc" in addresses:
-        frontends = _make_frontends(TransportKind.GRPC, config, serving)
+        frontends = _make_frontends(TransportKind.GRPC, config, factory)
         own_rpc = gateway_services(SCHEMA, tuple(frontends), gateway.readiness)
         if authorizer is not None:
             own_rpc = authorized_services(
@@ -365,15 +365,14 @@ class _FrontendFactory:
     steps: Steps
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
-        """Return the frontend of ``codec``."""
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
 
 
 def _make_frontends(
     transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of one kind of transport by path segment or service name. The first one
-    also handles all other requests."""
+    """Return the frontends of one kind of transport by the paths or services they claim, starting
+    with the fallback."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):
@@ -419,35 +418,21 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
     codec: Codec[Any, Any] = plugin.create({})
     tls = compiled.client_tls(config)
-    match plugin.transport_kind:
-        case TransportKind.HTTP:
-            make_http = load_engine(gateway_config.engine).make_http_upstream
-            upstream: HttpStreamingUpstream = HttpOrFrameUpstream(limits, make_http, tls)
-            if config.connections:
-                upstream = LimitedUpstream(upstream, config.connections)
-            if tracer is not None:
-                upstream = TracedUpstream(
-                    upstream, HTTP_MESSAGES, tracer, name, propagates=propagates
-                )
-            return RemoteBackend(
-                server, codec, upstream, HTTP_MESSAGES, limits, counters=counters, offload=offload
-            )
-        case TransportKind.GRPC:
-            make_grpc = load_engine(gateway_config.engine).make_grpc_upstream
-            rpc_upstream = make_grpc(limits, tls)
-            if tracer is not None:
-                rpc_upstream = TracedUpstream(
-                    rpc_upstream, RPC_MESSAGES, tracer, name, propagates=propagates
-                )
-            return RemoteBackend(
-                server,
-                codec,
-                rpc_upstream,
-                RPC_MESSAGES,
-                limits,
-                counters=counters,
-                offload=offload,
-            )
+    engine = load_engine(gateway_config.engine)
+    upstream: Any
+    messages: Any
+    if plugin.transport_kind is TransportKind.HTTP:
+        messages = HTTP_MESSAGES
+        upstream = HttpOrFrameUpstream(limits, engine.make_http_upstream, tls)
+        if config.connections:
+            upstream = LimitedUpstream(upstream, config.connections)
+    else:
+        messages, upstream = RPC_MESSAGES, engine.make_grpc_upstream(limits, tls)
+    if tracer is not None:
+        upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
+    return RemoteBackend(
+        server, codec, upstream, messages, limits, counters=counters, offload=offload
+    )
 
 
 def _make_admin(
@@ -464,7 +449,7 @@ def _make_admin(
     def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
-        return Console(shared.view, ready, shared.history, listener, can_reload=reloads)
+        return Console(shared.console_source, ready, shared.history, listener, can_reload=reloads)
 
     return AdminApp(
         scrape,

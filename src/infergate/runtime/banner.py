@@ -53,8 +53,7 @@ _MAX_ROUTES: Final = 20
 def print_banner(
     config: Config, listeners: Mapping[str, HasAddress], source: Path | None, stream: TextIO
 ) -> None:
-    """Write the message to ``stream`` once every listener is bound, as tables, with colors on a
-    terminal."""
+    """Write the message to ``stream`` once every listener is bound, with colors on a terminal."""
     subject = "the embedded models" if source is None else str(source)
     workers = f", {config.workers} workers" if config.workers > 1 else ""
     stream.write(f"infergate {__version__} serves {subject}{workers}\n\n")

@@ -16,7 +16,8 @@ from infergate.observe.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """The result of a reload. A non-empty ``error`` says why the configuration was rejected."""
+    """The result of a reload. ``error`` is the reason why the configuration was rejected, or
+    empty."""
 
     trigger: str
     """The cause, for example a signal."""
@@ -58,16 +59,14 @@ class ConfigHistory:
         metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
 
     def matches_file(self) -> bool:
-        """Return whether the active configuration is certainly the file's content. The file is not
-        read, only its state is checked."""
+        """Return whether the file certainly has the active configuration, without reading it."""
         return (
             not (self._last_reload is not None and self._last_reload.error)
             and not self.have_files_changed()
         )
 
     def record(self, result: ReloadResult, sha256: str = "") -> None:
-        """Record a finished reload; ``sha256`` is that of the active configuration if it
-        succeeded."""
+        """Record a finished reload; ``sha256`` is that of the new configuration."""
         self._last_reload = result
         if not result.error:
             self._sha256, self._version, self._active_since = (

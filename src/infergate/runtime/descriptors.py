@@ -48,7 +48,8 @@ def max_client_connections(wanted: int) -> int:
 
 
 def count_open() -> int:
-    """Return the number of open descriptors; the limit itself if none is left to count with."""
+    """Return the number of open descriptors; the limit itself if no descriptor is left for
+    counting."""
     try:
         return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself uses one
     except OSError as error:

@@ -59,8 +59,7 @@ def monitoring_settings(config: BackendConfig) -> MonitoringSettings:
 
 
 def hash_key(config: BackendConfig) -> Callable[[RequestContext], str] | None:
-    """Return a function that computes a request's hash key, if the backend uses consistent
-    hashing."""
+    """Return a function that computes a request's hash key; None without consistent hashing."""
     if config.balance.policy != _CONSISTENT_HASH:
         return None
     header = config.balance.hash_header

@@ -11,77 +11,27 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
-from infergate.transport.base import (
-    Address,
-    BindFunction,
-    HttpApp,
-    HttpStreamingUpstream,
-    RpcApp,
-    RpcUpstream,
-    Server,
-)
+from infergate.transport.base import BindFunction, HttpStreamingUpstream, RpcUpstream, Server
 from infergate.transport.net.bind import bind_sockets
-from infergate.transport.server.admission import Admission
-from infergate.transport.server.connection_gate import ConnectionGate
 
-
-class MakeHttpServer(Protocol):
-    """Creates an HTTP/1.1 server."""
-
-    def __call__(  # noqa: PLR0913 - constructor parameters of a server
-        self,
-        address: Address,
-        app: HttpApp,
-        limits: Limits,
-        admission: Admission,
-        gate: ConnectionGate | None = None,
-        *,
-        accept_both_lengths: bool = False,
-    ) -> Server:
-        """Return a server for ``app`` on ``address``, behind ``gate``."""
-        ...
-
-
-class MakeGrpcServer(Protocol):
-    """Creates a gRPC server."""
-
-    def __call__(
-        self,
-        address: Address,
-        app: RpcApp,
-        limits: Limits,
-        admission: Admission,
-        gate: ConnectionGate | None = None,
-    ) -> Server:
-        """Return a server for ``app`` on ``address``, behind ``gate``."""
-        ...
-
-
-class MakeHttpUpstream(Protocol):
-    """Creates an HTTP client for backends."""
-
-    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> HttpStreamingUpstream:
-        """Return a client. Without ``tls``, it trusts the system's certificate authorities."""
-        ...
-
-
-class MakeGrpcUpstream(Protocol):
-    """Creates a gRPC client for backends."""
-
-    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> RpcUpstream:
-        """Return a client. Without ``tls``, it trusts the system's certificate authorities."""
-        ...
+MakeHttpServer = Callable[..., Server]
+"""Creates an HTTP/1.1 server from the arguments of ``HttpAppListener``."""
+MakeGrpcServer = Callable[..., Server]
+"""Creates a gRPC server from an address, an RpcApp, Limits, Admission and a ConnectionGate."""
+MakeHttpUpstream = Callable[[Limits, ClientTls | None], HttpStreamingUpstream]
+MakeGrpcUpstream = Callable[[Limits, ClientTls | None], RpcUpstream]
+"""Create a client for backends. Without ``ClientTls``, it trusts the system's authorities."""
 
 
 class Engine(NamedTuple):
-    """The factories of one engine. ``bind_grpc`` binds an address so that several processes can
-    listen on it. ``fixed_grpc_limits`` names the limits that a gRPC listener cannot change
-    while it listens; ``can_change_grpc_tls`` is set if it can change its TLS files and server
-    names. ``make_loop`` creates the event loop that suits the engine; None: asyncio's default."""
+    """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
+    listen. A listening gRPC server cannot change ``fixed_grpc_limits``, and its TLS files and
+    server names only with ``can_change_grpc_tls``. ``make_loop`` creates the engine's event
+    loop; None: asyncio's default."""
 
     make_http_server: MakeHttpServer
     make_grpc_server: MakeGrpcServer
@@ -125,13 +75,12 @@ def _compat_engine() -> Engine:
     from infergate.transport.compat.grpcio_client import GrpcioUpstream
     from infergate.transport.compat.grpcio_server import FIXED_LIMITS, GrpcioServer
 
-    beside = functools.partial(bind_sockets, listen=False)
     return Engine(
         AiohttpServer,
         GrpcioServer,
         AiohttpUpstream,
         GrpcioUpstream,
-        beside,
+        functools.partial(bind_sockets, listen=False),
         FIXED_LIMITS,
         can_change_grpc_tls=False,
         make_loop=None,

@@ -1,5 +1,5 @@
-"""Measures event loop lag: how long an expensive request or the system's scheduling blocked the
-loop."""
+"""Measures how long the event loop was blocked by expensive work, or because the system did not
+schedule the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INTERVAL_SECONDS: Final = 0.25
 
 
 class EventLoopLagMonitor:
-    """Measures from ``start`` to ``stop``, and calls ``report_lag`` with the seconds by which a
+    """Measures from ``start`` to ``stop``. ``report_lag`` is called with the seconds by which a
     timer was late, unless the delay is negligible."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:

@@ -1,9 +1,9 @@
 """Watches files for changes.
 
-The directories of the files are watched, not the files: editors replace a file by renaming, and
-Kubernetes switches a symlink beside a ConfigMap's files (``..data``) to another directory. So the
-directories that symlinks point to are watched too. An event only triggers a check of the files; a
-check also runs every few seconds, for file systems without events.
+The directories of the files are watched, also through symlinks, because editors replace a file by
+renaming, and Kubernetes switches a symlink beside a ConfigMap's files (``..data``) to another
+directory. An event only triggers a check of the files; a check also runs every few seconds, for
+file systems without events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line of a Python process that this one starts."""
+"""The command line of child Python processes."""
 
 from __future__ import annotations
 

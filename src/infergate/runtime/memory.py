@@ -48,8 +48,7 @@ def release_freed_memory() -> None:
 
 
 def freeze_objects() -> None:
-    """Collect garbage, then exempt all remaining objects from later collections until the next
-    call."""
+    """Collect garbage, then exempt the remaining objects from collections until the next call."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

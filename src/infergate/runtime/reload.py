@@ -1,8 +1,5 @@
-"""Reloads the configuration: reads it again and applies it.
-
-*Rule.* Reloads run one at a time. Requests that arrive during a reload share the next one, which
-reads the files' content at that time.
-"""
+"""Reloads the configuration. Reloads run one at a time; requests that arrive during a reload share
+the next one, which reads the files' content at that time."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ ApplyConfig = Callable[[Config], Awaitable[None]]
 
 
 class ConfigReloader:
-    """``files`` are those of the last attempt, successful or not."""
+    """Reloads the configuration. ``files`` are those of the last attempt, successful or not."""
 
     def __init__(
         self, read: ReadConfig, apply: ApplyConfig, history: ConfigHistory, files: TrackedFiles
@@ -46,8 +43,8 @@ class ConfigReloader:
         return self.files.have_changed()
 
     async def reload(self, trigger: str) -> ReloadResult:
-        """Reload for the reason ``trigger``, log the result and return it. Raises nothing.
-        Cancelling the caller does not cancel the reload."""
+        """Reload for the reason ``trigger``, log the result and return it. Raises nothing, and
+        continues if the caller is cancelled."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload(trigger))
         return await asyncio.shield(self._pending)
@@ -74,7 +71,7 @@ class ConfigReloader:
         return result
 
     async def _read_and_apply(self, files: TrackedFiles) -> str:
-        """Read and apply the configuration; return what was wrong, or an empty string."""
+        """Read and apply the configuration; return the problem, or an empty string."""
         try:
             # In a thread, because a long file would block the event loop.
             config = await asyncio.to_thread(self._read, files)

@@ -1,14 +1,15 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
-A new configuration is first built completely (``GatewayParts``) beside the active one. Then the
-steps that can fail run: new addresses are bound, changes of fixed options are rejected. Only then
-do all listeners switch to the new parts, in a single step of the event loop.
+A new configuration is first built completely (``GatewayParts``) beside the active one. Next, new
+addresses are bound, and changes of fixed options are rejected. A failure up to here has no effect.
+Finally, all listeners switch to the new parts in a single step of the event loop, for every later
+request on any connection.
 
 *Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
-has ended, except for those that the new configuration reuses. *Rule 2.* A listener stays open while
-its address is configured, with its socket and its connections. If a new address overlaps one that
-is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new listener shares the sockets it
-covers until the old listener is closed. *Rule 3.* A failed change has no effect.
+has ended, except for those that the new configuration reuses.
+*Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
+new address overlaps one that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new
+listener shares the old sockets until the old listener is closed.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 
 class ConfigRejectedError(Exception):
-    """A configuration cannot replace the active one; the text tells the operator why."""
+    """A configuration cannot replace the active one; the message tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
     """The specification of a listener at ``address``. ``make_server`` creates its server, which
     serves ``app`` behind ``gate`` within ``limits``. ``fixed_options`` are the options that a
-    server cannot change, under the operator's names."""
+    listening server cannot change, by their names in messages to the operator."""
 
     address: Address
     app: Any
@@ -86,8 +87,7 @@ class GatewayParts:
     tracer: Tracer | None = None
 
     def activate(self) -> None:
-        """Activate these parts: monitor the backends' endpoints, and update the state that
-        configurations share."""
+        """Activate these parts: monitor the backends' endpoints, and update shared state."""
         limit_unused_bytes(self.limits.in_flight_bytes)
         if self.authorizer is not None:
             self.authorizer.route_label = self.gateway.route_label
@@ -103,21 +103,17 @@ class GatewayParts:
         closers: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
         ]
-        if self.helper_pool is not None and all(
-            item.helper_pool is not self.helper_pool for item in kept
-        ):
+        if self.helper_pool and all(self.helper_pool is not item.helper_pool for item in kept):
             closers.append(self.helper_pool.close())
-        if self.access_log is not None and all(
-            item.access_log is not self.access_log for item in kept
-        ):
+        if self.access_log and all(self.access_log is not item.access_log for item in kept):
             closers.append(asyncio.to_thread(self.access_log.close))
-        if self.authorizer is not None and all(
-            item.authorizer is not self.authorizer for item in kept
-        ):
+        if self.authorizer and all(self.authorizer is not item.authorizer for item in kept):
             closers.append(self.authorizer.close())
         await asyncio.gather(*closers)
-        if self.tracer is not None and all(item.tracer is not self.tracer for item in kept):
-            await asyncio.to_thread(self.tracer.close)  # last: the other parts may add spans
+        if self.tracer and all(self.tracer is not item.tracer for item in kept):
+            await asyncio.to_thread(
+                self.tracer.close
+            )  # last, because the other parts may add spans
 
 
 @dataclass(slots=True)
@@ -130,8 +126,9 @@ class _ActiveListener:
 
 
 class RunningGateway:
-    """Everything that serves. ``build`` creates the parts of a configuration and may reuse some of
-    the current ones (None at first). ``report_lag`` is called when the event loop was blocked."""
+    """The listeners and the parts behind them. ``build`` creates the parts of a configuration and
+    may reuse some of the current ones (None at first). ``report_lag`` is called when the event
+    loop was blocked."""
 
     def __init__(
         self,
@@ -151,15 +148,13 @@ class RunningGateway:
         self._retiring: Final[list[GatewayParts]] = []
         """Generations that still have calls in progress."""
         self._being_prepared: GatewayParts | None = None
-        """The generation being prepared."""
         self._old_calls: Final[set[asyncio.Task[None]]] = set()
-        """The calls in progress on old generations."""
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called after an old configuration was closed. Objects are frozen only then, so that the
-        old configuration is not frozen too."""
+        """Called after an old configuration was closed, when objects can be frozen without keeping
+        that configuration."""
 
     @property
     def config(self) -> Config:
@@ -178,7 +173,7 @@ class RunningGateway:
 
     @property
     def all_parts(self) -> Iterable[GatewayParts]:
-        """The active generation, those with calls in progress, and the one being prepared."""
+        """All generations: active, with calls in progress, or being prepared."""
         yield self._active
         yield from self._retiring
         if self._being_prepared is not None:
@@ -196,8 +191,8 @@ class RunningGateway:
 
     async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners (with ``bind``, if given, also in later configurations), then accept
-        connections. Raises OSError naming the address that cannot be bound; no listener is open
-        then."""
+        connections. Raises OSError naming the address that cannot be bound; then no listener is
+        open."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)
@@ -227,16 +222,16 @@ class RunningGateway:
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
+        """Make ``config`` active. Raises ConfigRejectedError, and then changes nothing."""
         change = await self.prepare(config)
         change.apply()
 
     async def prepare(self, config: Config) -> PreparedConfig:
-        """Run every step of activating ``config`` that can fail, without changing anything. Raises
-        ConfigRejectedError.
+        """Perform every step of activating ``config`` that can fail, without changing anything.
+        Raises ConfigRejectedError.
 
-        The result must be applied or discarded; until then no other configuration can be prepared.
-        This two-phase change lets several processes all accept a configuration, or none.
+        The result must be applied or discarded before another configuration can be prepared. With
+        this two-phase change, several processes accept a configuration together, or none does.
         """
         await self._change_lock.acquire()
         try:
@@ -255,7 +250,7 @@ class RunningGateway:
                 raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
             parts = self._build(config, self._active)
-        except OSError as error:  # a file, such as a certificate
+        except OSError as error:  # for example, a certificate cannot be read
             raise ConfigRejectedError(str(error)) from error
         self._being_prepared = parts
         try:
@@ -337,11 +332,7 @@ class RunningGateway:
             listener.gate.copy_settings(listener.spec.gate)
         parts.gateway.take_over()
         parts.activate()
-        if (
-            old.authorizer is not None
-            and parts.authorizer is not None
-            and old.authorizer is not parts.authorizer
-        ):
+        if old.authorizer and parts.authorizer and old.authorizer is not parts.authorizer:
             old.authorizer.hand_over_to(parts.authorizer)
         self._retiring.append(old)
         self._old_calls.update(calls)
@@ -379,7 +370,7 @@ class RunningGateway:
     # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness for every protocol; watching clients are notified at once."""
+        """Fail readiness for every protocol, and notify watching clients immediately."""
         self.gateway.readiness.start_draining()
 
     async def stop(self, grace: float) -> None:
@@ -415,7 +406,7 @@ class PreparedConfig:
         self._release: Final = release
 
     def apply(self) -> None:
-        """Make it active."""
+        """Make the configuration active."""
         self._apply()
         self._release()
 

@@ -1,11 +1,11 @@
 """Runs the gateway until it is stopped.
 
-*Reload.* The configuration is reloaded on SIGHUP and, if enabled, when its files change or on POST
-/reload.
+*Reload.* The configuration is reloaded on SIGHUP and, if enabled, when its files change or on
+POST /reload.
 
 *Drain.* The first SIGTERM or SIGINT fails readiness, waits ``drain.delay`` for load balancers to
-notice, stops accepting, and lets requests finish for ``drain.timeout``. A second signal stops
-immediately, as does the first before startup has completed.
+notice, stops accepting, and lets requests finish for ``drain.timeout``. A second signal, or a first
+one during startup, stops immediately.
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ def _make_service(config: Config, history: ConfigHistory) -> _GatewayService:
         running = assemble(config, history=history)
         running.on_retired = freeze_objects
         return running
-    # Imported here, because a single process needs no supervisor.
     from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
 
     return Supervisor(config, history)
@@ -121,14 +120,14 @@ class _Signals:
 async def _start_unless_stopped(
     running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running`` and return True, or return False after an earlier stop signal. Startup may
-    take a while with several processes. Raises the errors of ``start``."""
+    """Start ``running`` and return True, or return False if a stop signal arrives first; startup
+    of several processes takes a while. Raises the errors of ``start``."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
     if start_task.done():
         if not stop_task.cancel():
-            stop_signals.put_nowait(stop_task.result())  # both at once: drain
+            stop_signals.put_nowait(stop_task.result())  # both have happened: drain
         start_task.result()
         return True
     _log.info("%s: stopping before startup has completed", stop_task.result().name, extra=DRAIN)

@@ -17,25 +17,21 @@ from infergate.runtime.console.sources import ConsoleSource
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """One process's access to its worker group. The defaults are those of a single process."""
+    """One process's access to its worker group. By default, the process is the only one, and the
+    optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
-    """The metrics of this process."""
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
-    """Returns the metrics of all processes in the format that an Accept header requests; None:
-    this process is the only one."""
+    """Returns the metrics of all processes in the format that an Accept header requests."""
     check_ready: Callable[[], Awaitable[bool]] | None = None
-    """Returns whether the group as a whole can serve; None: this process is the only one."""
+    """Returns whether the group as a whole can serve."""
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
-    """Returns the group's statistics of a model, for a version; None: this process is the only
-    one."""
+    """Returns the group's statistics of a model and version."""
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
-    """Returns the rate-limit counters for rates identified by these bytes; by default they are
-    local to the process."""
+    """Returns the counters of the rate limits identified by these bytes; by default, local ones."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
-    """The recent requests of this process."""
-    console_view: ConsoleSource | None = None
-    """The console's view of the whole group; None: this process is the only one."""
+    console_source: ConsoleSource | None = None
+    """The console's data source for the whole group."""
     log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while lines of the access log are written."""
 

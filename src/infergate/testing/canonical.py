@@ -63,8 +63,7 @@ def _to_json(content: Any) -> Any:
 
 
 def from_json(document: Mapping[str, Any]) -> Any:
-    """Return the inverse of :func:`to_json`. Raises KeyError or TypeError for a document of another
-    form."""
+    """Return the inverse of :func:`to_json`. Raises KeyError or TypeError if it is invalid."""
     fields = {name: value for name, value in document.items() if name != "type"}
     return _from_fields(_TYPES[document["type"]], fields)
 
@@ -85,9 +84,7 @@ def _from_json(hint: Any, value: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
         return tuple(_from_json(item, element) for element in value)
-    if isinstance(hint, types.UnionType) and isinstance(
-        value, Mapping
-    ):  # a region reference or None
+    if isinstance(hint, types.UnionType) and isinstance(value, Mapping):
         hint = next((arg for arg in hint.__args__ if dataclasses.is_dataclass(arg)), hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _from_fields(hint, value)
@@ -95,8 +92,8 @@ def _from_json(hint: Any, value: Any) -> Any:
 
 
 def to_text(value: Operation | Response) -> str:
-    """Return ``value`` as JSON text with sorted keys. Values are equal if their texts are,
-    including NaN, and 1 differs from 1.0."""
+    """Return ``value`` as JSON text with sorted keys, which is equal for equal values, also for
+    NaN; 1 differs from 1.0."""
     return json.dumps(to_json(value), sort_keys=True)
 
 

@@ -30,10 +30,10 @@ from infergate.testing.canonical import to_text
 from infergate.testing.vectors import body_of, completed, with_body
 
 LossyRoundTrip = Callable[[Any], Any]
-"""Returns a canonical value after a round trip over the protocol: unchanged, or without the parts
-that the protocol cannot represent."""
+"""Returns the canonical value after a round trip over the protocol, without the parts that the
+protocol cannot represent."""
 ServerResponse = Callable[[Operation, Response], Response]
-"""Returns the response that a server has to send so that the client reads the expected response."""
+"""Returns the response that a server must send for the client to read the expected response."""
 
 _REQUESTS: Final[dict[TransportKind, type]] = {
     TransportKind.HTTP: HttpRequest,
@@ -49,9 +49,9 @@ def _lossless(value: Any) -> Any:
     return value
 
 
-def _same_response(operation: Operation, answer: Response) -> Response:
+def _same_response(operation: Operation, response: Response) -> Response:
     del operation
-    return answer
+    return response
 
 
 def check_codec(
@@ -66,8 +66,8 @@ def check_codec(
     one.
 
     ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
-    for. ``round_trip`` returns an operation or response after a round trip over a protocol that
-    cannot represent everything (one without ids, for example); by default, it must be unchanged.
+    for. ``round_trip`` returns an operation or response after a round trip over the protocol,
+    without the parts that the protocol cannot represent; by default, it is lossless.
 
     A protocol may implement an operation by another one (metadata by the server's status).
     ``round_trip`` then returns that other operation, and ``server_response`` its response.
@@ -78,30 +78,29 @@ def check_codec(
     assert plugin.claims, "a plugin claims at least one path or service"
     assert codec.capabilities.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.transport_kind)
-    for operation, answer, junk in _exchanges(codec):
-        wire_request = check.build(operation, samples.metadata_for(operation, answer))
+    for operation, response, junk in _exchanges(codec):
+        wire_request = check.build(operation, samples.metadata_for(operation, response))
         if wire_request is not None:
-            check.check_exchange(operation, wire_request, answer)
-            check.check_hostile(operation, wire_request, answer, junk)
+            check.check_exchange(operation, wire_request, response)
+            check.check_hostile(operation, wire_request, response, junk)
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
-    """Yield operations, responses and invalid bodies. The invalid bodies are independent of the
-    datatype, so inferences come without them."""
-    for operation, answer in samples.SAMPLE_EXCHANGES:
-        yield operation, answer, samples.JUNK
+    """Yield operations, responses and invalid bodies (none for inferences)."""
+    for operation, response in samples.SAMPLE_EXCHANGES:
+        yield operation, response, samples.JUNK
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
-        for operation, answer in samples.inferences(datatype):
-            yield operation, answer, ()
+        for operation, response in samples.inferences(datatype):
+            yield operation, response, ()
 
 
-def _check_errors(codec: Codec[Any, Any], carrier: TransportKind) -> None:
+def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None:
     """Check that ``build_error`` has a form for every kind, and that the codec parses its own
     errors as errors."""
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
-            assert isinstance(wire, _RESPONSES[carrier]), f"{kind}: {type(wire)}"
+            assert isinstance(wire, _RESPONSES[transport_kind]), f"{kind}: {type(wire)}"
             is_error = _is_rejected(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
             assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
@@ -111,7 +110,7 @@ class _CodecCheck:
     """The checks of one codec."""
 
     codec: Codec[Any, Any]
-    carrier: TransportKind
+    transport_kind: TransportKind
     profile: Profile
     round_trip: LossyRoundTrip
     server_response: ServerResponse
@@ -124,7 +123,7 @@ class _CodecCheck:
             if error.kind is not Kind.UNSUPPORTED:
                 raise AssertionError(f"{operation} is rejected with {error!r}") from error
             return None
-        assert isinstance(request, _REQUESTS[self.carrier]), type(request)
+        assert isinstance(request, _REQUESTS[self.transport_kind]), type(request)
         return request
 
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
@@ -153,17 +152,13 @@ class _CodecCheck:
             for body in samples.JUNK:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
-        assert isinstance(wire_response, _RESPONSES[self.carrier]), type(wire_response)
+        assert isinstance(wire_response, _RESPONSES[self.transport_kind]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         _assert_same("response", self.round_trip(response), parsed_response)
         if not isinstance(codec, SupportsPassThrough):
             return
         validated = completed(codec.validate(request, DEFAULT_LIMITS), model)
-        _assert_same(
-            "validated request",
-            parsed.operation,
-            read_request(validated).operation,
-        )
+        _assert_same("validated request", parsed.operation, read_request(validated).operation)
         if codec.can_pass_through and isinstance(parsed.operation, InferRequest):
             self.check_pass_through(codec, validated, parsed.operation, wire_response, model)
 
@@ -183,7 +178,7 @@ class _CodecCheck:
                 wire = self.build(replace(operation, parameters=parameters), model)
             except AssertionError:
                 assert sequence == "by name"
-                continue  # the protocol only has numbers as sequence ids
+                continue  # the protocol's sequence ids are numbers
             for form in (wire, completed(codec.validate(wire, DEFAULT_LIMITS), model)):
                 assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
         rewritten = codec.rewrite_request(request, "other", "9", self.profile)
@@ -214,16 +209,18 @@ class _CodecCheck:
         self, operation: Operation, request: Any, response: Response, junk: tuple[bytes, ...]
     ) -> None:
         """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
-        parser reject the same messages."""
+        parser reject the same."""
         codec = self.codec
-        forwarding = codec if isinstance(codec, SupportsPassThrough) else None
+        pass_through = codec if isinstance(codec, SupportsPassThrough) else None
 
         def check_request(wire: Any) -> Any:
             assert isinstance(codec, SupportsPassThrough)
             return completed(codec.validate(wire, DEFAULT_LIMITS), model)
 
-        if forwarding and not (forwarding.can_pass_through and isinstance(operation, InferRequest)):
-            forwarding = None
+        if pass_through and not (
+            pass_through.can_pass_through and isinstance(operation, InferRequest)
+        ):
+            pass_through = None
         model = samples.metadata_for(operation, response)
 
         def read_request(wire: Any) -> ParsedRequest:
@@ -241,15 +238,15 @@ class _CodecCheck:
                 assert parse_fails == validation_fails, (
                     f"parse_request and validate differ on {body[:200]!r}"
                 )
-            if forwarding:
-                _is_rejected(forwarding.rewrite_request, wire, "other", "9", self.profile)
-                _is_rejected(forwarding.sequence_of, wire, DEFAULT_LIMITS)
+            if pass_through:
+                _is_rejected(pass_through.rewrite_request, wire, "other", "9", self.profile)
+                _is_rejected(pass_through.sequence_of, wire, DEFAULT_LIMITS)
         for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(wire_response))))):
             wire = with_body(wire_response, (body,))
             _is_rejected(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
-            if forwarding:
+            if pass_through:
                 _is_rejected(
-                    forwarding.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
+                    pass_through.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
                 )
 
 
@@ -265,8 +262,7 @@ def _encoded(request: HttpRequest, body: bytes) -> HttpRequest:
 
 
 def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Return whether ``function`` raises GatewayError; any other exception is a bug of the
-    codec."""
+    """Return whether ``function`` raises GatewayError; other exceptions are bugs of the codec."""
     try:
         function(*arguments)
     except GatewayError:

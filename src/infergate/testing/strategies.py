@@ -1,7 +1,5 @@
-"""Hypothesis strategies for canonical requests and responses, and for corrupting bytes.
-
-Importing this module requires hypothesis, which infergate itself does not.
-"""
+"""Hypothesis strategies for canonical requests and responses, and for corrupting bytes. Importing
+this module requires hypothesis, which infergate itself does not."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
      "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
      "both_ways": true,          # building returns the bytes of the wire file (default false)
-     "asks": {"type": ...},      # side response: the operation that is answered
+     "asks": {"type": ...},      # side response: the operation of the request
      "profile": "triton",        # side request, both ways: the kind of server (default triton)
      "model": {"type": "ModelMetadata", ...},   # for protocols that need the model's metadata
      "options": {}}              # the options of the codec
@@ -37,25 +37,15 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 from infergate.testing.canonical import from_json, to_text
 
 Wire = HttpRequest | HttpResponse | RpcRequest | RpcResponse
-_CASE_KEYS: Final = frozenset(
-    (
-        "about",
-        "source",
-        "side",
-        "canonical",
-        "error",
-        "both_ways",
-        "asks",
-        "profile",
-        "model",
-        "options",
-    )
-)
+_CASE_KEYS: Final = frozenset((
+    "about", "source", "side", "canonical", "error",
+    "both_ways", "asks", "profile", "model", "options",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """The error that a case must end with, and what its public text must mention."""
+    """The expected error of a case, and texts that its public message must contain."""
 
     kind: Kind
     mentions: tuple[str, ...]
@@ -230,8 +220,7 @@ def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -
 
 
 def _splits(wire: Wire) -> Iterable[tuple[str, Wire]]:
-    """Yield the message split in different ways, as transports may deliver it. The result must be
-    the same."""
+    """Yield the message split in different ways, as transports may deliver it."""
     body = bytes(join_parts(body_of(wire)))
     middle = len(body) // 2
     yield "whole", wire

@@ -185,8 +185,6 @@ def test_errors(got: GatewayError | None, notes: list[str]) -> None:
 
 def test_a_rejection_is_described_without_the_names_of_its_request() -> None:
     error = GatewayError(Kind.UNSUPPORTED, "model 'a.m' cannot, 'm' neither")
-    finding = rejection(error, {"m": "asked", "a.m": "of the client"})
-    assert finding == Finding(
-        Mark.REJECTED, "unsupported: model of the client cannot, asked neither"
-    )
-    assert rejection(GatewayError(Kind.INTERNAL, "bug"), {}).mark is Mark.WRONG
+    finding = rejection(error, "m", "a.m")
+    assert finding == Finding(Mark.REJECTED, "unsupported: model '…' cannot, '…' neither")
+    assert rejection(GatewayError(Kind.INTERNAL, "bug")).mark is Mark.WRONG

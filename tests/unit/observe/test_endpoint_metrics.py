@@ -5,15 +5,15 @@ from __future__ import annotations
 from infergate.core.stats import EndpointStats
 from infergate.observe.metrics import Metrics
 
-FIGURES = EndpointStats(
+STATS = EndpointStats(
     "b", "http://pods:8000", 1, 2, 3, 4, ok=5, failed=6, ejections=7, checks_ok=8, checks_failed=9,
     lookups_failed=10,
 )  # fmt: skip
 
 
-def test_each_figure_is_a_metric() -> None:
+def test_each_counter_is_a_metric() -> None:
     metrics = Metrics()
-    metrics.endpoints.source = lambda: [FIGURES]
+    metrics.endpoints.source = lambda: [STATS]
     text = metrics.text().decode()
     fields = {
         line.split(" ")[0].removeprefix("infergate_endpoint_"): float(line.rpartition(" ")[2])
@@ -35,5 +35,5 @@ def test_each_figure_is_a_metric() -> None:
     }
 
 
-def test_embedded_backends_have_no_endpoint_metrics() -> None:
+def test_without_remote_backends_there_are_no_endpoint_metrics() -> None:
     assert "infergate_endpoint_addresses{" not in Metrics().text().decode()

@@ -1,4 +1,4 @@
-"""A scrape has the text that the library would write, and is generated in pieces."""
+"""A scrape is the text that the library would write, generated in pieces."""
 
 from __future__ import annotations
 
@@ -63,13 +63,11 @@ def families(draw: st.DrawFn) -> MetricFamily:
     values = histograms if kind == "histogram" else numbers
     rows: list[Row] = draw(st.lists(st.tuples(st.tuples(*[labels] * len(names)), values)))
     unit = draw(st.sampled_from(["", "seconds"]))
-    says = draw(labels)
-    return MetricFamily(kind, "things", says, names, rows, unit=unit, bounds=(0.1, 2.5))
+    description = draw(labels)
+    return MetricFamily(kind, "things", description, names, rows, unit=unit, bounds=(0.1, 2.5))
 
 
-class Reported:
-    """A collector."""
-
+class Collector:
     def __init__(self, *families: Metric) -> None:
         self._families = families
 
@@ -77,23 +75,24 @@ class Reported:
         return self._families
 
 
-def text(metrics: Reported | CollectorRegistry | AggregatedMetrics, accept: str) -> tuple[str, str]:
+def text(
+    metrics: Collector | CollectorRegistry | AggregatedMetrics, accept: str
+) -> tuple[str, str]:
     result = exposition(metrics, accept)
     return result.content_type, b"".join(result.chunks).decode()
 
 
-def of_library(metrics: Reported | CollectorRegistry, accept: str) -> tuple[str, str]:
+def library_text(metrics: Collector | CollectorRegistry, accept: str) -> tuple[str, str]:
     encode, content_type = choose_encoder(accept)
     return content_type, encode(metrics).decode()
 
 
 @given(families(), st.sampled_from(FORMS))
 def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept: str) -> None:
-    assert text(Reported(family), accept) == of_library(Reported(family), accept)
+    assert text(Collector(family), accept) == library_text(Collector(family), accept)
 
 
-def busy(routes: int) -> Metrics:
-    """Record requests on ``routes`` routes, each with its own backend."""
+def metrics_with_routes(routes: int) -> Metrics:
     metrics = Metrics()
     for number in range(routes):
         record = RequestRecord(
@@ -108,31 +107,33 @@ def busy(routes: int) -> Metrics:
         counters.retries["broken"] = number
         counters.queue_wait.observe(0.1)
         metrics.backends.route_counters(record.route).fallbacks += number
-    figures = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
-    metrics.endpoints.source = lambda: iter(figures)
+    stats = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
+    metrics.endpoints.source = lambda: iter(stats)
     metrics.reloads.labels("ok").inc()
     return metrics
 
 
-def without_process(expected: tuple[str, str]) -> tuple[str, list[str]]:
-    """Its CPU time increases."""
-    content_type, body = expected
+def without_process(scrape: tuple[str, str]) -> tuple[str, list[str]]:
+    """Drop the process metrics, which change between two scrapes."""
+    content_type, body = scrape
     return content_type, [line for line in body.splitlines() if "process_" not in line]
 
 
 @pytest.mark.parametrize("accept", FORMS)
 @pytest.mark.parametrize("routes", [0, 1, 50])
 def test_all_metrics_are_written_as_the_library_does(routes: int, accept: str) -> None:
-    registry = busy(routes).registry
-    ours = without_process(text(registry, accept))
-    assert ours == without_process(of_library(registry, accept))
-    assert sum('route="some' in line for line in ours[1]) >= 50 * routes
+    registry = metrics_with_routes(routes).registry
+    result = without_process(text(registry, accept))
+    assert result == without_process(library_text(registry, accept))
+    assert sum('route="some' in line for line in result[1]) >= 50 * routes
 
 
 @pytest.mark.parametrize("escaping", ["dots", "values"])
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-def test_unsupported_name_services_are_rejected(kind: str, escaping: str) -> None:
-    content_type, body = text(busy(1).registry, f"{kind};version=1.0.0;escaping={escaping}")
+def test_an_unsupported_escaping_falls_back_to_underscores(kind: str, escaping: str) -> None:
+    content_type, body = text(
+        metrics_with_routes(1).registry, f"{kind};version=1.0.0;escaping={escaping}"
+    )
     assert content_type.startswith(f"{kind}; version=1.0.0")
     assert content_type.endswith("escaping=underscores")
     assert "infergate_requests_total{" in body
@@ -140,7 +141,7 @@ def test_unsupported_name_services_are_rejected(kind: str, escaping: str) -> Non
 
 @pytest.mark.parametrize("version", ["x", "1.x", "2.0.0", "1.0.0.\xe9", ""])
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-def test_an_unsupported_openmetrics_version_is_not_promised(kind: str, version: str) -> None:
+def test_an_unknown_version_falls_back_to_a_known_one(kind: str, version: str) -> None:
     content_type, body = text(Metrics().registry, f"{kind};version={version}")
     is_open = content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert is_open == body.endswith("# EOF\n")
@@ -150,24 +151,24 @@ def test_an_unsupported_openmetrics_version_is_not_promised(kind: str, version: 
 
 
 @pytest.mark.parametrize("accept", FORMS)
-def test_pieces_from_another_process_give_the_same_text(accept: str) -> None:
+def test_metrics_sent_in_pieces_by_another_process_are_equal(accept: str) -> None:
     registry = CollectorRegistry()
     Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()
-    Info("build", "Which.", registry=registry).info({"version": "1"})
-    for each in (busy(50), Metrics()):
-        summed, pieces = AggregatedMetrics(), 0
+    Info("build", "Version.", registry=registry).info({"version": "1"})
+    for each in (metrics_with_routes(50), Metrics()):
+        aggregated, pieces = AggregatedMetrics(), 0
         for piece in in_batches((*each.registry.collect(), *registry.collect())):
             assert sum(len(list(f.rows)) for f in piece if isinstance(f, MetricFamily)) <= 256
-            summed.add(pickle.loads(pickle.dumps(piece)))
+            aggregated.add(pickle.loads(pickle.dumps(piece)))
             pieces += 1
         assert pieces > 3 or each.flows() == []
-        whole = Reported(*each.registry.collect(), *registry.collect())
-        result = without_process(text(summed, accept))
-        assert result == without_process(of_library(whole, accept))
+        expected = Collector(*each.registry.collect(), *registry.collect())
+        result = without_process(text(aggregated, accept))
+        assert result == without_process(library_text(expected, accept))
 
 
-class Beat:
-    """Count the iterations of the event loop."""
+class LoopCounter:
+    """Counts the iterations of the event loop."""
 
     def __init__(self) -> None:
         self.loop_runs = 0
@@ -181,43 +182,40 @@ class Beat:
         self._handle.cancel()
 
 
-async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], list[int]]:
-    """Return the pieces of a scrape, and the count of loop iterations at each of them."""
+async def scrape(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], list[int]]:
+    """Return the pieces of a scrape, and the number of loop iterations before each."""
 
     async def ready() -> bool:
         return True
 
-    beat = Beat()
+    counter = LoopCounter()
     app = AdminApp(metrics.scrape, ready, ConfigHistory())
-    answer = await app.respond(HttpRequest(method, "/metrics"), RequestContext(""))
-    pieces, loop_runs = [bytes(part) for part in answer.body], [beat.loop_runs]
-    if answer.body_stream is not None:
-        while (body := await answer.body_stream.next()) is not None:
+    response = await app.respond(HttpRequest(method, "/metrics"), RequestContext(""))
+    pieces, loop_runs = [bytes(part) for part in response.body], [counter.loop_runs]
+    if response.body_stream is not None:
+        while (body := await response.body_stream.next()) is not None:
             pieces += map(bytes, body)
-            loop_runs.append(beat.loop_runs)
-        await answer.body_stream.close()
-    beat.stop()
+            loop_runs.append(counter.loop_runs)
+        await response.body_stream.close()
+    counter.stop()
     return pieces, loop_runs
 
 
 async def test_the_event_loop_runs_between_two_pieces_of_a_scrape() -> None:
-    """No piece is longer than another, however many routes there are."""
-    made: list[int] = []
+    generated: list[int] = []
 
-    class Watched(Metrics):
-        """Counts the generated samples."""
-
+    class StreamedMetrics(Metrics):
         def text(self) -> bytes:
-            raise AssertionError("it is never made at once")
+            raise AssertionError("the text is never generated as a whole")
 
-    metrics = Watched()
+    metrics = StreamedMetrics()
     metrics.registry.register(
-        Reported(MetricFamily("gauge", "rows", "", ("n",), counting(made, 20_000)))
+        Collector(MetricFamily("gauge", "rows", "", ("n",), counted_rows(generated, 20_000)))
     )
-    before = made.copy()
-    pieces, loop_runs = await scraped(metrics)
+    before = generated.copy()
+    pieces, loop_runs = await scrape(metrics)
     assert before == []
-    assert len(made) == 20_000
+    assert len(generated) == 20_000
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 70_000, "a piece is bounded"
     assert all(later > earlier for earlier, later in pairwise(loop_runs))
@@ -225,33 +223,32 @@ async def test_the_event_loop_runs_between_two_pieces_of_a_scrape() -> None:
     assert len(next(each for each in families if each.name == "rows").samples) == 20_000
 
 
-def counting(made: list[int], rows: int) -> Iterator[Row]:
+def counted_rows(generated: list[int], rows: int) -> Iterator[Row]:
     for number in range(rows):
-        made.append(number)
+        generated.append(number)
         yield (str(number),), number
 
 
 async def test_a_scrape_yields_more_often_with_more_routes() -> None:
-    """With 10,000 routes it is 1500."""
-    pieces, loop_runs = await scraped(busy(1000))
+    pieces, loop_runs = await scrape(metrics_with_routes(1000))
     assert len(loop_runs) > 150
     assert loop_runs[-1] >= len(loop_runs) - 1
     assert max(map(len, pieces)) < 70_000
 
 
 async def test_a_head_request_gets_the_length() -> None:
-    pieces, loop_runs = await scraped(busy(300), "HEAD")
-    assert len(loop_runs) == 1, "it has no rest"
+    pieces, loop_runs = await scrape(metrics_with_routes(300), "HEAD")
+    assert len(loop_runs) == 1, "the response has no body stream"
     assert len(pieces) > 2
     assert loop_runs[0] >= len(pieces) - 2
 
 
 async def test_a_short_scrape_is_one_piece() -> None:
-    pieces, loop_runs = await scraped(busy(1))
+    pieces, loop_runs = await scrape(metrics_with_routes(1))
     assert (len(pieces), len(loop_runs)) == (1, 1)
 
 
-def test_an_unused_queue_has_no_times() -> None:
+def test_an_unused_queue_has_no_wait_times() -> None:
     metrics = Metrics()
     for backend in ("idle", "busy"):
         metrics.backends.backend_counters(backend)

@@ -19,7 +19,7 @@ def line(
     error = None
     if bug:
         try:
-            1 / 0  # noqa: B018 - for its traceback
+            1 / 0  # noqa: B018 - raises
         except ZeroDivisionError:
             error = sys.exc_info()
     record = logging.LogRecord(
@@ -46,7 +46,7 @@ def test_a_text_line_has_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("message", ["two\nlines", "\udcff", 'a " quote'])
-def test_a_json_line_is_always_one_line(message: str) -> None:
+def test_a_json_line_has_no_line_breaks(message: str) -> None:
     document = line("json", message)
     assert "\n" not in document
     assert json.loads(document)["message"] == message.replace("\udcff", "\\udcff")
@@ -71,7 +71,7 @@ def test_a_line_has_its_event_and_advice() -> None:
     )  # fmt: skip
 
 
-def test_an_event_has_its_own_fields() -> None:
+def test_an_event_may_have_fields() -> None:
     extra = with_fields(AUDIT, subject="\udcff", outcome="ok")
     document = json.loads(line("json", "m", extra=extra))
     assert (document["event"], document["subject"], document["outcome"]) == (
@@ -83,7 +83,7 @@ def test_an_event_has_its_own_fields() -> None:
     assert "subject" not in line("text", "m", extra=extra)
 
 
-def test_an_unretrieved_task_error_is_a_bug() -> None:
+def test_an_error_of_asyncio_is_a_bug() -> None:
     record = logging.LogRecord(
         "asyncio", logging.ERROR, "f", 1, "Task exception was never retrieved", (), None
     )
@@ -95,6 +95,6 @@ def test_an_unretrieved_task_error_is_a_bug() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_control_characters_are_escaped(form: str) -> None:
     hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
-    response = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
-    assert response.isprintable()
-    assert response.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)
+    result = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
+    assert result.isprintable()
+    assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)

@@ -1,4 +1,4 @@
-"""docs/logs.md lists the events and outcomes of the log, and each of them occurs."""
+"""docs/logs.md lists the events and outcomes of the log, and no others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ ROOT = Path(infergate.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")
 LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 LOGGERS = {"_log", "log", "_audit"}
-OTHERS = {"traces_not_sent"}
-"""Loggers of libraries."""
+LIBRARY_EVENTS = {"traces_not_sent"}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -29,12 +28,11 @@ def rows(heading: str) -> list[list[str]]:
 
 @functools.cache
 def lines() -> list[tuple[str, str, list[str]]]:
-    """Return the log events of the whole package."""
     return list(_lines())
 
 
 def _lines() -> Iterator[tuple[str, str, list[str]]]:
-    """Return each logger call in the package: its position, level and possible events."""
+    """Yield the position, level and possible events of each logger call in the package."""
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -52,11 +50,11 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 
 
-def test_every_logger_call_has_an_event() -> None:
+def test_every_line_has_an_event() -> None:
     found = lines()
     assert len(found) > 40
-    assert [where for where, _, events in found if not events] == []
-    assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - OTHERS
+    assert [position for position, _, events in found if not events] == []
+    assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - LIBRARY_EVENTS
 
 
 def test_every_warning_and_error_has_advice() -> None:
@@ -68,7 +66,7 @@ def test_every_warning_and_error_has_advice() -> None:
 
 def test_the_page_lists_the_events() -> None:
     levels = {event: level for _, level, events in lines() for event in events}
-    levels |= dict.fromkeys(OTHERS, "WARNING")
+    levels |= dict.fromkeys(LIBRARY_EVENTS, "WARNING")
     fields = {name.strip("`"): (level, next_) for name, level, _, next_ in rows("Events")}
     assert fields == {n: (levels[n], event["advice"]) for n, event in LOG_EVENTS.items()}
 

@@ -16,11 +16,13 @@ from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
 
 
-def never() -> None:
+def on_dropped() -> None:
     raise AssertionError("no line is dropped")
 
 
-def finished(peer: str = "127.0.0.1:5", request_id: str = "", **fields: Any) -> RequestContext:
+def finished_request(
+    peer: str = "127.0.0.1:5", request_id: str = "", **fields: Any
+) -> RequestContext:
     record = finished_record(**fields)
     return RequestContext(peer, request_id=request_id, record=record)
 
@@ -64,7 +66,7 @@ def test_a_request_is_counted_with_time_and_bytes() -> None:
     assert b"infergate_build_info" in metrics.text()
 
 
-def test_the_clients_model_name_is_no_label() -> None:
+def test_the_clients_model_name_is_not_a_label() -> None:
     metrics = Metrics()
     for number in range(100):
         metrics.record(finished_record(model=f"made-up-{number}", route=""), 0.1)
@@ -72,7 +74,7 @@ def test_the_clients_model_name_is_no_label() -> None:
     assert metrics.text().count(b"infergate_requests_total{") == 1
 
 
-def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> None:
+def test_gateway_time_excludes_the_backend_and_receiving_the_body() -> None:
     metrics = Metrics()
     metrics.record(finished_record(started_at=10.0, received_at=10.1), 0.5)
     metrics.record(finished_record(started_at=10.0, received_at=10.1, response_count=3), 0.5)
@@ -102,11 +104,11 @@ def test_removed_names_are_no_longer_reported() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_each_request_is_a_line(form: str) -> None:
+def test_each_request_is_logged_as_a_line(form: str) -> None:
     out = io.BytesIO()
-    log = AccessLog(FORMATS[form], never, out)
-    log.record(finished(), 0.5, 0.0)
-    log.record(finished(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
+    log = AccessLog(FORMATS[form], on_dropped, out)
+    log.record(finished_request(), 0.5, 0.0)
+    log.record(finished_request(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
     log.close()
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
@@ -114,10 +116,8 @@ def test_each_request_is_a_line(form: str) -> None:
     assert b"too slow" in lines[1]
 
 
-def test_a_reader_that_stops_reading_stops_no_request() -> None:
-    class Stuck(io.RawIOBase):
-        """An unread pipe."""
-
+def test_an_unread_log_blocks_no_request() -> None:
+    class UnreadPipe(io.RawIOBase):
         def __init__(self) -> None:
             self.reached = threading.Event()
             self.freed = threading.Event()
@@ -127,20 +127,22 @@ def test_a_reader_that_stops_reading_stops_no_request() -> None:
             self.freed.wait(20)
             return 0
 
-    stuck = Stuck()
+    pipe = UnreadPipe()
     dropped: list[int] = []
-    log = AccessLog(FORMATS["json"], lambda: dropped.append(1), stuck)  # type: ignore[arg-type]
-    log.record(finished(), 0.5, 0.0)
-    assert stuck.reached.wait(20)
+    log = AccessLog(FORMATS["json"], lambda: dropped.append(1), pipe)  # type: ignore[arg-type]
+    log.record(finished_request(), 0.5, 0.0)
+    assert pipe.reached.wait(20)
     for _ in range(10_100):
-        log.record(finished(), 0.5, 0.0)
+        log.record(finished_request(), 0.5, 0.0)
     assert len(dropped) == 100
-    stuck.freed.set()
+    pipe.freed.set()
     log.close()
 
 
 def test_a_json_line_holds_every_field() -> None:
-    line = json.loads(line_of("json", finished(request_id="r1", pipeline="forward"), 0.5, 0.0))
+    line = json.loads(
+        line_of("json", finished_request(request_id="r1", pipeline="forward"), 0.5, 0.0)
+    )
     assert line["time"] == "1970-01-01T00:00:00.000+00:00"
     assert line["request_id"] == "r1"
     assert line["model"] == "resnet"
@@ -152,7 +154,7 @@ def test_a_json_line_holds_every_field() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_model_name_can_forge_a_line(form: str) -> None:
     forged = 'x outcome=ok\n2026-01-01 model="y"'
-    text = line_of(form, finished(model=forged), 0.5, 0.0)
+    text = line_of(form, finished_request(model=forged), 0.5, 0.0)
     assert text.count(b"\n") == 1
     assert b'model="y"' not in text
 
@@ -163,7 +165,9 @@ HIDING = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_control_characters_are_escaped(form: str) -> None:
-    line = line_of(form, finished(model=HIDING, error=HIDING, detail=HIDING), 0.5, 0.0).decode()
+    line = line_of(
+        form, finished_request(model=HIDING, error=HIDING, detail=HIDING), 0.5, 0.0
+    ).decode()
     assert line[:-1].isprintable()
     assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
     if form == "json":
@@ -171,11 +175,11 @@ def test_control_characters_are_escaped(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_undecodable_text_loses_no_line(form: str) -> None:
+def test_lone_surrogates_are_escaped(form: str) -> None:
     out = io.BytesIO()
-    log = AccessLog(FORMATS[form], never, out)
-    log.record(finished(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)
-    log.record(finished(error="another"), 0.5, 0.0)
+    log = AccessLog(FORMATS[form], on_dropped, out)
+    log.record(finished_request(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)
+    log.record(finished_request(error="another"), 0.5, 0.0)
     log.close()
     lines = out.getvalue().decode().splitlines()
     assert len(lines) == 2
@@ -184,12 +188,12 @@ def test_undecodable_text_loses_no_line(form: str) -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    line = json.loads(line_of("json", finished(model="m" * 5000), 0.5, 0.0))
+    line = json.loads(line_of("json", finished_request(model="m" * 5000), 0.5, 0.0))
     assert len(line["model"]) == 256
 
 
 def test_long_errors_are_cut() -> None:
-    call = finished(error="e" * 5000, detail="d" * 5000)
+    call = finished_request(error="e" * 5000, detail="d" * 5000)
     line = json.loads(line_of("json", call, 0.5, 0.0))
     assert len(line["error"]) == len(line["detail"]) == 1024
 
@@ -197,10 +201,10 @@ def test_long_errors_are_cut() -> None:
 def test_a_closed_output_does_not_stop_the_gateway() -> None:
     out = io.BytesIO()
     out.close()
-    log = AccessLog(FORMATS["json"], never, out)
-    log.record(finished(), 0.5, 0.0)
+    log = AccessLog(FORMATS["json"], on_dropped, out)
+    log.record(finished_request(), 0.5, 0.0)
     log.close()
-    log.record(finished(), 0.5, 0.0)
+    log.record(finished_request(), 0.5, 0.0)
 
 
 TEXT = (
@@ -214,7 +218,7 @@ def test_a_line_describes_its_own_request_only() -> None:
     begin = "2001-09-09T01:46:39.999+00:00 event=request "
     for model in ("resnet", '"bert x"', "resnet"):
         for outcome in ("ok", "timeout"):
-            call = finished(request_id="a b", model=model.strip('"'), outcome=outcome)
+            call = finished_request(request_id="a b", model=model.strip('"'), outcome=outcome)
             text = line_of("text", call, 0.5, 999999999.9996)
             advice = "" if outcome == "ok" else f' advice="{ADVICE[outcome]}"'
             assert text.decode() == f"{begin}{TEXT.format(model, outcome)}{advice}\n"
@@ -224,7 +228,7 @@ def test_a_line_describes_its_own_request_only() -> None:
 
 
 def test_empty_values_are_omitted_in_text_and_present_in_json() -> None:
-    call = finished(peer="", response_count=0, detail="why")
+    call = finished_request(peer="", response_count=0, detail="why")
     assert b"peer" not in line_of("text", call, 0.5, 0.0)
     assert line_of("text", call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
     line = json.loads(line_of("json", call, 0.5, 0.0))

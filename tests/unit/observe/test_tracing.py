@@ -45,7 +45,7 @@ QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
 
 
 class Spans:
-    """Return the exported spans."""
+    """The spans that the gateways exported."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -64,7 +64,7 @@ class Spans:
         ]
 
     def one(self, parent: str, name: str) -> ReadableSpan:
-        """Return the only child whose name begins so."""
+        """Return the only child whose name starts with ``name``."""
         found = [each for each in self.below(parent) if each.name.startswith(name)]
         assert len(found) == 1, [each.name for each in self.below(parent)]
         return found[0]
@@ -86,15 +86,15 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
 async def running(
     config: Mapping[str, Any], group: WorkerGroup | None = None
 ) -> AsyncIterator[Any]:
-    made = assemble(Config.model_validate({**QUIET, **config}), group=group)
-    await made.start()
+    gateway = assemble(Config.model_validate({**QUIET, **config}), group=group)
+    await gateway.start()
     try:
-        yield made
+        yield gateway
     finally:
-        await made.stop(0)
+        await gateway.stop(0)
 
 
-def behind(**more: Any) -> dict[str, Any]:
+def builtin_config(**more: Any) -> dict[str, Any]:
     return {
         "listeners": LISTENERS,
         "backends": {"own": {"protocol": "builtin"}},
@@ -107,13 +107,13 @@ def path(protocol: str, model: str) -> str:
     return f"/graphpipe/{model}" if protocol == "graphpipe" else ""
 
 
-def in_front(other: RunningGateway, **backend: Any) -> dict[str, Any]:
-    """A backend of each protocol, all at ``other``."""
+def proxy_config(other: RunningGateway, **backend: Any) -> dict[str, Any]:
+    """Return a configuration with a backend of each protocol, all at ``other``."""
     ports = {name: server.address for name, server in other.listeners.items()}
     backends: dict[str, Any] = {}
     for protocol in PROTOCOLS:
-        carrier = plugins()[protocol].transport_kind.value
-        url = f"{carrier}://{ports[carrier]}{path(protocol, 'identity')}"
+        transport = plugins()[protocol].transport_kind.value
+        url = f"{transport}://{ports[transport]}{path(protocol, 'identity')}"
         profile = {"profile": "graphpipe-go"} if protocol == "graphpipe" else {}
         backends[protocol] = {"protocol": protocol, "endpoints": (url,), **profile, **backend}
     routes = [
@@ -127,22 +127,22 @@ def in_front(other: RunningGateway, **backend: Any) -> dict[str, Any]:
 async def client(
     gateway: RunningGateway, protocol: str, model: str
 ) -> AsyncIterator[RemoteBackend[Any, Any]]:
-    carrier = plugins()[protocol].transport_kind
-    address = gateway.listeners[carrier.value].address
+    transport = plugins()[protocol].transport_kind
+    address = gateway.listeners[transport.value].address
     endpoint = Endpoint(address.host, address.port, path=path(protocol, model))
     profile = TRITON if protocol.startswith("v2") else GENERIC
     server = BackendSettings("client", (endpoint,), profile=profile, forward_headers=tuple(HEADERS))
     codec: Any = plugins()[protocol].create({})
-    if carrier is TransportKind.HTTP:
+    if transport is TransportKind.HTTP:
         http: Any = HttpOrFrameUpstream(DEFAULT_LIMITS)
-        made = RemoteBackend(server, codec, http, HTTP_MESSAGES, DEFAULT_LIMITS)
+        backend = RemoteBackend(server, codec, http, HTTP_MESSAGES, DEFAULT_LIMITS)
     else:
         rpc: Any = GrpcioUpstream(DEFAULT_LIMITS)
-        made = RemoteBackend(server, codec, rpc, RPC_MESSAGES, DEFAULT_LIMITS)
+        backend = RemoteBackend(server, codec, rpc, RPC_MESSAGES, DEFAULT_LIMITS)
     try:
-        yield made
+        yield backend
     finally:
-        await made.close()
+        await backend.close()
 
 
 def request_for(model: str) -> InferRequest:
@@ -152,31 +152,31 @@ def request_for(model: str) -> InferRequest:
 
 async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: str) -> Any:
     context = RequestContext("test", headers={**HEADERS, **headers})
-    async with client(gateway, protocol, model) as request:
-        return await request.perform(request_for(model), context)
+    async with client(gateway, protocol, model) as backend:
+        return await backend.perform(request_for(model), context)
 
 
-async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
-    """Return the request span of an inference. It ends just after the response."""
+async def request_span(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
+    """Return a request's span, which ends just after the response."""
     async with asyncio.timeout(20):
-        while not (found := [s for s in spans.below(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - nothing tells of it
+        while not (found := [s for s in spans.below(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - the exporter has no event
             await asyncio.sleep(0)
     assert len(found) == 1
     return found[0]
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_a_trace_continues_across_every_protocol(spans: Spans, engine: str) -> None:
+async def test_a_trace_is_propagated_over_every_protocol(spans: Spans, engine: str) -> None:
     async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(behind(engine=engine)))
-        gateway = await stack.enter_async_context(running(in_front(other) | {"engine": engine}))
+        other = await stack.enter_async_context(running(builtin_config(engine=engine)))
+        gateway = await stack.enter_async_context(running(proxy_config(other) | {"engine": engine}))
         for protocol in PROTOCOLS:
             for backend in PROTOCOLS:
                 spans.exporter.clear()
                 model = f"{backend}.identity"
-                answer = await infer(gateway, protocol, model)
-                assert isinstance(answer, InferResponse)
-                request = await request_of(spans, f"infer {model}")
+                response = await infer(gateway, protocol, model)
+                assert isinstance(response, InferResponse)
+                request = await request_span(spans, f"infer {model}")
                 assert request.kind is SpanKind.SERVER
                 assert request.attributes is not None
                 assert request.attributes["infergate.protocol"] == protocol
@@ -198,19 +198,19 @@ async def test_a_trace_continues_across_every_protocol(spans: Spans, engine: str
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> None:
-    async with running(behind(engine=engine)) as gateway:
+    async with running(builtin_config(engine=engine)) as gateway:
         numbers = (
             tensor_from_array("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
             tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
         )
         context = RequestContext("test", headers=HEADERS)
-        async with client(gateway, "v2-grpc", "repeat") as request_message:
-            answers: AsyncGenerator[Any, None] = request_message.stream(
+        async with client(gateway, "v2-grpc", "repeat") as backend:
+            responses: AsyncGenerator[Any, None] = backend.stream(
                 InferRequest("repeat", inputs=numbers), context
             )
-            async with aclosing(answers):
-                assert len([each async for each in answers]) == 3
-        request = await request_of(spans, "stream_infer")
+            async with aclosing(responses):
+                assert len([each async for each in responses]) == 3
+        request = await request_span(spans, "stream_infer")
         assert request.attributes is not None
         assert request.attributes["infergate.messages"] in {3, 4}
         assert {"parse", "route"} <= {each.name for each in spans.below(id_of(request))}
@@ -224,28 +224,29 @@ def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
     ]
 
 
-async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers: str) -> int:
-    """Return the number of responses that a stream receives."""
+async def count_responses(
+    gateway: RunningGateway, protocol: str, times: int, **headers: str
+) -> int:
     numbers = (
         tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
     context = RequestContext("test", headers={**HEADERS, **headers})
-    async with client(gateway, protocol, "repeat") as request:
-        answers: AsyncGenerator[Any, None] = request.stream(
+    async with client(gateway, protocol, "repeat") as backend:
+        responses: AsyncGenerator[Any, None] = backend.stream(
             InferRequest("repeat", inputs=numbers), context
         )
-        async with aclosing(answers):
-            return len([each async for each in answers])
+        async with aclosing(responses):
+            return len([each async for each in responses])
 
 
 @pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc"])
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_each_response_of_a_stream_is_a_span_event(
+async def test_each_response_of_a_stream_is_an_event(
     spans: Spans, engine: str, protocol: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(behind(engine=engine)))
+        other = await stack.enter_async_context(running(builtin_config(engine=engine)))
         port = other.listeners["grpc"].address.port
         server = {
             "protocol": "v2-grpc",
@@ -253,33 +254,33 @@ async def test_each_response_of_a_stream_is_a_span_event(
             "endpoints": (f"grpc://127.0.0.1:{port}",),
         }
         routes = ({"model": "*", "backend": "server"},)
-        front = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
-        gateway = await stack.enter_async_context(running({**front, "engine": engine}))
-        assert await repeated(gateway, protocol, 3) == 3
-        request = await request_of(spans, "stream_infer")
+        proxy = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
+        gateway = await stack.enter_async_context(running({**proxy, "engine": engine}))
+        assert await count_responses(gateway, protocol, 3) == 3
+        request = await request_span(spans, "stream_infer")
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
         requests = [each for each in spans.below(id_of(request)) if each.name == "upstream server"]
-        received = [each for request_message in requests for each in events(request_message)]
+        received = [each for span in requests for each in events(span)]
         assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
-        assert len(received) <= 4, "and what ends it"
+        assert len(received) <= 4, "at most one more, for the end"
         spans.exporter.clear()
-        assert await repeated(gateway, protocol, 200) == 200
-        request = await request_of(spans, "stream_infer")
+        assert await count_responses(gateway, protocol, 200) == 200
+        request = await request_span(spans, "stream_infer")
         assert [number for _, _, number in events(request)] == list(range(1, 65))
         assert request.attributes is not None
         assert request.attributes["infergate.messages"] in {200, 201}
 
 
-async def test_unary_requests_have_no_message_events(spans: Spans) -> None:
-    async with running(behind()) as gateway:
+async def test_a_unary_request_has_no_message_events(spans: Spans) -> None:
+    async with running(builtin_config()) as gateway:
         for protocol in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
             await infer(gateway, protocol, "identity")
-            assert events(await request_of(spans, "infer")) == []
+            assert events(await request_span(spans, "infer")) == []
 
 
-async def test_a_request_without_a_trace_starts_one(spans: Spans) -> None:
-    async with running(behind()) as gateway:
+async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
+    async with running(builtin_config()) as gateway:
         await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
         async with asyncio.timeout(20):
             while not (found := [s for s in spans.all() if s.name == "infer *"]):  # noqa: ASYNC110
@@ -287,7 +288,7 @@ async def test_a_request_without_a_trace_starts_one(spans: Spans) -> None:
         assert found[0].parent is None
 
 
-async def test_failed_spans_have_an_error_type(spans: Spans) -> None:
+async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
     config = {
         "listeners": LISTENERS,
         "backends": {"gone": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}},
@@ -296,18 +297,22 @@ async def test_failed_spans_have_an_error_type(spans: Spans) -> None:
     async with running(config) as gateway:
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "gone")
-        request = await request_of(spans, "infer gone")
+        request = await request_span(spans, "infer gone")
         assert request.status.status_code is StatusCode.ERROR
         assert request.attributes is not None
         assert request.attributes["error.type"] == "connect"
-        tries = [each for each in spans.below(id_of(request)) if each.name == "upstream gone"]
-        assert len(tries) == 2, "each try is one"
-        assert {each.attributes["error.type"] for each in tries if each.attributes} == {"connect"}
+        attempts = [each for each in spans.below(id_of(request)) if each.name == "upstream gone"]
+        assert len(attempts) == 2, "each attempt is a span"
+        assert {each.attributes["error.type"] for each in attempts if each.attributes} == {
+            "connect"
+        }
         spans.exporter.clear()
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "unknown")
-        request = await request_of(spans, "infer")
-        assert request.status.status_code is StatusCode.UNSET, "it is the client's mistake"
+        request = await request_span(spans, "infer")
+        assert request.status.status_code is StatusCode.UNSET, (
+            "an error of the client is no error of the span"
+        )
         assert spans.one(id_of(request), "route").status.status_code is StatusCode.ERROR
 
 
@@ -317,8 +322,8 @@ UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
     """Without a trace header, the second gateway would start and sample a new trace."""
     async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(behind()))
-        gateway = await stack.enter_async_context(running(in_front(other)))
+        other = await stack.enter_async_context(running(builtin_config()))
+        gateway = await stack.enter_async_context(running(proxy_config(other)))
         for protocol in ("v2-rest", "v2-grpc"):
             for backend in PROTOCOLS:
                 await infer(gateway, protocol, f"{backend}.identity", traceparent=UNSAMPLED)
@@ -327,13 +332,13 @@ async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
 
 async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) -> None:
     async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(behind()))
-        config = in_front(other, forward_headers=("x-*",))
+        other = await stack.enter_async_context(running(builtin_config()))
+        config = proxy_config(other, forward_headers=("x-*",))
         gateway = await stack.enter_async_context(running(config))
         for backend in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity")
-            request = await request_of(spans, f"infer {backend}")
+            request = await request_span(spans, f"infer {backend}")
             requests = [s for s in spans.below(id_of(request)) if s.name == f"upstream {backend}"]
             assert requests
             assert all(spans.below(id_of(each)) == [] for each in requests)
@@ -350,9 +355,9 @@ async def test_histograms_and_lines_name_the_trace(
 ) -> None:
     group = WorkerGroup()
     log = {"log": {"format": "json"}}
-    async with running(behind() | log, group) as gateway:
+    async with running(builtin_config() | log, group) as gateway:
         await infer(gateway, "v2-rest", "identity")
-        await request_of(spans, "infer")
+        await request_span(spans, "infer")
         response = await group.metrics.scrape("application/openmetrics-text")
         text = b"".join(response.chunks).decode()
         lines = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
@@ -363,13 +368,13 @@ async def test_histograms_and_lines_name_the_trace(
 
 
 async def test_tracing_is_switched_on_and_off_by_a_reload(spans: Spans) -> None:
-    off = behind(tracing={"enabled": False})
+    off = builtin_config(tracing={"enabled": False})
     async with running(off) as gateway:
         await infer(gateway, "v2-rest", "identity")
         assert spans.all() == []
-        await gateway.reload(Config.model_validate({**QUIET, **behind()}))
+        await gateway.reload(Config.model_validate({**QUIET, **builtin_config()}))
         await infer(gateway, "v2-rest", "identity")
-        await request_of(spans, "infer")
+        await request_span(spans, "infer")
         spans.exporter.clear()
         await gateway.reload(Config.model_validate({**QUIET, **off}))
         await infer(gateway, "v2-rest", "identity")
@@ -393,9 +398,9 @@ def test_the_environment_selects_the_exporter(
         with pytest.raises(OSError, match=expected):
             tracing.create_tracer()
         return
-    made = tracing.create_tracer()
-    assert made is not None
-    made.close()
+    tracer = tracing.create_tracer()
+    assert tracer is not None
+    tracer.close()
 
 
 def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,10 +412,10 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
-            made = tracing.create_tracer()
-            assert made is not None
-            assert made._provider.resource.attributes["service.name"] == name
-            made.close()
+            tracer = tracing.create_tracer()
+            assert tracer is not None
+            assert tracer._provider.resource.attributes["service.name"] == name
+            tracer.close()
 
 
 def test_the_environment_can_disable_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,13 +423,13 @@ def test_the_environment_can_disable_tracing(monkeypatch: pytest.MonkeyPatch) ->
     assert tracing.create_tracer() is None
 
 
-def test_without_the_package_the_error_names_the_extra(
+def test_without_the_package_the_configuration_error_has_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pip install 'infergate\[otel\]'"):
-        Config.model_validate(behind(tracing={"enabled": True}))
-    Config.model_validate(behind(tracing={"enabled": False}))
+        Config.model_validate(builtin_config(tracing={"enabled": True}))
+    Config.model_validate(builtin_config(tracing={"enabled": False}))
 
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
@@ -433,7 +438,7 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     result.start_request(context)
     before = context.headers
     result.start_request(context)
-    assert context.headers is before, "it has begun"
+    assert context.headers is before, "the span has already started"
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
         with pytest.raises(type(raised)), result.start_step("parse"):
             raise raised
@@ -443,5 +448,5 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     (request,) = spans.below(PARENT)
     types = [each.attributes for each in spans.below(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
-    assert all(not each.events for each in spans.all()), "no exception is told whole"
+    assert all(not each.events for each in spans.all()), "no exception is recorded in full"
     assert result.start_backend_span("nonsense", "b", "e") is None

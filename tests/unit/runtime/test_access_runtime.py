@@ -29,37 +29,39 @@ from infergate.transport.base import HttpApp
 
 SECRET = "infergate_admin-key"
 HASH = digest_of(SECRET).hex()
-HEAD = "backends: {d: {protocol: builtin}}\nroutes: [{model: '*', backend: d}]\n"
+BASE = "backends: {d: {protocol: builtin}}\nroutes: [{model: '*', backend: d}]\n"
 
 
-def read(folder: Path, text: str) -> Config:
-    (folder / "routes.yaml").write_text(HEAD + text)
+def load_config(folder: Path, text: str) -> Config:
+    (folder / "routes.yaml").write_text(BASE + text)
     return load(folder / "routes.yaml", {})
 
 
-def call(**headers: str) -> RequestContext:
+def request_with(**headers: str) -> RequestContext:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return RequestContext("peer", headers=named)
 
 
-async def who(config: Config, request: RequestContext, metrics: Metrics | None = None) -> str:
-    made = make_authorizer(
+async def identity_of(
+    config: Config, request: RequestContext, metrics: Metrics | None = None
+) -> str:
+    authorizer = make_authorizer(
         config,
         lambda model, version, headers: "*",
         DEFAULT_LIMITS,
         WorkerGroup(metrics=metrics or Metrics()),
     )
-    await made.authorize(RequestSummary(InferRequest, "m"), request)
-    await made.close()
+    await authorizer.authorize(RequestSummary(InferRequest, "m"), request)
+    await authorizer.close()
     return request.identity
 
 
 async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"one: {HASH}\n")
-    config = read(tmp_path, "access: {keys_file: keys, rules: [{who: ['key:*']}]}\n")
+    config = load_config(tmp_path, "access: {keys_file: keys, rules: [{who: ['key:*']}]}\n")
     file.write_text(f"two: {HASH}\n")
-    assert await who(config, call(x_api_key=SECRET)) == "key:two"
+    assert await identity_of(config, request_with(x_api_key=SECRET)) == "key:two"
 
 
 @pytest.mark.parametrize(
@@ -77,24 +79,27 @@ async def test_a_file_that_became_invalid_is_reported(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    config = read(tmp_path, f"access: {{{text}}}\n")
-    file.write_text("this is nothing")
+    config = load_config(tmp_path, f"access: {{{text}}}\n")
+    file.write_text("invalid")
     with pytest.raises(OSError, match=words):
-        await who(config, call())
+        await identity_of(config, request_with())
 
 
-async def test_tokens_are_checked_by_keys_in_a_file(tmp_path: Path) -> None:
+async def test_tokens_are_verified_with_keys_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_bytes(jwks(jwk(rsa_key(), kid="1")))
-    config = read(
+    config = load_config(
         tmp_path,
         "access:\n  rules: [{who: ['jwt:idp:*']}]\n"
         f"  jwt: {{idp: {{issuer: '{ISSUER}', audiences: [infergate], jwks_file: jwks.json}}}}\n",
     )
-    assert await who(config, call(authorization=f"Bearer {token()}")) == "jwt:idp:alice"
+    assert (
+        await identity_of(config, request_with(authorization=f"Bearer {token()}"))
+        == "jwt:idp:alice"
+    )
 
 
 async def test_failed_key_fetches_are_counted(tmp_path: Path, unused_tcp_port: int) -> None:
-    config = read(
+    config = load_config(
         tmp_path,
         "access:\n  rules: [{who: ['jwt:idp:*']}]\n"
         f"  jwt: {{idp: {{issuer: '{ISSUER}', audiences: [infergate], "
@@ -102,65 +107,66 @@ async def test_failed_key_fetches_are_counted(tmp_path: Path, unused_tcp_port: i
     )
     metrics = Metrics()
     with pytest.raises(GatewayError) as caught:
-        await who(config, call(authorization=f"Bearer {token()}"), metrics)
+        await identity_of(config, request_with(authorization=f"Bearer {token()}"), metrics)
     assert caught.value.kind is Kind.OVERLOADED
     text = metrics.text().decode()
     assert 'infergate_access_failures_total{source="jwks"} 1.0' in text
     assert 'infergate_access_refused_total{reason="keys_away"} 1.0' in text
 
 
-def test_unconfigured_libraries_are_not_loaded() -> None:
-    """An unused library costs memory in every process."""
+def test_unused_libraries_are_not_imported() -> None:
+    """They would take memory in every process."""
     code = "import sys, infergate.runtime.assemble; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert not {"jwt", "cryptography", "redis"} & set(done.stdout.split())
-
-
-# ---- another configuration
+    finished = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert not {"jwt", "cryptography", "redis"} & set(finished.stdout.split())
 
 
 RATES = f"  keys: [{{name: a, sha256: '{HASH}'}}]\n  rates: [{{requests: 1/h, each: []}}]\n"
 
 
 def parts(config: Config, access: Any) -> GatewayParts:
-    nothing: Any = None
-    return GatewayParts(config, DEFAULT_LIMITS, nothing, {}, None, None, access)
+    none: Any = None
+    return GatewayParts(config, DEFAULT_LIMITS, none, {}, None, None, access)
 
 
-async def test_an_unchanged_access_section_keeps_its_state(tmp_path: Path) -> None:
-    config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
+async def test_an_authorizer_is_reused_if_access_is_unchanged(tmp_path: Path) -> None:
+    config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     first = make_authorizer(
         config, lambda model, version, headers: "old", DEFAULT_LIMITS, WorkerGroup()
     )
-    again = make_authorizer(
+    reused = make_authorizer(
         config,
         lambda model, version, headers: "new",
         DEFAULT_LIMITS,
         WorkerGroup(),
         parts(config, first),
     )
-    assert again is first
-    assert again.route_label("m", "", {}) == "old", "until the new configuration serves"
+    assert reused is first
+    assert reused.route_label("m", "", {}) == "old", "the old configuration still serves"
 
 
-async def test_unchanged_rates_keep_their_counters(tmp_path: Path) -> None:
-    config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
-    other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
-    third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
-    made = make_authorizer(
+async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) -> None:
+    config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
+    other = load_config(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
+    third = load_config(
+        tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h")
+    )
+    authorizer = make_authorizer(
         config, lambda model, version, headers: "", DEFAULT_LIMITS, WorkerGroup()
     )
-    await made.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
+    await authorizer.authorize(RequestSummary(InferRequest, "m"), request_with(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
         later = make_authorizer(
             changed,
             lambda model, version, headers: "",
             DEFAULT_LIMITS,
             WorkerGroup(),
-            parts(config, made),
+            parts(config, authorizer),
         )
-        assert later is not made
-        request = later.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
+        assert later is not authorizer
+        request = later.authorize(RequestSummary(InferRequest, "m"), request_with(x_api_key=SECRET))
         if is_counted:
             with pytest.raises(GatewayError, match="rate of requests"):
                 await request
@@ -171,20 +177,21 @@ async def test_unchanged_rates_keep_their_counters(tmp_path: Path) -> None:
 async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """Even while Redis is unavailable, because all workers then count in it."""
-    ours: dict[bytes, LocalBuckets] = {}
-    group = WorkerGroup(rate_buckets=lambda rates: ours.setdefault(rates, LocalBuckets()))
-    away = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
-    for number, more in enumerate(("", away)):
+    """All workers count in that memory, also while Redis is unavailable."""
+    buckets: dict[bytes, LocalBuckets] = {}
+    group = WorkerGroup(rate_buckets=lambda rates: buckets.setdefault(rates, LocalBuckets()))
+    redis = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
+    for number, more in enumerate(("", redis)):
         rates = RATES.replace("1/h", f"{number + 1}/h")
-        config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
-        made = make_authorizer(config, lambda model, version, headers: "", DEFAULT_LIMITS, group)
-        await made.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
-        await made.close()
-    assert [len(each) for each in ours.values()] == [1, 1]
-
-
-# ---- the admin listener
+        config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
+        authorizer = make_authorizer(
+            config, lambda model, version, headers: "", DEFAULT_LIMITS, group
+        )
+        await authorizer.authorize(
+            RequestSummary(InferRequest, "m"), request_with(x_api_key=SECRET)
+        )
+        await authorizer.close()
+    assert [len(each) for each in buckets.values()] == [1, 1]
 
 
 class Page:
@@ -203,38 +210,38 @@ class Page:
 
 def admin(folder: Path, page: Page, keys: bool = True) -> tuple[HttpApp, Metrics]:
     listener = f"keys: [{{name: ops, sha256: '{HASH}'}}]" if keys else ""
-    config = read(folder, f"listeners: {{admin: {{{listener}}}}}\n")
+    config = load_config(folder, f"listeners: {{admin: {{{listener}}}}}\n")
     metrics = Metrics()
     return authorize_admin(page, config, metrics), metrics
 
 
-async def test_without_keys_the_admin_listener_is_open(tmp_path: Path) -> None:
+async def test_without_keys_the_admin_app_is_not_wrapped(tmp_path: Path) -> None:
     page = Page()
     assert admin(tmp_path, page, keys=False)[0] is page
 
 
-async def test_reading_needs_no_key_and_changing_does(
+async def test_admin_actions_need_a_key_and_reading_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     page = Page()
     app, metrics = admin(tmp_path, page)
-    assert (await app.respond(HttpRequest("GET", "/metrics"), call())).status == 200
+    assert (await app.respond(HttpRequest("GET", "/metrics"), request_with())).status == 200
     assert caplog.records == []
     wire = HttpRequest("POST", "/reload\nforged")
-    wrong: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
-    for headers in wrong:
-        answer = await app.respond(wire, call(**headers))
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"].startswith("Bearer ")
-    assert (await app.respond(wire, call(authorization=f"Bearer {SECRET}"))).status == 200
+    credentials: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
+    for headers in credentials:
+        reply = await app.respond(wire, request_with(**headers))
+        assert reply.status == 401
+        assert reply.headers["www-authenticate"].startswith("Bearer ")
+    assert (await app.respond(wire, request_with(authorization=f"Bearer {SECRET}"))).status == 200
     assert page.requests == ["GET ", "POST key:ops"]
-    response = [record.getMessage() for record in caplog.records]
-    assert len(response) == 4
-    assert response[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"
-    assert response[3] == r"admin POST '/reload\nforged' peer=peer status=200 identity='key:ops'"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 4
+    assert messages[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"
+    assert messages[3] == r"admin POST '/reload\nforged' peer=peer status=200 identity='key:ops'"
     assert SECRET not in caplog.text
     text = metrics.text().decode()
     for reason in ("no_credentials", "unknown_key", "malformed"):
         assert f'infergate_access_refused_total{{reason="{reason}"}} 1.0' in text
-    assert app.refuse(GatewayError(Kind.TOO_LARGE, "x"), wire, call()).status == 400
+    assert app.refuse(GatewayError(Kind.TOO_LARGE, "x"), wire, request_with()).status == 400

@@ -23,40 +23,40 @@ def admin(
     return AdminApp(Metrics().scrape, is_ready, history or ConfigHistory(), allows_reload=reload)
 
 
-async def response(
-    handled: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+async def response_for(
+    app: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     context = RequestContext("test")
-    answer = await handled.respond(HttpRequest(method, path, headers=headers or {}), context)
-    return answer.status, b"".join(bytes(part) for part in answer.body)
+    reply = await app.respond(HttpRequest(method, path, headers=headers or {}), context)
+    return reply.status, b"".join(bytes(part) for part in reply.body)
 
 
 async def test_metrics_are_prometheus_text() -> None:
-    status, body = await response(admin(), "/metrics")
+    status, body = await response_for(admin(), "/metrics")
     assert status == 200
     assert b"# TYPE infergate_requests_total counter" in body
 
 
-async def test_openmetrics_is_sent_on_request() -> None:
+async def test_openmetrics_is_negotiated() -> None:
     context = RequestContext("test")
     wire = HttpRequest(
         "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
     )
-    answer = await admin().respond(wire, context)
-    body = b"".join(bytes(part) for part in answer.body)
-    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    reply = await admin().respond(wire, context)
+    body = b"".join(bytes(part) for part in reply.body)
+    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
     assert b"# UNIT infergate_request_seconds seconds" in body
 
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
-async def test_readiness_is_the_gateways(ready: bool, status: int) -> None:
-    assert (await response(admin(ready=ready), "/readyz"))[0] == status
-    assert (await response(admin(ready=ready), "/healthz"))[0] == 200
+async def test_readiness_and_liveness(ready: bool, status: int) -> None:
+    assert (await response_for(admin(ready=ready), "/readyz"))[0] == status
+    assert (await response_for(admin(ready=ready), "/healthz"))[0] == 200
 
 
-async def test_the_root_lists_the_endpoints() -> None:
-    status, body = await response(admin(), "/")
+async def test_the_root_names_the_gateway() -> None:
+    status, body = await response_for(admin(), "/")
     assert status == 200
     assert json.loads(body)["name"] == "infergate"
 
@@ -64,8 +64,8 @@ async def test_the_root_lists_the_endpoints() -> None:
 @pytest.mark.parametrize(
     ("path", "method", "status"), [("/nowhere", "GET", 404), ("/metrics", "POST", 405)]
 )
-async def test_anything_else_is_refused(path: str, method: str, status: int) -> None:
-    assert (await response(admin(), path, method))[0] == status
+async def test_unknown_paths_and_methods_are_rejected(path: str, method: str, status: int) -> None:
+    assert (await response_for(admin(), path, method))[0] == status
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ async def test_anything_else_is_refused(path: str, method: str, status: int) -> 
 )  # fmt: skip
 def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int) -> None:
     over: list[str] = []
-    handled = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
+    app = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
     context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
-        answer = handled.refuse(error, HttpRequest("", ""), context)
-        assert answer.status == status
-        assert answer.headers["retry-after"] == "1"
-        assert b"too much" in b"".join(bytes(part) for part in answer.body)
+        reply = app.refuse(error, HttpRequest("", ""), context)
+        assert reply.status == status
+        assert reply.headers["retry-after"] == "1"
+        assert b"too much" in b"".join(bytes(part) for part in reply.body)
     assert over == ["body"]
 
 
@@ -92,27 +92,27 @@ async def _never() -> bool:
     raise AssertionError
 
 
-class Again:
-    """Replaces the reloader."""
-
-    def __init__(self, wrong: str = "") -> None:
+class FakeReloader:
+    def __init__(self, error: str = "") -> None:
         self.history = ConfigHistory()
         self.history.reload = self
-        self.error = wrong
-        self.trigger: list[str] = []
+        self.error = error
+        self.triggers: list[str] = []
 
     async def __call__(self, why: str) -> ReloadResult:
-        self.trigger.append(why)
+        self.triggers.append(why)
         outcome = ReloadResult(why, 1.0, self.error)
         self.history.record(outcome, "abc")
         return outcome
 
 
 async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -> None:
-    again = Again()
+    reloader = FakeReloader()
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        status, body = await response(admin(history=again.history, reload=True), "/reload", "POST")
-    assert (status, again.trigger) == (200, ["POST /reload"])
+        status, body = await response_for(
+            admin(history=reloader.history, reload=True), "/reload", "POST"
+        )
+    assert (status, reloader.triggers) == (200, ["POST /reload"])
     page = json.loads(body)
     assert (page["number"], page["sha256"]) == (2, "abc")
     assert page["last_reload"] == {
@@ -123,17 +123,17 @@ async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["reload peer=test outcome=ok"]
 
 
-async def test_a_failed_reload_returns_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    again = Again("routes.yaml:3: no")
-    handled = admin(history=again.history, reload=True)
+async def test_a_failed_reload_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    reloader = FakeReloader("routes.yaml:3: no")
+    app = admin(history=reloader.history, reload=True)
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        status, body = await response(handled, "/reload", "POST")
+        status, body = await response_for(app, "/reload", "POST")
     assert status == 500
     assert json.loads(body)["last_reload"]["error"] == "routes.yaml:3: no"
     assert json.loads(body)["number"] == 1
     assert caplog.messages == ["reload peer=test outcome=failed"]
-    status, body = await response(handled, "/")
-    assert json.loads(body)["config"] == json.loads((await response(handled, "/config"))[1])
+    status, body = await response_for(app, "/")
+    assert json.loads(body)["config"] == json.loads((await response_for(app, "/config"))[1])
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ async def test_a_failed_reload_returns_the_reason(caplog: pytest.LogCaptureFixtu
         (True, "POST", {"origin": "http://evil.example"}, 403),
     ],
 )
-async def test_a_reload_that_is_not_permitted(
+async def test_forbidden_reloads(
     reload: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
-    again = Again()
-    handled = admin(history=again.history, reload=reload)
-    assert (await response(handled, "/reload", method, headers))[0] == status
-    assert again.trigger == []
+    reloader = FakeReloader()
+    app = admin(history=reloader.history, reload=reload)
+    assert (await response_for(app, "/reload", method, headers))[0] == status
+    assert reloader.triggers == []
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -169,20 +169,20 @@ async def test_a_reload_that_is_not_permitted(
         ("/readyz", "evil.example", 200),
     ],
 )
-async def test_a_public_name_is_shown_no_configuration(
+async def test_the_configuration_is_not_shown_to_public_hosts(
     path: str, host: str, status: int, method: str
 ) -> None:
     history = ConfigHistory()
-    handled = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
-    answered, body = await response(handled, path, method, {"host": host} if host else {})
-    assert answered == status
+    app = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
+    actual, body = await response_for(app, path, method, {"host": host} if host else {})
+    assert actual == status
     assert (b"listeners.admin.hosts" in body) == (status == 403)
 
 
 @pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
-async def test_nor_is_the_console(page: dict[str, str]) -> None:
-    handled = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
-    assert (await response(handled, "/", headers={"host": "evil.example", **page}))[0] == 403
+async def test_the_console_is_not_shown_to_public_hosts(page: dict[str, str]) -> None:
+    app = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
+    assert (await response_for(app, "/", headers={"host": "evil.example", **page}))[0] == 403
 
 
 async def _always() -> bool:

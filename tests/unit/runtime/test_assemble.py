@@ -35,17 +35,16 @@ async def test_a_builtin_backends_timeout() -> None:
         tensor_from_array("DELAY", Datatype.UINT32, np.array([4_000_000_000])),
     )
     context = RequestContext("test")
-    answers = gateway.stream(
+    responses = gateway.stream(
         InferRequest("repeat", inputs=inputs), gateway.bind("repeat", "", context), context
     )
     with pytest.raises(GatewayError) as caught:
-        await anext(answers)
+        await anext(responses)
     assert caught.value.kind is Kind.TIMEOUT
 
 
 @pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
-async def test_one_of_two_backends_is_unreachable(readiness: str, ready: bool) -> None:
-    """Readiness with a fixed result."""
+async def test_readiness_with_an_unreachable_backend(readiness: str, ready: bool) -> None:
     config = Config.model_validate(
         {
             "log": {"access": False},
@@ -61,7 +60,7 @@ async def test_one_of_two_backends_is_unreachable(readiness: str, ready: bool) -
     assert await assemble(config).gateway.readiness.is_ready() is ready
 
 
-def named(backend: str, maximum: int) -> Config:
+def config_with_backend(backend: str, maximum: int) -> Config:
     return Config.model_validate(
         {
             "log": {"access": False},
@@ -86,7 +85,7 @@ def named(backend: str, maximum: int) -> Config:
 
 async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -> None:
     group = WorkerGroup()
-    running = assemble(named("old", 5), group=group)
+    running = assemble(config_with_backend("old", 5), group=group)
     metrics = group.metrics
     await running.start()
     try:
@@ -95,14 +94,14 @@ async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -
         assert b'infergate_queue_refusals_total{backend="old",reason="full"} 1.0' in text
         assert b'infergate_backend_places{backend="old",state="free"} 5.0' in text
         assert b'infergate_limits{limit="in_flight"} 77.0' in text
-        change = await running.prepare(named("new", 0))
+        change = await running.prepare(config_with_backend("new", 0))
         metrics.backends.backend_counters("new").queue_rejected += 1
         text = metrics.text()
         assert b'reason="full"} 1.0' in text
         assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
         change.apply()
         async with asyncio.timeout(20):
-            while running.generation_count > 1:  # noqa: ASYNC110 - nothing tells of it
+            while running.generation_count > 1:  # noqa: ASYNC110 - no event to wait for
                 await asyncio.sleep(0)
         text = metrics.text()
         assert b'"old"' not in text
@@ -118,17 +117,17 @@ async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -
     ("limits", "http", "others"),
     [({}, 64 * KIB, 16 * KIB), ({"headers": "20KiB"}, 20 * KIB, 20 * KIB)],
 )
-def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
+def test_header_limits_depend_on_the_listeners_protocols(
     limits: dict[str, str], http: int, others: int
 ) -> None:
-    anywhere = {"address": "127.0.0.1:0"}
+    free_port = {"address": "127.0.0.1:0"}
     config = Config.model_validate(
         {
             "log": {"access": False},
             "helpers": 0,
             "listeners": {
-                **dict.fromkeys(("http", "grpc", "admin"), anywhere),
-                "graphpipe": ({**anywhere, "model": "m"},),
+                **dict.fromkeys(("http", "grpc", "admin"), free_port),
+                "graphpipe": ({**free_port, "model": "m"},),
             },
             "backends": {"demo": {"protocol": "builtin"}},
             "routes": ({"model": "*", "backend": "demo"},),
@@ -145,7 +144,7 @@ def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
 
 
 @pytest.mark.parametrize("sampling", [None, {"first": 1, "thereafter": 1}])
-async def test_lines_of_the_access_log_that_are_dropped_are_counted(
+async def test_dropped_access_log_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
     monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as with a slow reader

@@ -11,7 +11,7 @@ from infergate.runtime.banner import print_banner
 from infergate.transport.base import Address
 
 
-class Listening:
+class FakeServer:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.address = Address(host, port)
 
@@ -20,10 +20,10 @@ class Listening:
     async def stop(self, grace: float) -> None: ...
 
 
-LISTENERS = {"http": Listening(8000), "grpc": Listening(8001), "admin": Listening(8002)}
+LISTENERS = {"http": FakeServer(8000), "grpc": FakeServer(8001), "admin": FakeServer(8002)}
 
 
-def banner(config: Config, source: Path | None, **listeners: Listening) -> str:
+def banner(config: Config, source: Path | None, **listeners: FakeServer) -> str:
     out = io.StringIO()
     print_banner(config, LISTENERS | listeners, source, out)
     return out.getvalue()
@@ -37,17 +37,17 @@ def test_the_demo_banner_has_addresses_and_three_commands() -> None:
               and ("curl" in line or "tritonclient" in line)]  # fmt: skip
     assert len(pasted) == 3
     for line in pasted:
-        assert shlex.split(line, comments=True)  # what a shell can read
+        assert shlex.split(line, comments=True)
 
 
-def test_the_banner_lists_routes() -> None:
+def test_the_banner_of_a_file_has_its_routes() -> None:
     text = banner(Config.default(), Path("routes.yaml"))
     assert "routes.yaml" in text
     assert ["*", "demo", "builtin", "-"] in [line.split() for line in text.splitlines()]
     assert "curl" not in text
 
 
-def test_long_route_lists_are_truncated() -> None:
+def test_a_long_list_of_routes_is_truncated() -> None:
     routes = tuple({"model": f"m{number}", "backend": "demo"} for number in range(23))
     config = Config.model_validate(
         {"backends": {"demo": {"protocol": "builtin"}}, "routes": routes}
@@ -66,8 +66,8 @@ def test_long_route_lists_are_truncated() -> None:
         ("::", "http://[::1]:8002/console"),
     ],
 )
-def test_the_consoles_address_can_be_opened_here(host: str, expected: str) -> None:
-    assert expected in banner(Config.default(), None, admin=Listening(8002, host))
+def test_the_consoles_address_is_reachable_locally(host: str, expected: str) -> None:
+    assert expected in banner(Config.default(), None, admin=FakeServer(8002, host))
 
 
 def test_a_disabled_console_is_not_mentioned() -> None:

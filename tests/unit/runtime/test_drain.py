@@ -70,7 +70,7 @@ async def test_watchers_and_reflection_end_when_the_drain_begins() -> None:
         await stopping
 
 
-async def test_draining_fails_every_readiness() -> None:
+async def test_a_draining_gateway_is_not_ready() -> None:
     running = assemble(parse(CONFIG, "routes.yaml", {}))
     assert await running.gateway.readiness.is_ready()
     running.drain()
@@ -79,7 +79,7 @@ async def test_draining_fails_every_readiness() -> None:
     await running.stop(0)
 
 
-class Hanging(BuiltinBackend):
+class HangingBackend(BuiltinBackend):
     """Responds to no inference except those of ``repeat``'s streams."""
 
     async def stream(
@@ -87,9 +87,9 @@ class Hanging(BuiltinBackend):
     ) -> AsyncGenerator[InferResponse, None]:
         if operation.model != "repeat":
             await asyncio.Event().wait()
-        async with aclosing(super().stream(operation, context)) as answers:
-            async for answer in answers:
-                yield answer
+        async with aclosing(super().stream(operation, context)) as responses:
+            async for response in responses:
+                yield response
 
     async def perform(self, operation: Operation, context: RequestContext) -> Any:
         if isinstance(operation, InferRequest):
@@ -97,8 +97,8 @@ class Hanging(BuiltinBackend):
         return await super().perform(operation, context)
 
 
-def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
-    """Return the error in ``wire`` in the form of ``protocol``."""
+def error_text(protocol: str, wire: Any, model: str = "identity") -> str:
+    """Return the error in ``wire``, a response of ``protocol``."""
     codec: Any = plugins()[protocol].create({})
     with pytest.raises(GatewayError) as caught:
         codec.parse_response(wire, request_message(model), DEFAULT_LIMITS, described(model))
@@ -110,21 +110,21 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
     graphpipe = '[{address: "127.0.0.1:0", model: identity, framing: size-prefixed}]'
     text = CONFIG.replace("admin:", f"graphpipe: {graphpipe}\n  admin:")
     text = text.replace("limits: {in_flight: 1}", f"engine: {engine}")
-    running = assemble(parse(text, "routes.yaml", {}), lambda name, _: Hanging(name))
+    running = assemble(parse(text, "routes.yaml", {}), lambda name, _: HangingBackend(name))
     await running.start()
-    where = {name: str(server.address) for name, server in running.listeners.items()}
-    http = [Connection(where["http"]) for _ in range(3)]
-    raw = Connection(where["graphpipe[0]"])
-    async with asyncio.timeout(30), grpc.aio.insecure_channel(where["grpc"]) as channel:
+    addresses = {name: str(server.address) for name, server in running.listeners.items()}
+    http = [Connection(addresses["http"]) for _ in range(3)]
+    raw = Connection(addresses["graphpipe[0]"])
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(addresses["grpc"]) as channel:
         over_http = ("v2-rest", "trtis-http", "graphpipe")
-        request: dict[str, Any] = {
+        requests: dict[str, Any] = {
             protocol: each.ask(built(protocol, "identity", PREFIXES.get(protocol, "")))
             for protocol, each in zip(over_http, http, strict=True)
         }
-        request["frames"] = raw.frame(built("graphpipe"))
+        requests["frames"] = raw.frame(built("graphpipe"))
         for protocol in ("v2-grpc", "trtis-grpc"):
-            request[protocol] = called(channel, built(protocol))
-        pending = {name: asyncio.ensure_future(each) for name, each in request.items()}
+            requests[protocol] = called(channel, built(protocol))
+        pending = {name: asyncio.ensure_future(each) for name, each in requests.items()}
         stream = channel.stream_stream(STREAM)()
         await stream.write(streamed("repeat", 2, 60_000))
         await stream.write(streamed("repeat", 1, 0))
@@ -134,13 +134,13 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
         while sum(1 for each in running.listeners.values() for _ in each.active_tasks()) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await running.stop(0.01)
-        answers = {name: await each for name, each in pending.items()}
+        responses = {name: await each for name, each in pending.items()}
         for protocol in ("v2-rest", "graphpipe"):
-            assert answers[protocol].status == 503
-            assert answers[protocol].headers["connection"] == "close"
-        for name, answer in answers.items():
+            assert responses[protocol].status == 503
+            assert responses[protocol].headers["connection"] == "close"
+        for name, response in responses.items():
             protocol = "graphpipe" if name == "frames" else name
-            assert SHUTTING_DOWN in parsed(protocol, answer), name
+            assert SHUTTING_DOWN in error_text(protocol, response), name
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream_values(stream)
         assert (caught.value.code(), caught.value.details()) == (
@@ -148,7 +148,7 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
             SHUTTING_DOWN,
         )
         message = await old.read()
-        assert SHUTTING_DOWN in parsed("trtis-grpc", RpcResponse((message,)))
+        assert SHUTTING_DOWN in error_text("trtis-grpc", RpcResponse((message,)))
         assert await old.read() is grpc.aio.EOF
         metrics = await running._active.listeners["admin"].app._scrape("")
         outcomes = {
@@ -162,9 +162,8 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_received_stream_messages_are_served(engine: str) -> None:
-    """Including unread messages at the start of the drain, with sixteen requests served
-    concurrently."""
+async def test_requests_sent_on_a_stream_before_the_drain_are_served(engine: str) -> None:
+    """Sixteen of them are served concurrently; the others are unread when the drain starts."""
     text = CONFIG.replace("limits: {in_flight: 1}", f"engine: {engine}")
     running = assemble(parse(text, "routes.yaml", {}))
     await running.start()
@@ -180,7 +179,7 @@ async def test_received_stream_messages_are_served(engine: str) -> None:
         await stopping
 
 
-async def test_http2_connections_close_with_two_goaways() -> None:
+async def test_an_http2_connection_is_closed_with_two_goaways() -> None:
     """RFC 9113, 6.8: streams opened before the client received the GOAWAY are not lost."""
     running = assemble(parse(CONFIG.replace("limits: {in_flight: 1}", ""), "routes.yaml", {}))
     await running.start()
@@ -188,13 +187,12 @@ async def test_http2_connections_close_with_two_goaways() -> None:
     async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection(address.host, address.port)
 
-        def ask(number: int, method: str, body: bytes) -> None:
+        def send(number: int, method: str, body: bytes) -> None:
             block, data = h2.request_headers(method), h2.message(body)
             writer.write(h2.frame(h2.HEADERS, h2.END_HEADERS, number, block))
             writer.write(h2.frame(h2.DATA, h2.END_STREAM, number, data))
 
-        async def until(kind: int, stream: int, *, ended: bool = False) -> h2.Frame:
-            """Return the next such frame."""
+        async def next_frame(kind: int, stream: int, *, ended: bool = False) -> h2.Frame:
             while True:
                 head = await reader.readexactly(9)
                 payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
@@ -203,19 +201,19 @@ async def test_http2_connections_close_with_two_goaways() -> None:
                     return h2.Frame(kind, head[4], number, payload)
 
         writer.write(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
-        ask(1, STREAM, streamed("repeat", 5, 60))
-        await until(h2.DATA, 1)
+        send(1, STREAM, streamed("repeat", 5, 60))
+        await next_frame(h2.DATA, 1)
         stopping = asyncio.create_task(running.stop(20))
-        first = await until(h2.GOAWAY, 0)
+        first = await next_frame(h2.GOAWAY, 0)
         assert int.from_bytes(first.payload[:4], "big") == 2**31 - 1
-        heard = await until(h2.PING, 0)
-        ask(3, "/inference.GRPCInferenceService/ServerLive", b"")
-        answer = await until(h2.DATA, 3)
-        assert answer.payload.endswith(b"\x08\x01"), "it is served"
-        writer.write(h2.frame(h2.PING, h2.ACK, 0, heard.payload))
-        second = await until(h2.GOAWAY, 0)
+        ping = await next_frame(h2.PING, 0)
+        send(3, "/inference.GRPCInferenceService/ServerLive", b"")
+        response = await next_frame(h2.DATA, 3)
+        assert response.payload.endswith(b"\x08\x01"), "the request is served"
+        writer.write(h2.frame(h2.PING, h2.ACK, 0, ping.payload))
+        second = await next_frame(h2.GOAWAY, 0)
         assert int.from_bytes(second.payload[:4], "big") == 3
-        await until(h2.HEADERS, 1, ended=True)
+        await next_frame(h2.HEADERS, 1, ended=True)
         assert await reader.read() == b""
         await stopping
         writer.close()

@@ -7,21 +7,21 @@ from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 
 
 async def test_a_blocked_event_loop_is_reported() -> None:
-    late: list[float] = []
-    monitor = EventLoopLagMonitor(late.append)
+    delays: list[float] = []
+    monitor = EventLoopLagMonitor(delays.append)
     monitor.start()
     await asyncio.sleep(0)
-    time.sleep(0.6)  # noqa: ASYNC251 - what it is about
+    time.sleep(0.6)  # noqa: ASYNC251 - blocks the loop
     async with asyncio.timeout(20):
-        while not late:  # noqa: ASYNC110
+        while not delays:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert 0.3 <= late[0] < 20
+    assert 0.3 <= delays[0] < 20
     monitor.stop()
-    late.clear()
+    delays.clear()
     time.sleep(0.6)  # noqa: ASYNC251
     await asyncio.sleep(0.05)
-    assert not late
+    assert not delays
 
 
-def test_an_unstarted_monitor_can_be_stopped() -> None:
+def test_a_monitor_that_was_not_started_can_be_stopped() -> None:
     EventLoopLagMonitor(lambda _: None).stop()

@@ -9,32 +9,30 @@ import pytest
 from infergate.runtime.memory import freeze_objects
 
 
-class Knot:
-    """References itself."""
-
+class Cycle:
     def __init__(self) -> None:
         self.itself = self
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _unfreeze() -> Iterator[None]:
     yield
     gc.unfreeze()
 
 
-def test_frozen_objects_are_collected_at_the_next_freeze() -> None:
-    knot = Knot()
-    known = weakref.ref(knot)
+def test_frozen_garbage_is_collected_by_the_next_freeze() -> None:
+    cycle = Cycle()
+    reference = weakref.ref(cycle)
     freeze_objects()
-    del knot
+    del cycle
     gc.collect()
-    assert known() is not None, "it is not looked at any more"
+    assert reference() is not None, "frozen objects are not collected"
     freeze_objects()
-    assert known() is None
+    assert reference() is None
 
 
-def test_later_objects_are_collected_normally() -> None:
+def test_later_objects_are_collected() -> None:
     freeze_objects()
-    known = weakref.ref(Knot())
+    reference = weakref.ref(Cycle())
     gc.collect()
-    assert known() is None
+    assert reference() is None

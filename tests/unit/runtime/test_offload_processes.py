@@ -47,20 +47,17 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
 
 @pytest_asyncio.fixture
 async def pool() -> AsyncIterator[HelperPool]:
-    made = HelperPool(1)
-    yield made
-    await made.close()
+    result = HelperPool(1)
+    yield result
+    await result.close()
 
 
 def process(pool: HelperPool) -> Any:
-    started = pool._slots[0]._starting
-    return started.result() if started is not None and started.done() else None
+    starting = pool._slots[0]._starting
+    return starting.result() if starting is not None and starting.done() else None
 
 
-# ---- parcels
-
-
-def sent(value: Any) -> Any:
+def transfer(value: Any) -> Any:
     """Return ``value`` as it arrives in the other process."""
     message = memoryview(b"".join(message_parts(*pack(value), b"function")))
     function, size, _ = HEADER.unpack_from(message)
@@ -79,71 +76,68 @@ def sent(value: Any) -> Any:
         max_size=6,
     )
 )
-def test_packed_values_round_trip(values: list[Any]) -> None:
+def test_values_are_packed_and_unpacked(values: list[Any]) -> None:
     pickled, buffers = pack(values)
     assert len(pickled) < 6 * MIN_BUFFER_BYTES + 10_000
     assert all(len(each) >= MIN_BUFFER_BYTES or len(each) < 16 for each in buffers)
-    assert sent(values) == values
+    assert transfer(values) == values
 
 
 def test_long_buffers_are_aligned() -> None:
     values = [os.urandom(size) for size in (MIN_BUFFER_BYTES + 1, 100_003, MIN_BUFFER_BYTES)]
-    found = sent(values)
+    found = transfer(values)
     assert found == values
     addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in found]
     assert {(address - addresses[0]) % 16 for address in addresses} == {0}
-    parts = message_parts(*pack(values), b"of any length")
+    parts = message_parts(*pack(values), b"a function name")
     assert len(parts[0]) % 16 == 0
 
 
-def test_an_error_is_packed_whole() -> None:
+def test_an_error_keeps_all_its_attributes() -> None:
     error = GatewayError(
-        Kind.OVERLOADED, "told", origin=Origin.BACKEND, detail="not told", retry_after=1.5
+        Kind.OVERLOADED, "public", origin=Origin.BACKEND, detail="private", retry_after=1.5
     )
-    found = sent(error)
+    found = transfer(error)
     assert type(found) is GatewayError
     assert vars(found) == vars(error)
 
 
-class _RefusalError(GatewayError):
+class _CodedError(GatewayError):
     def __init__(self, code: str, public: str) -> None:
         super().__init__(Kind.BAD_REQUEST, public)
         self.code = code
 
 
-def test_custom_errors_are_packed_completely() -> None:
-    found = sent(_RefusalError("INVALID_ARG", "told"))
-    assert type(found) is _RefusalError
-    assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "told")
+def test_an_error_of_a_subclass_keeps_its_attributes() -> None:
+    found = transfer(_CodedError("INVALID_ARG", "refused"))
+    assert type(found) is _CodedError
+    assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "refused")
 
 
 def test_views_and_empty_parameters_are_packed() -> None:
-    found = sent([memoryview(b"short"), memoryview(bytes(MIN_BUFFER_BYTES)), NO_PARAMETERS])
+    found = transfer([memoryview(b"short"), memoryview(bytes(MIN_BUFFER_BYTES)), NO_PARAMETERS])
     assert found == [b"short", bytes(MIN_BUFFER_BYTES), {}]
     assert found[2] is NO_PARAMETERS
 
 
-# ---- the pool
-
-
-async def test_a_function_is_done_elsewhere(pool: HelperPool) -> None:
+async def test_a_function_runs_in_another_process(pool: HelperPool) -> None:
     assert await pool.run(None, os.getpid) not in (os.getpid(), None)
     assert await pool.run(None, pow, 2, 10) == 1024
 
 
-async def test_a_long_buffer_round_trips(pool: HelperPool) -> None:
+async def test_long_arguments_and_results_are_transferred(pool: HelperPool) -> None:
     long = os.urandom(5 * MIB)
     assert await pool.run(None, bytes.__add__, b"and ", long) == b"and " + long
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_several_long_buffers_round_trip(pool: HelperPool) -> None:
+async def test_several_long_results_are_transferred(pool: HelperPool) -> None:
     assert await pool.run(None, eval, "[bytes(700_001)] * 2 + [b'']") == [bytes(700_001)] * 2 + [
         b""
     ]
 
 
-async def test_a_result_is_independent_of_later_jobs(pool: HelperPool) -> None:
+async def test_a_result_is_not_overwritten_by_later_ones(pool: HelperPool) -> None:
     long = os.urandom(MIB)
     first = await pool.run(None, bytes, long)
     for _ in range(5):
@@ -151,16 +145,16 @@ async def test_a_result_is_independent_of_later_jobs(pool: HelperPool) -> None:
     assert first == long
 
 
-async def test_exceptions_of_a_job_are_raised_in_the_caller(pool: HelperPool) -> None:
-    wrong = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
+async def test_exceptions_are_raised_in_the_caller(pool: HelperPool) -> None:
+    invalid = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
     with pytest.raises(GatewayError, match="inputs must be an array") as caught:
-        await pool.run(None, CODEC.parse_request, wrong, DEFAULT_LIMITS)
+        await pool.run(None, CODEC.parse_request, invalid, DEFAULT_LIMITS)
     assert caught.value.kind is Kind.BAD_REQUEST
     with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
         await pool.run(None, int, "x")
 
 
-async def test_printed_output_is_not_a_result(pool: HelperPool) -> None:
+async def test_printed_text_does_not_disturb_the_results(pool: HelperPool) -> None:
     assert await pool.run(None, print, "noise") is None
     assert await pool.run(None, pow, 3, 2) == 9
 
@@ -176,7 +170,7 @@ async def test_a_crash_fails_one_job(pool: HelperPool) -> None:
     assert await pool.run(None, pow, 3, 3) == 27
 
 
-async def test_a_crash_before_the_job_arrives_fails_it(
+async def test_a_crash_before_the_job_is_sent_fails_it(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
@@ -194,7 +188,7 @@ async def test_a_crash_before_the_job_arrives_fails_it(
 
 async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
-    os.kill(pid, signal.SIGSTOP)  # so that it reads nothing
+    os.kill(pid, signal.SIGSTOP)  # it reads nothing
     job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
     while process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -204,7 +198,7 @@ async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     assert await pool.run(None, len, bytes(5 * MIB)) == 5 * MIB
 
 
-async def test_a_process_that_hangs_is_replaced(
+async def test_a_hanging_process_is_replaced(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
@@ -216,38 +210,38 @@ async def test_a_process_that_hangs_is_replaced(
     assert await pool.run(None, os.getpid) != pid
 
 
-async def test_helpers_ignore_signals_to_the_group(pool: HelperPool) -> None:
+async def test_a_helper_ignores_stop_signals(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGINT)
     assert await pool.run(None, os.getpid) == pid
 
 
-async def test_helpers_end_with_their_parent(pool: HelperPool) -> None:
+async def test_a_helper_exits_when_its_pipe_is_closed(pool: HelperPool) -> None:
     await pool.run(None, os.getpid)
     process(pool)._transport.get_pipe_transport(0).close()
     await asyncio.wait_for(process(pool).ended, 30)
 
 
-async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
-    began = time.monotonic()
+async def test_the_deadline_applies_to_waiting_and_running_jobs(pool: HelperPool) -> None:
+    start = time.monotonic()
     for _ in range(2):  # the first job never ends, the second waits
         with pytest.raises(GatewayError, match="deadline") as caught:
-            await pool.run(began + 0.01, time.sleep, 3600)
+            await pool.run(start + 0.01, time.sleep, 3600)
         assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_a_helper_starts_although_its_caller_times_out(pool: HelperPool) -> None:
+async def test_a_process_starts_although_its_callers_deadline_passed(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
-    assert process(pool) is None  # still running
+    assert process(pool) is None  # still starting
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     assert await pool.run(None, os.getpid) == pid
 
 
-async def test_closing_ends_starting_helpers() -> None:
+async def test_closing_ends_a_starting_process() -> None:
     pool = HelperPool(1)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
@@ -267,7 +261,7 @@ async def test_a_failed_start_is_retried(pool: HelperPool, monkeypatch: pytest.M
     assert await pool.run(None, pow, 2, 4) == 16
 
 
-async def test_helpers_have_the_same_module_path(
+async def test_helpers_have_the_same_import_path(
     pool: HelperPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "struct.py").write_text("raise SystemExit('a file in the working directory')")
@@ -280,13 +274,13 @@ async def test_an_unreadable_result_fails_one_job(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(HelperPool.__module__ + ".unpack", _cannot)
+        patched.setattr(HelperPool.__module__ + ".unpack", _raise_memory_error)
         with pytest.raises(GatewayError, match="internal error"):
             await pool.run(None, pow, 2, 4)
     assert await pool.run(None, pow, 2, 4) == 16
 
 
-def _cannot(*_: Any) -> Any:
+def _raise_memory_error(*_: Any) -> Any:
     raise MemoryError
 
 
@@ -295,31 +289,28 @@ async def test_a_cancelled_caller_releases_its_slot(pool: HelperPool) -> None:
     while process(pool) is None or process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     first.cancel()
-    in_line = asyncio.create_task(pool.run(None, pow, 2, 3))
+    waiting = asyncio.create_task(pool.run(None, pow, 2, 3))
     await asyncio.sleep(0)
-    in_line.cancel()
+    waiting.cancel()
     assert await pool.run(None, pow, 2, 5) == 32
 
 
-async def test_jobs_that_wait_are_all_done(pool: HelperPool) -> None:
+async def test_all_waiting_jobs_run(pool: HelperPool) -> None:
     powers = await asyncio.gather(*(pool.run(None, pow, 2, n) for n in range(20)))
     assert powers == [2**n for n in range(20)]
 
 
 async def test_closing_ends_running_jobs() -> None:
     pool = HelperPool(2)
-    at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
-    while all(position._starting is None for position in pool._slots):  # noqa: ASYNC110
+    running = asyncio.create_task(pool.run(None, time.sleep, 3600))
+    while all(slot._starting is None for slot in pool._slots):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):
-        await at_work
+        await running
 
 
-# ---- shared by several clients
-
-
-async def test_large_jobs_leave_one_process_free() -> None:
+async def test_large_jobs_leave_one_process_to_small_ones() -> None:
     counters = BackendCounters()
     pool = HelperPool(2, counters)
     large = [
@@ -340,51 +331,50 @@ async def test_large_jobs_leave_one_process_free() -> None:
     await pool.close()
 
 
-async def test_a_full_queue_rejects_until_a_caller_leaves(
+async def test_a_full_queue_rejects_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
-    at_work, waits = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
+    running, waiting = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await pool.run(None, pow, 2, 2)
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     assert (counters.queued, counters.queue_rejected) == (1, 1)
-    waits.cancel()
-    await asyncio.gather(waits, return_exceptions=True)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
     assert (counters.queued, len(pool._queue)) == (0, 0)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.01, pow, 2, 2)
     assert (counters.queue_rejected, counters.queue_expired) == (1, 1)
-    at_work.cancel()
+    running.cancel()
     await pool.close()
 
 
-async def test_a_displaced_job_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
-    at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
+    running = asyncio.create_task(pool.run(None, time.sleep, 3600))
     await asyncio.sleep(0)
 
-    async def ask(connection: str, cost: int) -> int:
+    async def run_job(connection: str, cost: int) -> int:
         return await pool.run(None, pow, 2, 2, client=("nat", connection), cost=cost)
 
     tasks = []
     for connection, cost in (("1", 3), ("2", 2), ("3", 1)):
-        tasks.append(asyncio.create_task(ask(connection, cost)))
+        tasks.append(asyncio.create_task(run_job(connection, cost)))
         await asyncio.sleep(0)
-    tasks[1].cancel()  # replaced at the same moment
-    for task in tasks[:1]:
-        with pytest.raises(GatewayError, match="too many long messages") as caught:
-            await task
-        assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
+    tasks[1].cancel()  # displaced at the same moment
+    with pytest.raises(GatewayError, match="too many long messages") as caught:
+        await tasks[0]
+    assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     await asyncio.gather(tasks[1], return_exceptions=True)
     assert (counters.queued, counters.queue_rejected, len(pool._queue)) == (1, 2, 1)
     tasks[2].cancel()
-    at_work.cancel()
+    running.cancel()
     await asyncio.gather(tasks[2], return_exceptions=True)
     await pool.close()
 
@@ -399,7 +389,7 @@ async def test_a_long_job_without_a_caller_is_killed(
     assert await asyncio.wait_for(pool.run(None, os.getpid), 60) != pid
 
 
-async def test_an_idle_helper_returns_memory_to_the_system(pool: HelperPool) -> None:
+async def test_an_idle_process_returns_freed_memory(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     before = _resident(pid)
     assert (
@@ -418,10 +408,7 @@ def _resident(pid: int) -> int:
     return int(status.split("RssAnon:")[1].split()[0]) * KIB
 
 
-# ---- codecs that say their messages may hold much text
-
-
-async def test_every_vector_is_parsed_alike_in_a_helper(pool: HelperPool) -> None:
+async def test_helpers_parse_every_vector_alike(pool: HelperPool) -> None:
     for vector in load(VECTORS):
         if not isinstance(vector.wire, HttpRequest):
             continue
@@ -446,30 +433,28 @@ async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
     )
 
 
-async def test_a_long_response_is_written_alike_in_a_helper(pool: HelperPool) -> None:
+async def test_a_helper_writes_a_long_response_alike(pool: HelperPool) -> None:
     tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
-    answer, request = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
-    here = CODEC.build_response(answer, request)
-    there = await pool.run(None, CODEC.build_response, answer, request)
-    assert join_parts(there.body) == join_parts(here.body)
-    assert (there.status, there.headers) == (here.status, here.headers)
+    response, request = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
+    local = CODEC.build_response(response, request)
+    remote = await pool.run(None, CODEC.build_response, response, request)
+    assert join_parts(remote.body) == join_parts(local.body)
+    assert (remote.status, remote.headers) == (local.status, local.headers)
 
 
 class _Budget:
-    """A memory budget of ``maximum`` bytes, shared by all."""
-
     def __init__(self, maximum: int) -> None:
-        self.left = maximum
+        self.available = maximum
         self.refused = asyncio.Event()
 
     def grow(self, size: int) -> None:
-        if size > self.left:
+        if size > self.available:
             self.refused.set()
             raise GatewayError(Kind.OVERLOADED, "full")
-        self.left -= size
+        self.available -= size
 
     def shrink(self, size: int) -> None:
-        self.left += size
+        self.available += size
 
     def detach(self, size: int) -> DetachedMemoryAccount:
         return _Detached(self, size)
@@ -483,7 +468,7 @@ class _Detached(_Budget):
         self.budget.shrink(self.size)
 
 
-async def test_a_job_waits_for_memory_held_by_others() -> None:
+async def test_a_job_waits_for_memory_that_other_jobs_hold() -> None:
     pool, budget = HelperPool(2), _Budget(100)
     try:
         first = asyncio.create_task(pool.run(None, time.sleep, 0.5, memory=budget, size=60))
@@ -492,7 +477,7 @@ async def test_a_job_waits_for_memory_held_by_others() -> None:
         assert not second.done()
         assert await second == 3
         await first
-        assert budget.left == 100
+        assert budget.available == 100
         with pytest.raises(GatewayError, match="full"):  # without waiting
             await pool.run(None, len, "abc", memory=budget, size=101)
     finally:

@@ -14,31 +14,31 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.reload import ConfigReloader
 from infergate.runtime.running import ConfigRejectedError
 
-GOOD = "backends: {ours: {protocol: builtin}}\nroutes: [{model: '*', backend: ours}]\n"
+GOOD = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 
 
 class Harness:
-    """``wrong`` is the exception that applying a configuration raises."""
+    """A reloader; ``error`` is the exception that applying a configuration raises."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         file.write_text(GOOD)
         files = TrackedFiles()
-        self.taken = [self.read(files)]
-        self.wrong: Exception | None = None
-        self.free = asyncio.Event()
-        self.free.set()
+        self.applied = [self.read(files)]
+        self.error: Exception | None = None
+        self.proceed = asyncio.Event()
+        self.proceed.set()
         self.history = ConfigHistory(file, files.sha256)
-        self.reloads = ConfigReloader(self.read, self.take, self.history, files)
+        self.reloader = ConfigReloader(self.read, self.apply, self.history, files)
 
     def read(self, files: TrackedFiles) -> Config:
         return load(self.file, {}, files)
 
-    async def take(self, config: Config) -> None:
-        await self.free.wait()
-        if self.wrong is not None:
-            raise self.wrong
-        self.taken.append(config)
+    async def apply(self, config: Config) -> None:
+        await self.proceed.wait()
+        if self.error is not None:
+            raise self.error
+        self.applied.append(config)
 
 
 @pytest.fixture
@@ -46,73 +46,73 @@ def harness(tmp_path: Path) -> Harness:
     return Harness(tmp_path / "routes.yaml")
 
 
-async def test_a_burst_of_notifications_is_one_reload(harness: Harness) -> None:
-    await asyncio.gather(*(harness.reloads.reload_if_changed("changed") for _ in range(5)))
-    assert len(harness.taken) == 1
+async def test_repeated_notifications_cause_one_reload(harness: Harness) -> None:
+    await asyncio.gather(*(harness.reloader.reload_if_changed("changed") for _ in range(5)))
+    assert len(harness.applied) == 1
     harness.file.write_text(GOOD + "readiness: lenient\n")
     for _ in range(3):
-        await harness.reloads.reload_if_changed("changed")
-    assert [each.readiness for each in harness.taken] == ["strict", "lenient"]
+        await harness.reloader.reload_if_changed("changed")
+    assert [each.readiness for each in harness.applied] == ["strict", "lenient"]
 
 
 async def test_an_invalid_file_is_tried_once(harness: Harness) -> None:
     harness.file.write_text("nonsense")
     for _ in range(3):
-        await harness.reloads.reload_if_changed("changed")
+        await harness.reloader.reload_if_changed("changed")
     page = harness.history.as_json()
     assert (page["number"], page["last_reload"]["ok"]) == (1, False)
-    tried = page["last_reload"]["when"]
-    await harness.reloads.reload_if_changed("changed")
-    assert harness.history.as_json()["last_reload"]["when"] == tried
+    tried_at = page["last_reload"]["when"]
+    await harness.reloader.reload_if_changed("changed")
+    assert harness.history.as_json()["last_reload"]["when"] == tried_at
     harness.file.unlink()
-    await harness.reloads.reload_if_changed("changed")
+    await harness.reloader.reload_if_changed("changed")
     assert "cannot be read" in harness.history.as_json()["last_reload"]["error"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "expected"),
+    ("error", "expected"),
     [
         (ConfigRejectedError("the address is taken"), "the address is taken"),
         (KeyError(), "internal error"),
     ],
 )
-async def test_rejected_configurations(
-    harness: Harness, wrong: Exception, expected: str, caplog: pytest.LogCaptureFixture
+async def test_a_rejected_configuration_is_not_applied(
+    harness: Harness, error: Exception, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.wrong = wrong
-    outcome = await harness.reloads.reload("SIGHUP")
+    harness.error = error
+    outcome = await harness.reloader.reload("SIGHUP")
     assert expected in outcome.error
     assert "the previous one stays active" in caplog.text
-    harness.wrong = None
-    assert not (await harness.reloads.reload("SIGHUP")).error
+    harness.error = None
+    assert not (await harness.reloader.reload("SIGHUP")).error
     assert harness.history.as_json()["number"] == 2
 
 
 async def test_the_leading_caller_may_be_cancelled(harness: Harness) -> None:
-    harness.free.clear()
-    pending = asyncio.create_task(harness.reloads.reload("POST /reload"))
+    harness.proceed.clear()
+    pending = asyncio.create_task(harness.reloader.reload("POST /reload"))
     await asyncio.sleep(0)
     pending.cancel()
     await asyncio.gather(pending, return_exceptions=True)
-    harness.free.set()
+    harness.proceed.set()
     async with asyncio.timeout(20):
-        assert not (await harness.reloads.reload("SIGHUP")).error
-    assert len(harness.taken) == 3, "one after the other"
+        assert not (await harness.reloader.reload("SIGHUP")).error
+    assert len(harness.applied) == 3, "both reloads ran"
     assert harness.history.as_json()["number"] == 3
 
 
 async def test_waiting_reload_requests_are_merged(harness: Harness) -> None:
     """Otherwise a client that repeatedly requests a reload and disconnects would queue reloads."""
-    harness.free.clear()
-    first = asyncio.create_task(harness.reloads.reload("SIGHUP"))
+    harness.proceed.clear()
+    first = asyncio.create_task(harness.reloader.reload("SIGHUP"))
     await asyncio.sleep(0)
-    while not harness.reloads._lock.locked():  # noqa: ASYNC110
+    while not harness.reloader._lock.locked():  # noqa: ASYNC110
         await asyncio.sleep(0)
-    later = [asyncio.create_task(harness.reloads.reload("POST /reload")) for _ in range(5)]
+    later = [asyncio.create_task(harness.reloader.reload("POST /reload")) for _ in range(5)]
     await asyncio.sleep(0)
     later.pop().cancel()
-    harness.free.set()
+    harness.proceed.set()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(first, *later)
     assert [each.trigger for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
-    assert len(harness.taken) == 3
+    assert len(harness.applied) == 3

@@ -46,7 +46,7 @@ FREE = {"address": "127.0.0.1:0"}
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
 
 
-def configured(**more: Any) -> Config:
+def config_with(**more: Any) -> Config:
     return Config.model_validate(
         {
             "listeners": {"http": FREE, "grpc": None, "admin": None},
@@ -60,13 +60,13 @@ def configured(**more: Any) -> Config:
 
 
 def with_timeout(timeout: str) -> Config:
-    """Return the configuration with a changed backend ``one``."""
+    """Return a configuration in which the timeout of backend ``one`` differs."""
     one = {"protocol": "builtin", "timeout": timeout}
-    return configured(backends={"one": one, "two": {"protocol": "builtin"}})
+    return config_with(backends={"one": one, "two": {"protocol": "builtin"}})
 
 
-class Embedded(BuiltinBackend):
-    """Responds when released, and records whether it was closed."""
+class RecordingBackend(BuiltinBackend):
+    """Responds when ``free`` is set, and records whether it was closed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -81,24 +81,24 @@ class Embedded(BuiltinBackend):
         return await super().perform(operation, context)
 
     async def close(self) -> None:
-        assert self.free.is_set() or not self.requests.is_set(), "closed under a call"
+        assert self.free.is_set() or not self.requests.is_set(), "closed during a call"
         self.closed += 1
 
 
 class Harness:
     def __init__(self, config: Config) -> None:
-        self.made: list[Embedded] = []
+        self.backends: list[RecordingBackend] = []
         self.history = ConfigHistory()
-        self.running: RunningGateway = assemble(config, self._make, self.history)
+        self.running: RunningGateway = assemble(config, self._create, self.history)
 
-    def _make(self, name: str, _: float) -> Backend:
-        self.made.append(Embedded(name))
-        return self.made[-1]
+    def _create(self, name: str, _: float) -> Backend:
+        self.backends.append(RecordingBackend(name))
+        return self.backends[-1]
 
     def connection(self, name: str = "http") -> Connection:
         return Connection(str(self.running.listeners[name].address))
 
-    def call(self) -> RequestContext:
+    def context(self) -> RequestContext:
         return RequestContext("test")
 
 
@@ -109,115 +109,115 @@ async def serving(config: Config) -> AsyncIterator[Harness]:
     async with asyncio.timeout(20):
         yield harness
     await harness.running.stop(0)
-    assert [each.closed for each in harness.made] == [1] * len(harness.made)
+    assert [each.closed for each in harness.backends] == [1] * len(harness.backends)
 
 
-def inferring(model: str) -> HttpRequest:
+def infer_request(model: str) -> HttpRequest:
     return HttpRequest("POST", f"/v2/models/{model}/infer", body=[BODY])
 
 
 async def until(met: Callable[[], bool]) -> None:
-    while not met():  # noqa: ASYNC110 - nothing tells of it
+    while not met():  # noqa: ASYNC110 - no event to wait for
         await asyncio.sleep(0)
 
 
-async def test_old_parts_close_after_their_last_call() -> None:
-    async with serving(configured()) as harness:
-        old, other = harness.made
+async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
+    async with serving(config_with()) as harness:
+        old, other = harness.backends
         slow, quick = harness.connection(), harness.connection()
         old.free.clear()
-        pending = asyncio.create_task(slow.ask(inferring("identity")))
+        pending = asyncio.create_task(slow.ask(infer_request("identity")))
         await old.requests.wait()
         await harness.running.reload(with_timeout("9s"))
         # A second change: without requests in flight, the first one's parts are closed immediately.
-        assert (await quick.ask(inferring("identity"))).status == 200
+        assert (await quick.ask(infer_request("identity"))).status == 200
         await harness.running.reload(with_timeout("8s"))
-        await until(lambda: bool(harness.made[2].closed))
+        await until(lambda: bool(harness.backends[2].closed))
         assert harness.running.generation_count == 2
-        assert (await quick.ask(inferring("identity"))).status == 200
+        assert (await quick.ask(infer_request("identity"))).status == 200
         assert (old.closed, other.closed) == (0, 0)
         old.free.set()
         assert (await pending).status == 200
         await until(lambda: harness.running.generation_count == 1)
         assert (old.closed, other.closed) == (1, 0)
-        assert [each.name for each in harness.made] == ["one", "two", "one", "one"]
-        assert (await slow.ask(inferring("identity"))).status == 200
-        assert (slow.opened, quick.opened) == (1, 1), "connections stay"
+        assert [each.name for each in harness.backends] == ["one", "two", "one", "one"]
+        assert (await slow.ask(infer_request("identity"))).status == 200
+        assert (slow.opened, quick.opened) == (1, 1), "connections are kept"
         assert not harness.running._old_calls
         await slow.close()
         await quick.close()
 
 
-async def test_a_change_of_limits_is_for_backends_too() -> None:
-    async with serving(configured()) as harness:
-        await harness.running.reload(configured(limits={"body": "1KiB"}))
-        assert len(harness.made) == 4
+async def test_changed_limits_apply_to_backends() -> None:
+    async with serving(config_with()) as harness:
+        await harness.running.reload(config_with(limits={"body": "1KiB"}))
+        assert len(harness.backends) == 4
         connection = harness.connection()
-        answer = await connection.ask(HttpRequest("POST", "/v2", body=[bytes(2000)]))
-        assert answer.status == 413
+        response = await connection.ask(HttpRequest("POST", "/v2", body=[bytes(2000)]))
+        assert response.status == 413
         await connection.close()
 
 
-async def test_counters_survive_a_reload() -> None:
-    async with serving(configured()) as harness:
+async def test_statistics_are_kept() -> None:
+    async with serving(config_with()) as harness:
         connection = harness.connection()
-        for config in (configured(), with_timeout("9s")):
-            assert (await connection.ask(inferring("identity"))).status == 200
+        for config in (config_with(), with_timeout("9s")):
+            assert (await connection.ask(infer_request("identity"))).status == 200
             await harness.running.reload(config)
-        counted = await harness.running.gateway.perform(
-            ModelStatisticsRequest("identity"), harness.call()
+        statistics = await harness.running.gateway.perform(
+            ModelStatisticsRequest("identity"), harness.context()
         )
-        assert isinstance(counted, ModelStatistics)
-        assert counted.models[0]["inference_count"] == 2
+        assert isinstance(statistics, ModelStatistics)
+        assert statistics.models[0]["inference_count"] == 2
         await connection.close()
 
 
-async def test_regions_stay_registered_while_allowed() -> None:
+async def test_regions_stay_registered_while_shared_memory_is_enabled() -> None:
     on, off = {"shared_memory": True}, {"shared_memory": False}
     region = SharedMemory(create=True, size=4)
     try:
-        async with serving(configured(control=on)) as harness:
+        async with serving(config_with(control=on)) as harness:
             request = SharedMemoryRegisterRequest("r", region.name, 0, 4)
-            await harness.running.gateway.perform(request, harness.call())
-            for control, found in ((on, 1), (off, 0), (on, 0)):
-                await harness.running.reload(configured(control=control, limits={"tensors": 5}))
-                found_now = await harness.running.gateway.perform(
-                    SharedMemoryStatusRequest(), harness.call()
+            await harness.running.gateway.perform(request, harness.context())
+            for control, expected in ((on, 1), (off, 0), (on, 0)):
+                await harness.running.reload(config_with(control=control, limits={"tensors": 5}))
+                status = await harness.running.gateway.perform(
+                    SharedMemoryStatusRequest(), harness.context()
                 )
-                assert isinstance(found_now, SharedMemoryStatus)
-                assert len(found_now.regions) == found
+                assert isinstance(status, SharedMemoryStatus)
+                assert len(status.regions) == expected
     finally:
         region.close()
         region.unlink()
 
 
-async def test_a_dropped_change_leaves_no_state() -> None:
+async def test_a_discarded_change_has_no_effect() -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured()) as harness:
-        change = await harness.running.prepare(configured(listeners=listeners, limits={"rank": 3}))
+    async with serving(config_with()) as harness:
+        change = await harness.running.prepare(config_with(listeners=listeners, limits={"rank": 3}))
         waiting = asyncio.create_task(harness.running.reload(with_timeout("9s")))
         await asyncio.sleep(0)
-        assert not waiting.done(), "one at a time"
+        assert not waiting.done(), "changes are applied one at a time"
         await change.discard()
         await waiting
-        assert [each.closed for each in harness.made[2:4]] == [1, 1]
+        assert [each.closed for each in harness.backends[2:4]] == [1, 1]
         assert list(harness.running.listeners) == ["http"]
         assert harness.running.config == with_timeout("9s")
 
 
-def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
+def config_listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
     listeners = {name: {"address": f"{host}:{port}"} for name, port in ports.items()}
-    return configured(listeners={"http": None, "grpc": None, "admin": None, **listeners}, **more)
+    return config_with(listeners={"http": None, "grpc": None, "admin": None, **listeners}, **more)
 
 
 async def test_a_listener_is_replaced_by_an_overlapping_one() -> None:
-    """A dropped change has no effect, and no other process can bind the ports."""
+    """A discarded change has no effect, and no other process can bind the ports."""
     names = ("http", "grpc", "admin")
     ports = dict(zip(names, free_ports(3), strict=True))
-    async with serving(listening_at("127.0.0.1", ports)) as harness:
+    async with serving(config_listening_at("127.0.0.1", ports)) as harness:
         for number, host in enumerate(("0.0.0.0", "127.0.0.1", "0.0.0.0")):
             before = harness.running.listeners
-            config = listening_at(host, ports, limits={"rank": 3 + number})
+            config = config_listening_at(host, ports, limits={"rank": 3 + number})
             await (await harness.running.prepare(config)).discard()
             assert harness.running.listeners == before
             await harness.running.reload(config)
@@ -229,16 +229,15 @@ async def test_a_listener_is_replaced_by_an_overlapping_one() -> None:
                 with pytest.raises(OSError, match="in use"):
                     await bind_sockets(Address("127.0.0.1", ports[name]))
             new = Connection(f"127.0.0.1:{ports['http']}")
-            assert (await new.ask(inferring("identity"))).status == 200
+            assert (await new.ask(infer_request("identity"))).status == 200
             await new.close()
 
 
-async def test_shared_settings_follow_the_active_configuration() -> None:
-    """A prepared configuration does not count."""
+async def test_a_shared_authorizer_uses_the_active_configuration() -> None:
     access = {"rules": ({"who": ("*",)},)}
     routes = ({"model": "id*", "backend": "one"},)
-    later = configured(access=access, routes=routes)
-    async with serving(configured(access=access)) as harness:
+    later = config_with(access=access, routes=routes)
+    async with serving(config_with(access=access)) as harness:
         authorizer = harness.running._active.authorizer
         assert authorizer is not None
         change = await harness.running.prepare(later)
@@ -249,83 +248,82 @@ async def test_shared_settings_follow_the_active_configuration() -> None:
         assert authorizer.route_label("identity", "", {}) == "id*"
 
 
-async def test_buffer_memory_follows_the_active_limits() -> None:
-    async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as harness:
+async def test_unused_memory_is_bounded_by_the_active_limits() -> None:
+    async with serving(config_with(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as harness:
         assert POOL.max_unused_bytes == 90 * MIB
-        change = await harness.running.prepare(configured())
+        change = await harness.running.prepare(config_with())
         await change.discard()
         assert POOL.max_unused_bytes == 90 * MIB
-        await harness.running.reload(configured())
+        await harness.running.reload(config_with())
         assert POOL.max_unused_bytes == MAX_UNUSED_BYTES
 
 
-async def test_a_build_that_fails_half_way_leaves_no_thread(
+async def test_a_failed_reload_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(configured()) as harness:
+    async with serving(config_with()) as harness:
         monkeypatch.setattr(
             ConnectionGates, "make_gate", Mock(side_effect=OSError("no certificate"))
         )
         with pytest.raises(ConfigRejectedError, match="no certificate"):
-            await harness.running.reload(configured(log={"access": True}))
+            await harness.running.reload(config_with(log={"access": True}))
         assert not [each for each in threading.enumerate() if "access-log" in each.name]
 
 
-async def test_a_taken_address_leaves_no_state() -> None:
+async def test_an_address_in_use_fails_the_reload() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         listeners = {"http": FREE, "grpc": {"address": address}, "admin": None}
-        async with serving(configured()) as harness:
+        async with serving(config_with()) as harness:
             with pytest.raises(
                 ConfigRejectedError, match=f"listeners.grpc: cannot listen on {address}"
             ):
-                await harness.running.reload(configured(listeners=listeners, limits={"rank": 3}))
-            assert [each.closed for each in harness.made] == [0, 0, 1, 1]
+                await harness.running.reload(config_with(listeners=listeners, limits={"rank": 3}))
+            assert [each.closed for each in harness.backends] == [0, 0, 1, 1]
 
 
-async def test_a_stopping_gateway_applies_no_change() -> None:
-    async with serving(configured()) as harness:
+async def test_a_stopping_gateway_applies_no_configuration() -> None:
+    async with serving(config_with()) as harness:
         change = await harness.running.prepare(with_timeout("9s"))
         stopping = asyncio.create_task(harness.running.stop(0))
         await asyncio.sleep(0)
         change.apply()
         await stopping
-        await until(lambda: bool(harness.made[2].closed))
+        await until(lambda: bool(harness.backends[2].closed))
         with pytest.raises(ConfigRejectedError, match="stopping"):
-            await harness.running.reload(configured())
-        for each in harness.made[:2]:
-            each.closed = 0  # stopped once more at the end
+            await harness.running.reload(config_with())
+        for each in harness.backends[:2]:
+            each.closed = 0  # ``serving`` stops the gateway again
 
 
-async def test_readiness_is_that_of_the_new_backends() -> None:
-    async with serving(configured()) as harness:
+async def test_readiness_reflects_the_new_backends() -> None:
+    async with serving(config_with()) as harness:
         connection = harness.connection()
         ready = HttpRequest("GET", "/v2/health/ready")
         assert (await connection.ask(ready)).status == 200
         dead = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
         routes = ({"model": "*", "backend": "dead"},)
-        await harness.running.reload(configured(backends={"dead": dead}, routes=routes))
+        await harness.running.reload(config_with(backends={"dead": dead}, routes=routes))
         assert (await connection.ask(ready)).status == 400
-        await harness.running.reload(configured())
+        await harness.running.reload(config_with())
         assert (await connection.ask(ready)).status == 200
         await connection.close()
 
 
-async def test_the_log_may_be_switched_on_and_off() -> None:
-    async with serving(configured()) as harness:
+async def test_the_access_log_is_enabled_and_disabled_by_a_reload() -> None:
+    async with serving(config_with()) as harness:
         assert harness.running._active.access_log is None
-        await harness.running.reload(configured(log={"access": True}))
+        await harness.running.reload(config_with(log={"access": True}))
         log = harness.running._active.access_log
         assert log is not None
-        await harness.running.reload(configured(log={"access": True}, limits={"rank": 3}))
-        assert harness.running._active.access_log is log, "the same goes on"
-        await harness.running.reload(configured())
+        await harness.running.reload(config_with(log={"access": True}, limits={"rank": 3}))
+        assert harness.running._active.access_log is log, "the access log is reused"
+        await harness.running.reload(config_with())
         await until(lambda: not log._writer.is_alive())
 
 
-async def test_an_open_stream_keeps_its_configuration() -> None:
-    """Even if its model has no route any more."""
-    async with serving(configured()) as harness:
+async def test_an_open_stream_continues_after_its_route_is_removed() -> None:
+    async with serving(config_with()) as harness:
         connection = harness.connection()
         body = b'{"IN":[0,1,2],"DELAY":[0,200,0]}'
         pending = asyncio.create_task(
@@ -333,24 +331,26 @@ async def test_an_open_stream_keeps_its_configuration() -> None:
         )
         await until(lambda: bool(list(harness.running.listeners["http"].active_tasks())))
         routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
-        await harness.running.reload(configured(routes=routes))
-        answer = await pending
-        assert bytes(join_parts(answer.body)).count(b"data: ") == 3
-        again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
-        assert again.status == 404
+        await harness.running.reload(config_with(routes=routes))
+        response = await pending
+        assert bytes(join_parts(response.body)).count(b"data: ") == 3
+        response = await connection.ask(
+            HttpRequest("POST", "/v2/models/repeat/generate", body=[body])
+        )
+        assert response.status == 404
         await connection.close()
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_streams_on_a_removed_listener_end_cleanly(engine: str) -> None:
+async def test_streams_on_a_removed_listener_end_normally(engine: str) -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured(engine=engine, listeners=listeners)) as harness:
+    async with serving(config_with(engine=engine, listeners=listeners)) as harness:
         address = harness.running.listeners["grpc"].address
         async with grpc.aio.insecure_channel(str(address)) as channel:
             stream = channel.stream_stream(STREAM)()
             await stream.write(streamed("repeat", 10, 30))
             assert await stream_values(stream, 1) == [0]
-            await harness.running.reload(configured(engine=engine))
+            await harness.running.reload(config_with(engine=engine))
             assert await stream_values(stream) == list(range(1, 10))
             assert await stream.code() is grpc.StatusCode.OK
             await until(lambda: harness.running.generation_count == 1)
@@ -359,34 +359,33 @@ async def test_streams_on_a_removed_listener_end_cleanly(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_health_watches_hold_no_old_configuration(engine: str) -> None:
-    """Clients do this for as long as they are connected."""
+async def test_health_watchers_do_not_keep_old_configurations(engine: str) -> None:
+    """Clients may watch for as long as they are connected."""
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured(engine=engine, listeners=listeners)) as harness:
+    async with serving(config_with(engine=engine, listeners=listeners)) as harness:
         address = harness.running.listeners["grpc"].address
         async with grpc.aio.insecure_channel(str(address)) as channel:
-            watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-            assert await watching.read() == b"\x08\x01"
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+            assert await watch.read() == b"\x08\x01"
             limits = {"rank": 3}
             await harness.running.reload(
-                configured(engine=engine, listeners=listeners, limits=limits)
+                config_with(engine=engine, listeners=listeners, limits=limits)
             )
-            await until(lambda: [each.closed for each in harness.made] == [1, 1, 0, 0])
+            await until(lambda: [each.closed for each in harness.backends] == [1, 1, 0, 0])
             assert harness.running.generation_count == 1
             harness.running.drain()
-            assert await watching.read() == b"\x08\x02", "it is told of what serves now"
-            assert await watching.code() is grpc.StatusCode.OK
+            assert await watch.read() == b"\x08\x02", "the watch follows the active configuration"
+            assert await watch.code() is grpc.StatusCode.OK
             assert not harness.running.gateway.readiness.watchers
 
 
-async def test_memory_settles_when_the_old_is_closed() -> None:
-    """Results before the change stay until the next reload."""
-    async with serving(configured()) as harness:
+async def test_an_old_configuration_is_freed() -> None:
+    async with serving(config_with()) as harness:
         harness.running.on_retired = freeze_objects
         freeze_objects()
         try:
-            known = weakref.ref(harness.running.gateway)
+            reference = weakref.ref(harness.running.gateway)
             await harness.running.reload(with_timeout("9s"))
-            await until(lambda: known() is None)
+            await until(lambda: reference() is None)
         finally:
             gc.unfreeze()

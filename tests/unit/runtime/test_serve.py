@@ -12,63 +12,61 @@ from infergate.runtime import serve
 
 
 class Service:
-    """A server whose start is complete when ``begun`` is set."""
+    """A server that has started when ``ready`` is set."""
 
     def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.did: list[str] = []
+        self.ready = asyncio.Event()
+        self.events: list[str] = []
 
     async def start(self) -> None:
         try:
-            await self.begun.wait()
-            self.did.append("started")
+            await self.ready.wait()
+            self.events.append("started")
         except asyncio.CancelledError:
-            self.did.append("cancelled")
+            self.events.append("cancelled")
             raise
 
     async def stop(self, grace: float) -> None:
-        self.did.append(f"stopped {grace:g}")
+        self.events.append(f"stopped {grace:g}")
 
 
 @pytest.fixture
-def stops() -> asyncio.Queue[signal.Signals]:
+def signals() -> asyncio.Queue[signal.Signals]:
     return asyncio.Queue()
 
 
-async def starts(service: Any, stops: asyncio.Queue[signal.Signals]) -> bool:
+async def start_service(service: Any, signals: asyncio.Queue[signal.Signals]) -> bool:
     async with asyncio.timeout(60):
-        return await serve._start_unless_stopped(service, stops)
+        return await serve._start_unless_stopped(service, signals)
 
 
-async def test_a_signal_during_startup_ends_the_process(
-    stops: asyncio.Queue[signal.Signals],
-) -> None:
+async def test_a_signal_cancels_the_start(signals: asyncio.Queue[signal.Signals]) -> None:
     service = Service()
-    stops.put_nowait(signal.SIGTERM)
-    assert not await starts(service, stops)
-    assert service.did == ["cancelled", "stopped 0"]
+    signals.put_nowait(signal.SIGTERM)
+    assert not await start_service(service, signals)
+    assert service.events == ["cancelled", "stopped 0"]
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_a_signal_after_startup_starts_the_drain(
-    before: bool, stops: asyncio.Queue[signal.Signals]
+async def test_a_signal_after_the_start_is_left_for_the_drain(
+    before: bool, signals: asyncio.Queue[signal.Signals]
 ) -> None:
     service = Service()
-    service.begun.set()
+    service.ready.set()
     if before:
-        stops.put_nowait(signal.SIGTERM)
-    assert await starts(service, stops)
+        signals.put_nowait(signal.SIGTERM)
+    assert await start_service(service, signals)
     if not before:
-        stops.put_nowait(signal.SIGTERM)
-    assert service.did == ["started"]
-    assert stops.get_nowait() is signal.SIGTERM
-    assert stops.empty()
+        signals.put_nowait(signal.SIGTERM)
+    assert service.events == ["started"]
+    assert signals.get_nowait() is signal.SIGTERM
+    assert signals.empty()
 
 
-async def test_startup_errors_are_raised(stops: asyncio.Queue[signal.Signals]) -> None:
-    class Taken(Service):
+async def test_errors_of_the_start_are_raised(signals: asyncio.Queue[signal.Signals]) -> None:
+    class FailingService(Service):
         async def start(self) -> None:
             raise OSError("address already in use")
 
     with pytest.raises(OSError, match="in use"):
-        await starts(Taken(), stops)
+        await start_service(FailingService(), signals)

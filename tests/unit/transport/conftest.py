@@ -1,4 +1,4 @@
-"""Servers and clients for the transport tests, which check that no request stays admitted."""
+"""Servers and clients for the transport tests. A request that stays admitted fails the test."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -56,13 +56,13 @@ async def http_upstream(engine: Engine) -> AsyncIterator[Http1Upstream]:
 
 @pytest.fixture(params=ENGINES, ids=str)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    made: Engine = request.param
-    return made
+    result: Engine = request.param
+    return result
 
 
 @pytest.fixture
 async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
-    """Start gRPC servers with given limits; afterwards no request may be admitted."""
+    """Start gRPC servers with given limits."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> GrpcHarness:

@@ -16,7 +16,7 @@ from infergate.transport.base import Address, Endpoint
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 
-WORDS = frozenset({b"wait", b"bug", b"selfcancel", b"large", b"nothing"})
+ACTIONS = frozenset({b"wait", b"bug", b"selfcancel", b"large", b"nothing"})
 
 
 def framed(body: bytes) -> bytes:
@@ -24,32 +24,30 @@ def framed(body: bytes) -> bytes:
 
 
 class FrameEcho(HttpEcho):
-    """Performs the action that a frame names in WORDS; echoes any other frame."""
+    """Performs the action that a frame names; echoes any other frame."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         body = bytes(join_parts(wire.body))
         if body == b"nothing":
             return HttpResponse(200)
-        if body in WORDS:
+        if body in ACTIONS:
             wire = dataclasses.replace(wire, path=f"/{body.decode()}")
         return await super().respond(wire, context)
 
 
 @dataclasses.dataclass
 class FramePeer(Peer):
-    """A raw client."""
-
-    async def ask(self, body: bytes) -> bytes:
+    async def exchange(self, body: bytes) -> bytes:
         await self.send(framed(body))
-        return await self.frame()
+        return await self.read_frame()
 
-    async def ended(self) -> bool:
-        """The server closes the connection without another byte; close this side too."""
-        ended = await super().ended()
+    async def reads_eof(self) -> bool:
+        """Return whether the server closes the connection without another byte; close this side."""
+        ended = await super().reads_eof()
         await self.close()
         return ended
 
-    async def frame(self) -> bytes:
+    async def read_frame(self) -> bytes:
         """Read the next response."""
         async with asyncio.timeout(10):
             (length,) = struct.unpack("<I", await self.reader.readexactly(4))
@@ -79,16 +77,15 @@ class FrameHarness:
         self.peers.append(FramePeer(*streams))
         return self.peers[-1]
 
-    async def good(self) -> None:
-        """A request on another connection succeeds."""
+    async def check_serving(self) -> None:
         peer = await self.connect()
-        assert await peer.ask(b"hi") == b"POST hi"
+        assert await peer.exchange(b"hi") == b"POST hi"
         await peer.close()
 
 
 @asynccontextmanager
 async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameHarness]:
-    """Start a frame server. Afterwards a request succeeds, and no other may be admitted."""
+    """Start a frame server; at the end, check that it still serves and no request is admitted."""
     admission = Admission(limits)
     app = FrameEcho()
     address = LOCAL if socket is None else Address(unix=str(socket))
@@ -100,7 +97,7 @@ async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIter
         for peer in harness.peers:
             await peer.close()
         with suppress(OSError):
-            await harness.good()
+            await harness.check_serving()
     finally:
         await server.stop(0)
         assert (admission.requests, admission.bytes) == (0, 0)

@@ -1,4 +1,4 @@
-"""Several workers accept from one socket, here in one process."""
+"""Several workers that accept from one socket, in one process."""
 
 import asyncio
 import errno
@@ -14,8 +14,6 @@ from infergate.transport.worker_loads import WorkerLoads
 
 
 class Worker:
-    """A worker with the given ``index``, which accepts when ``go`` is set."""
-
     def __init__(self, listener: socket.socket, memory: int, index: int) -> None:
         self.connections: set[asyncio.Protocol] = set()
         self.loads = WorkerLoads(memory, index)
@@ -33,18 +31,18 @@ class Worker:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, of: Worker) -> None:
-        self.of = of
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self.of.connections.add(self)
+        self.worker.connections.add(self)
         transport.write(b"hello")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.of.connections.discard(self)
-        assert self.of.acceptor is not None
-        self.of.acceptor.update_load()
+        self.worker.connections.discard(self)
+        assert self.worker.acceptor is not None
+        self.worker.acceptor.update_load()
 
 
 @pytest.fixture
@@ -52,21 +50,21 @@ async def workers() -> AsyncIterator[list[Worker]]:
     memory = WorkerLoads.create_file(3)
     listener = socket.create_server(("127.0.0.1", 0), backlog=100)
     listener.setblocking(False)
-    made = [Worker(listener.dup(), memory, index) for index in range(3)]
+    result = [Worker(listener.dup(), memory, index) for index in range(3)]
     listener.close()
-    yield made
-    for each in made:
+    yield result
+    for each in result:
         if each.acceptor is not None:
             each.close()
         each.listener.close()
     os.close(memory)
 
 
-async def connected(to: Worker, count: int) -> list[asyncio.StreamWriter]:
-    """Open ``count`` connections at once, each of which gets a greeting."""
+async def open_connections(worker: Worker, count: int) -> list[asyncio.StreamWriter]:
+    """Open ``count`` concurrent connections, and read the greeting of each."""
 
     async def connect() -> asyncio.StreamWriter:
-        reader, writer = await asyncio.open_connection(*to.listener.getsockname())
+        reader, writer = await asyncio.open_connection(*worker.listener.getsockname())
         assert await reader.readexactly(5) == b"hello"
         return writer
 
@@ -74,7 +72,7 @@ async def connected(to: Worker, count: int) -> list[asyncio.StreamWriter]:
         return await asyncio.gather(*(connect() for _ in range(count)))
 
 
-async def closed(writers: list[asyncio.StreamWriter]) -> None:
+async def close_all(writers: list[asyncio.StreamWriter]) -> None:
     for each in writers:
         each.close()
         await each.wait_closed()
@@ -83,41 +81,41 @@ async def closed(writers: list[asyncio.StreamWriter]) -> None:
 async def test_connections_spread_evenly(workers: list[Worker]) -> None:
     for each in workers:
         each.accept()
-    writers = await connected(workers[0], 12)
+    writers = await open_connections(workers[0], 12)
     assert sorted(len(each.connections) for each in workers) in ([4, 4, 4], [3, 4, 5])
     assert workers[0].loads.counts() == tuple(len(each.connections) for each in workers)
-    await closed(writers)
+    await close_all(writers)
 
 
-async def test_a_later_worker_gets_later_connections(workers: list[Worker]) -> None:
+async def test_a_later_worker_gets_the_new_connections(workers: list[Worker]) -> None:
     workers[0].accept()
-    before = await connected(workers[0], 6)
+    before = await open_connections(workers[0], 6)
     assert len(workers[0].connections) == 6
     assert workers[0].loads.counts() == (6, -1, -1)
     workers[1].accept()
-    after = await connected(workers[0], 6)
+    after = await open_connections(workers[0], 6)
     assert len(workers[1].connections) >= 5
-    await closed(before + after)
+    await close_all(before + after)
     async with asyncio.timeout(20):
-        while workers[0].loads.counts() != (0, 0, -1):  # noqa: ASYNC110 - nothing tells of it
+        while workers[0].loads.counts() != (0, 0, -1):  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0)
 
 
-async def test_a_hanging_handshake_delays_no_other(workers: list[Worker]) -> None:
+async def test_a_worker_that_does_not_accept_delays_no_connection(workers: list[Worker]) -> None:
     workers[0].accept()
-    workers[1].loads.report(0)  # it exists, but does not accept
-    writers = await connected(workers[0], 100)
+    workers[1].loads.report(0)  # present, but does not accept
+    writers = await open_connections(workers[0], 100)
     assert len(workers[0].connections) == 100
-    await closed(writers)
+    await close_all(writers)
 
 
-async def test_an_exited_worker_is_ignored(workers: list[Worker]) -> None:
+async def test_an_absent_worker_is_not_waited_for(workers: list[Worker]) -> None:
     workers[1].loads.report(0)
     workers[0].accept()
     workers[0].loads.mark_absent(1)
-    writers = await connected(workers[0], 3)
+    writers = await open_connections(workers[0], 3)
     assert not workers[0].loads.is_overloaded
-    await closed(writers)
+    await close_all(writers)
 
 
 async def test_no_worker_accepts_after_close(workers: list[Worker]) -> None:
@@ -128,39 +126,39 @@ async def test_no_worker_accepts_after_close(workers: list[Worker]) -> None:
     workers[1].accept()  # the connection waited in the backlog
     async with asyncio.timeout(20):
         assert await reader.readexactly(5) == b"hello"
-    await closed([writer])
+    await close_all([writer])
 
 
-class Full:
+class ExhaustedSocket:
     """A listening socket whose ``accept`` fails once because the system has no descriptor left."""
 
-    def __init__(self, real: socket.socket) -> None:
-        self.real = real
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
         self.failures = 1
 
     def fileno(self) -> int:
-        return self.real.fileno()
+        return self.listener.fileno()
 
     def getsockname(self) -> tuple[str, int]:
-        name: tuple[str, int] = self.real.getsockname()
+        name: tuple[str, int] = self.listener.getsockname()
         return name
 
     def accept(self) -> tuple[socket.socket, object]:
         if self.failures:
             self.failures -= 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return self.real.accept()
+        return self.listener.accept()
 
     def close(self) -> None:
-        self.real.close()
+        self.listener.close()
 
 
-async def test_no_free_descriptor(
+async def test_accepting_resumes_after_descriptors_are_exhausted(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(accept_module, "_RETRY_AFTER_EXHAUSTION", 0.05)
-    workers[0].listener = Full(workers[0].listener)  # type: ignore[assignment]
+    workers[0].listener = ExhaustedSocket(workers[0].listener)  # type: ignore[assignment]
     workers[0].accept()
-    writers = await connected(workers[0], 1)
+    writers = await open_connections(workers[0], 1)
     assert "cannot accept: [Errno 24] Too many open files" in caplog.text
-    await closed(writers)
+    await close_all(writers)

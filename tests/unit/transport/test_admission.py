@@ -19,7 +19,7 @@ from infergate.transport.server.admission import (
 )
 
 
-def test_requests_are_bounded_and_counted() -> None:
+def test_requests_are_limited_and_counted() -> None:
     admission = Admission(Limits(in_flight=2))
     admission.admit(10)
     admission.admit(5)
@@ -32,7 +32,7 @@ def test_requests_are_bounded_and_counted() -> None:
     assert (admission.requests, admission.bytes) == (2, 6)
 
 
-def test_bytes_are_bounded_to_the_last() -> None:
+def test_bytes_are_limited_exactly() -> None:
     admission = Admission(Limits(in_flight_bytes=100))
     admission.admit(99)
     admission.grow(1)
@@ -44,7 +44,7 @@ def test_bytes_are_bounded_to_the_last() -> None:
     assert (admission.requests, admission.bytes) == (2, 100)
 
 
-def test_streams_are_bounded_apart_from_requests() -> None:
+def test_streams_have_their_own_limit() -> None:
     admission = Admission(Limits(in_flight=0))
     for _ in range(MAX_STREAMS):
         admission.admit_stream()
@@ -55,26 +55,23 @@ def test_streams_are_bounded_apart_from_requests() -> None:
     assert (admission.streams, admission.requests) == (MAX_STREAMS, 0)
 
 
-# ---- memory
-
-
 class Client:
-    """Implements ``admission_module.Client``."""
+    """A fake ``admission_module.Client``."""
 
     def __init__(self) -> None:
-        self.waiting = 0
-        self.abort_with = 0
+        self.unread = 0
+        self.disconnects = 0
 
     def unread_bytes(self) -> int:
-        return self.waiting
+        return self.unread
 
     def disconnect_soon(self) -> None:
-        self.abort_with += 1
+        self.disconnects += 1
 
     reject_slow_body = disconnect_soon
 
 
-def test_a_single_request_may_always_grow() -> None:
+def test_an_only_request_may_always_grow() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
     one, two = RequestAccount(admission), RequestAccount(admission)
     one.admit(900)
@@ -92,7 +89,7 @@ def test_a_single_request_may_always_grow() -> None:
     assert (admission.bytes, admission.requests) == (0, 0)
 
 
-def test_short_requests_have_a_reserved_part() -> None:
+def test_a_reserve_is_left_for_short_requests() -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     admission.admit(15 * MIB - 1)
     with pytest.raises(GatewayError):
@@ -103,63 +100,60 @@ def test_short_requests_have_a_reserved_part() -> None:
 
 def test_detached_memory_outlasts_its_request() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
-    share = RequestAccount(admission)
-    share.admit(100)
-    share.grow(200)
-    account = share.detach(150)
-    share.release()
+    account = RequestAccount(admission)
+    account.admit(100)
+    account.grow(200)
+    detached = account.detach(150)
+    account.release()
     assert admission.bytes == 150
-    account.grow(50)
-    account.close()
-    account.close()
+    detached.grow(50)
+    detached.close()
+    detached.close()
     assert admission.bytes == 0
-    share.grow(10)
-    assert admission.bytes == 0, "the request is over"
-    share.detach(10).close()
+    account.grow(10)
+    assert admission.bytes == 0, "the request has ended"
+    account.detach(10).close()
     assert admission.bytes == 0
 
 
 @pytest.mark.parametrize(
-    ("age", "taken", "is_cut"),
+    ("age", "percent_read", "is_disconnected"),
     [(0.5, 0, False), (1.5, 0, True), (3.0, 0, True), (3.0, 9, True), (3.0, 11, False)],
 )
-def test_slow_clients_are_disconnected_if_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, age: float, taken: int, is_cut: bool
+def test_slow_readers_are_disconnected_if_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, age: float, percent_read: int, is_disconnected: bool
 ) -> None:
-    """``taken`` in hundredths: a body that would not finish within ``idle_body_time`` is slow."""
+    """A client is slow if it would not read its response within ``idle_body_time``."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, unsent = Client(), UnsentResponse(admission)
     now = 100.0
     monkeypatch.setattr(admission_module.time, "monotonic", lambda: now + age)
     unsent.start(10 * MIB, now, client)
-    client.waiting = 10 * MIB * (100 - taken) // 100
+    client.unread = 10 * MIB * (100 - percent_read) // 100
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.abort_with == is_cut, "checked once in half a second"
+    assert client.disconnects == is_disconnected, "checked once in half a second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
 
-def test_the_largest_are_disconnected_until_a_quarter_is_free(
+def test_the_largest_transfers_are_disconnected_until_a_quarter_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     monkeypatch.setattr(admission_module.time, "monotonic", lambda: 10.0)
     clients = [Client() for _ in range(4)]
     for client, size in zip(clients, (1, 9, 2, 4), strict=True):
-        client.waiting = size * MIB
+        client.unread = size * MIB
         UnsentResponse(admission).start(size * MIB, 0.0, client)
     with pytest.raises(GatewayError):
         admission.grow(1)
-    assert [client.abort_with for client in clients] == [0, 1, 0, 0]
-
-
-Looks = list[tuple[float, float]]
+    assert [client.disconnects for client in clients] == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
-    ("length", "looks", "is_cut"),
+    ("length", "checks", "is_rejected"),
     [
         (10, [(1.9, 0)], False),
         (10, [(2.1, 0)], True),
@@ -174,118 +168,122 @@ Looks = list[tuple[float, float]]
         (0, [(1.0, 8), (5.0, 8)], True),
     ],
 )
-def test_slow_senders_are_disconnected_if_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, length: int, looks: Looks, *, is_cut: bool
+def test_slow_senders_are_rejected_if_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    checks: list[tuple[float, float]],
+    *,
+    is_rejected: bool,
 ) -> None:
-    """MiB received at each check, of ``length`` or of a body without a length. A fast start does
-    not excuse a slow end."""
+    """``checks`` has the age of the body and the MiB received at each check, of ``length`` or of an
+    unknown length. A body that becomes slow after a fast start is rejected too."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, body = Client(), IncomingBody(admission)
-    share = RequestAccount(admission)
-    share.admit(0)
-    share.grow(10 * MIB)
-    came = 0
+    account = RequestAccount(admission)
+    account.admit(0)
+    account.grow(10 * MIB)
+    received = 0
     body.update(10 * MIB, 10 * MIB if length else 0, 100.0, client)
-    for age, outcome in looks:
+    for age, size in checks:
         now = 100.0 + age
-        if int(outcome * MIB) != came:
-            came = int(outcome * MIB)
-            body.update(length * MIB or came, length * MIB - came if length else 0, now, client)
-        assert not client.abort_with
+        if int(size * MIB) != received:
+            received = int(size * MIB)
+            body.update(
+                length * MIB or received, length * MIB - received if length else 0, now, client
+            )
+        assert not client.disconnects
         monkeypatch.setattr(admission_module.time, "monotonic", lambda now=now: now)
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.abort_with == is_cut
-    assert admission.bytes == 10 * MIB, "the share counts it"
+    assert client.disconnects == is_rejected
+    assert admission.bytes == 10 * MIB, "the request's account counts it"
     body.finish()
     body.finish()
     body.abort()
-    assert (client.abort_with, body.is_slow(1e9, 1.0)) == (is_cut, False)
+    assert (client.disconnects, body.is_slow(1e9, 1.0)) == (is_rejected, False)
     assert not admission.transfers
 
 
 class Accounts(RuleBasedStateMachine):
-    """In whatever order requests proceed, the total is the sum of what they hold, and 0 at the
-    end."""
+    """The total is always the sum of the accounts, and 0 at the end."""
 
     def __init__(self) -> None:
         super().__init__()
         self.admission = Admission(Limits(in_flight=8, in_flight_bytes=1000))
-        self.held: dict[RequestAccount | UnsentResponse, int] = {}
+        self.sizes: dict[RequestAccount | UnsentResponse, int] = {}
         self.requests: set[RequestAccount] = set()
 
     def _pick(self, data: st.DataObject, kind: type = RequestAccount) -> Any:
-        return data.draw(st.sampled_from([each for each in self.held if isinstance(each, kind)]))
+        return data.draw(st.sampled_from([each for each in self.sizes if isinstance(each, kind)]))
 
     @rule(size=st.integers(0, 600))
-    def begins(self, size: int) -> None:
-        share = RequestAccount(self.admission)
+    def admit(self, size: int) -> None:
+        account = RequestAccount(self.admission)
         with suppress(GatewayError):
-            share.admit(size)
-            self.held[share] = size
-            self.requests.add(share)
+            account.admit(size)
+            self.sizes[account] = size
+            self.requests.add(account)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), size=st.integers(0, 600))
-    def grows(self, data: st.DataObject, size: int) -> None:
-        share = self._pick(data)
-        alone = self.held[share] == self.admission.bytes
+    def grow(self, data: st.DataObject, size: int) -> None:
+        account = self._pick(data)
+        is_alone = self.sizes[account] == self.admission.bytes
         try:
-            share.grow(size)
+            account.grow(size)
         except GatewayError:
-            assert not alone
+            assert not is_alone
             assert self.admission.bytes + size > 1000
         else:
-            self.held[share] += size
+            self.sizes[account] += size
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), part=st.floats(0, 1))
-    def shrinks_or_detaches(self, data: st.DataObject, part: float) -> None:
-        share = self._pick(data)
-        size = int(self.held[share] * part)
-        self.held[share] -= size
+    def shrink_or_detach(self, data: st.DataObject, part: float) -> None:
+        account = self._pick(data)
+        size = int(self.sizes[account] * part)
+        self.sizes[account] -= size
         if data.draw(st.booleans()):
-            share.shrink(size)
+            account.shrink(size)
         else:
-            self.held[share.detach(size)] = size
+            self.sizes[account.detach(size)] = size
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), unread=st.integers(0, 500))
-    def ends(self, data: st.DataObject, unread: int) -> None:
-        """Answered, failed or cancelled: the request is released, perhaps twice; a reader may be
-        slow."""
-        share = self._pick(data)
-        if share in self.requests:
-            self.requests.discard(share)
-            share.release()
-            share.release()
-            share.grow(1)
+    def end(self, data: st.DataObject, unread: int) -> None:
+        """Release a request, perhaps twice, or a detached account; its response may be unread."""
+        account = self._pick(data)
+        if account in self.requests:
+            self.requests.discard(account)
+            account.release()
+            account.release()
+            account.grow(1)
         else:
-            share.close()
-        del self.held[share]
+            account.close()
+        del self.sizes[account]
         if unread:
             unsent = UnsentResponse(self.admission)
             unsent.start(unread, 0.0, Client())
-            self.held[unsent] = unread
+            self.sizes[unsent] = unread
 
-    @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.held))
+    @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.sizes))
     @rule(data=st.data())
-    def is_read(self, data: st.DataObject) -> None:
+    def finish_reading(self, data: st.DataObject) -> None:
         unsent = self._pick(data, UnsentResponse)
         unsent.set_remaining(0, 1.0)
         unsent.finish()
         unsent.finish()
-        del self.held[unsent]
+        del self.sizes[unsent]
 
     @invariant()
-    def all_is_counted(self) -> None:
-        assert self.admission.bytes == sum(self.held.values())
+    def totals_are_correct(self) -> None:
+        assert self.admission.bytes == sum(self.sizes.values())
         assert self.admission.requests == len(self.requests)
-        unsent = {each for each in self.held if isinstance(each, UnsentResponse)}
+        unsent = {each for each in self.sizes if isinstance(each, UnsentResponse)}
         assert set(self.admission.transfers) == unsent
 
     def teardown(self) -> None:
-        for each in tuple(self.held):
+        for each in tuple(self.sizes):
             if isinstance(each, UnsentResponse):
                 each.finish()
             elif each in self.requests:

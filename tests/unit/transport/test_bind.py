@@ -16,100 +16,100 @@ from infergate.transport.server.admission import Admission
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
 
-def listening(address: Address) -> socket.socket:
-    made = socket.create_server((address.host, address.port))
-    made.setblocking(False)
-    return made
+def listening_socket(address: Address) -> socket.socket:
+    result = socket.create_server((address.host, address.port))
+    result.setblocking(False)
+    return result
 
 
-def beside(address: Address) -> socket.socket:
-    """The sockets that grpcio binds in addition."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.bind((address.host, address.port))
-    return made
+def shared_socket(address: Address) -> socket.socket:
+    """Bind a socket to a port that grpcio can share."""
+    result = socket.socket()
+    result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    result.bind((address.host, address.port))
+    return result
 
 
-class Given:
-    """A Bind that returns one socket, and checks when it is closed."""
+class BindTo:
+    """A Bind that returns one socket and records its release."""
 
-    def __init__(self, made: socket.socket) -> None:
-        self.made = made
-        self.has_gone = False
+    def __init__(self, bound: socket.socket) -> None:
+        self.socket = bound
+        self.is_released = False
 
     async def __call__(self, address: Address) -> BoundSockets:
-        return BoundSockets((self.made,), self.let_go)
+        return BoundSockets((self.socket,), self.release)
 
-    def let_go(self) -> None:
-        assert self.made.fileno() == -1, "closed before it is released"
-        self.has_gone = True
+    def release(self) -> None:
+        assert self.socket.fileno() == -1, "closed before it is released"
+        self.is_released = True
 
 
-async def test_http_on_an_inherited_socket(engine: Engine) -> None:
-    given = Given(listening(LOCAL))
-    where = given.made.getsockname()
+async def test_http_on_a_bound_socket(engine: Engine) -> None:
+    bind = BindTo(listening_socket(LOCAL))
+    address = bind.socket.getsockname()
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
-    await server.bind(given)
-    assert (server.address.host, server.address.port) == where
-    reader, writer = await asyncio.open_connection(*where)  # waits for an accept
+    await server.bind(bind)
+    assert (server.address.host, server.address.port) == address
+    reader, writer = await asyncio.open_connection(*address)  # waits for an accept
     peer = Peer(reader, writer)
     await server.start()
     await peer.send(REQUEST)
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
     await peer.close()
-    assert not given.has_gone
+    assert not bind.is_released
     await server.stop(0)
-    assert given.has_gone
+    assert bind.is_released
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(where)
+        socket.create_connection(address)
 
 
-async def test_grpc_on_an_inherited_socket(engine: Engine) -> None:
-    given = Given((beside if engine.name == "compat" else listening)(LOCAL))
+async def test_grpc_on_a_bound_socket(engine: Engine) -> None:
+    bind = BindTo((shared_socket if engine.name == "compat" else listening_socket)(LOCAL))
     server = engine.server(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
-    await server.bind(given)
-    assert server.address.port == given.made.getsockname()[1]
+    await server.bind(bind)
+    assert server.address.port == bind.socket.getsockname()[1]
     await server.start()
     async with grpc.aio.insecure_channel(str(server.address)) as channel:
         assert await channel.unary_unary("/any.Service/Echo")(b"hi")
     await server.stop(0)
-    assert given.has_gone
+    assert bind.is_released
 
 
-async def test_an_address_is_bound_before_accepting(engine: Engine) -> None:
+async def test_a_bound_address_is_in_use_before_the_start(engine: Engine) -> None:
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind()
     with pytest.raises(OSError, match="in use"):
         await bind_sockets(server.address)
     await server.stop(0)
-    again = await bind_sockets(server.address)
-    again.close()
+    rebound = await bind_sockets(server.address)
+    rebound.close()
 
 
 async def test_all_addresses_of_a_name_have_one_port() -> None:
-    made = await bind_sockets(Address("localhost", 0))
+    bound = await bind_sockets(Address("localhost", 0))
     try:
-        assert {each.getsockname()[1] for each in made.sockets} == {made.port}
+        assert {each.getsockname()[1] for each in bound.sockets} == {bound.port}
     finally:
-        made.close()
+        bound.close()
 
 
-async def test_processes_share_a_port_only_intentionally() -> None:
-    kept = await bind_sockets(LOCAL, listen=False)
-    address = Address(LOCAL.host, kept.port)
+async def test_a_port_shared_by_processes_cannot_be_bound_by_others() -> None:
+    reserved = await bind_sockets(LOCAL, listen=False)
+    address = Address(LOCAL.host, reserved.port)
 
-    async def beside(_: Address) -> BoundSockets:
-        return BoundSockets(tuple(each.dup() for each in kept.sockets))
+    async def share(_: Address) -> BoundSockets:
+        return BoundSockets(tuple(each.dup() for each in reserved.sockets))
 
     sharing = [GrpcioServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
     try:
-        for moment in ("nobody listens", "all listen"):
+        for listening_socket in (False, True):
             for listen in (True, False):
                 with pytest.raises(OSError, match="in use"):
                     await bind_sockets(address, listen=listen)
-            if moment == "nobody listens":
+            if not listening_socket:
                 for each in sharing:
-                    await each.bind(beside)
+                    await each.bind(share)
                     await each.start()
         assert {each.address for each in sharing} == {address}
         async with grpc.aio.insecure_channel(str(address)) as channel:
@@ -117,5 +117,5 @@ async def test_processes_share_a_port_only_intentionally() -> None:
     finally:
         for each in sharing:
             await each.stop(0)
-        kept.close()
+        reserved.close()
     (await bind_sockets(address)).close()

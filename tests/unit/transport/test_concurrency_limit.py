@@ -1,4 +1,4 @@
-"""A limited upstream, in front of one that counts concurrent exchanges."""
+"""A concurrency limit in front of an upstream that counts concurrent exchanges."""
 
 import asyncio
 
@@ -9,76 +9,76 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 
-HERE, THERE = (Endpoint("127.0.0.1", port) for port in (1, 2))
+ONE, OTHER = (Endpoint("127.0.0.1", port) for port in (1, 2))
 POST = HttpRequest("POST", "/")
 
 
-class Noting:
-    """Responds when ``go`` is set, or fails for the path of a failure."""
+class RecordingUpstream:
+    """Responds when ``go`` is set, or fails if the path is ``/fail``."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.now = dict.fromkeys((HERE, THERE), 0)
-        self.max_active = dict.fromkeys((HERE, THERE), 0)
+        self.active = dict.fromkeys((ONE, OTHER), 0)
+        self.max_active = dict.fromkeys((ONE, OTHER), 0)
         self.order: list[str] = []
         self.closed = False
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         self.order.append(wire.path)
-        self.now[endpoint] += 1
-        self.max_active[endpoint] = max(self.max_active[endpoint], self.now[endpoint])
+        self.active[endpoint] += 1
+        self.max_active[endpoint] = max(self.max_active[endpoint], self.active[endpoint])
         try:
             await asyncio.wait_for(self.go.wait(), timeout)
             if wire.path == "/fail":
                 raise GatewayError(Kind.CONNECT, "no")
             return HttpResponse(200)
         finally:
-            self.now[endpoint] -= 1
+            self.active[endpoint] -= 1
 
     async def close(self) -> None:
         self.closed = True
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_no_more_than_that_at_a_time_to_each(limit: int) -> None:
-    upstream = Noting()
+async def test_exchanges_with_each_endpoint_are_limited(limit: int) -> None:
+    upstream = RecordingUpstream()
     limited = LimitedUpstream(upstream, limit)
     exchanges = [
         asyncio.ensure_future(limited.exchange(HttpRequest("POST", f"/{n}"), endpoint, 10))
         for n in range(10)
-        for endpoint in (HERE, THERE)
+        for endpoint in (ONE, OTHER)
     ]
     await asyncio.sleep(0)
     upstream.go.set()
-    assert [answer.status for answer in await asyncio.gather(*exchanges)] == [200] * 20
-    assert upstream.max_active == {HERE: limit, THERE: limit}
+    assert [response.status for response in await asyncio.gather(*exchanges)] == [200] * 20
+    assert upstream.max_active == {ONE: limit, OTHER: limit}
     assert upstream.order == sorted(upstream.order)
 
 
 async def test_failed_and_cancelled_exchanges_free_their_slot() -> None:
-    upstream = Noting()
+    upstream = RecordingUpstream()
     limited = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
-    waits = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
-    fails = asyncio.ensure_future(limited.exchange(HttpRequest("POST", "/fail"), HERE, 10))
-    last = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
+    first = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
+    waiting = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
+    failing = asyncio.ensure_future(limited.exchange(HttpRequest("POST", "/fail"), ONE, 10))
+    last = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
     await asyncio.sleep(0)
     first.cancel()
-    waits.cancel()
+    waiting.cancel()
     upstream.go.set()
     with pytest.raises(GatewayError, match="no"):
-        await fails
+        await failing
     assert (await last).status == 200
-    assert upstream.max_active[HERE] == 1
+    assert upstream.max_active[ONE] == 1
 
 
-async def test_the_wait_ends_with_the_deadline() -> None:
-    upstream = Noting()
+async def test_waiting_ends_with_the_deadline() -> None:
+    upstream = RecordingUpstream()
     limited = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
+    first = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="busy") as caught:
-        await limited.exchange(POST, HERE, 0.01)
+        await limited.exchange(POST, ONE, 0.01)
     assert (caught.value.kind, caught.value.origin) == (Kind.TIMEOUT, Origin.BACKEND)
     upstream.go.set()
     assert (await first).status == 200

@@ -1,4 +1,4 @@
-"""Limits of connections, disconnection of slow readers, and detection of the wrong protocol."""
+"""Connection limits, disconnection of slow readers, and detection of the wrong protocol."""
 
 import asyncio
 import dataclasses
@@ -10,7 +10,16 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from frame_kit import FrameEcho
-from test_h2_engine import Connect, Peer, answer, connect, is_request, message, opened, serve
+from test_h2_engine import (
+    Connect,
+    Peer,
+    connect,
+    is_request,
+    message,
+    open_stream,
+    response_frames,
+    serve,
+)
 from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, until
 
 from gateway_errors import raises_kind
@@ -44,24 +53,24 @@ class Harness:
     server: Server
     gate: ConnectionGate
     admission: Admission
-    build_refusal: list[ConnectionRefusal]
+    refused: list[ConnectionRefusal]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.server.address.port)
 
-    async def is_let_in(self) -> bool:
-        """Whether another connection is accepted now."""
-        before, count = len(self.build_refusal), self.gate.open
+    async def is_admitted(self) -> bool:
+        """Return whether another connection is accepted."""
+        before, count = len(self.refused), self.gate.open
         reader, writer = await self.connect()
         reading = asyncio.ensure_future(reader.read())
-        await until(lambda: len(self.build_refusal) > before or self.gate.open > count)
+        await until(lambda: len(self.refused) > before or self.gate.open > count)
         if self.gate.open == count:
             with suppress(ConnectionError):
                 await reading
         reading.cancel()
         writer.close()
         await until(lambda: self.gate.open <= count)
-        return len(self.build_refusal) == before
+        return len(self.refused) == before
 
 
 KINDS = ["http", "http of compat", "grpc", "frames"]
@@ -94,39 +103,36 @@ async def harness(
         assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
 
 
-# ---- connections
-
-
 @pytest.mark.parametrize("kind", KINDS)
-async def test_no_more_connections_than_may_be(kind: str) -> None:
+async def test_connections_are_limited(kind: str) -> None:
     async with harness(kind, limit=2) as one:
-        assert await one.is_let_in()
-        held = [await one.connect() for _ in range(2)]
+        assert await one.is_admitted()
+        open_connections = [await one.connect() for _ in range(2)]
         await until(lambda: one.gate.open == 2)
-        assert not await one.is_let_in()
-        assert one.build_refusal == [ConnectionRefusal.FULL]
-        held[0][1].close()
+        assert not await one.is_admitted()
+        assert one.refused == [ConnectionRefusal.FULL]
+        open_connections[0][1].close()
         await until(lambda: one.gate.open == 1)
-        assert await one.is_let_in()
-        held[1][1].close()
+        assert await one.is_admitted()
+        open_connections[1][1].close()
 
 
-async def test_listeners_share_their_connections() -> None:
-    both = ConnectionCount()
+async def test_listeners_share_a_connection_limit() -> None:
+    shared = ConnectionCount()
     async with (
-        harness("http", both, limit=2) as one,
-        harness("frames", both, limit=2) as other,
+        harness("http", shared, limit=2) as one,
+        harness("frames", shared, limit=2) as other,
     ):
-        held = [await one.connect(), await other.connect()]
-        await until(lambda: (one.gate.open, other.gate.open, both.open) == (1, 1, 2))
-        assert not await one.is_let_in()
-        assert not await other.is_let_in()
-        for _, writer in held:
+        open_connections = [await one.connect(), await other.connect()]
+        await until(lambda: (one.gate.open, other.gate.open, shared.open) == (1, 1, 2))
+        assert not await one.is_admitted()
+        assert not await other.is_admitted()
+        for _, writer in open_connections:
             writer.close()
-        await until(lambda: both.open == 0)
+        await until(lambda: shared.open == 0)
 
 
-def test_a_flood_is_counted_but_not_logged_line_by_line(
+def test_log_lines_of_refused_connections_are_limited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -135,21 +141,17 @@ def test_a_flood_is_counted_but_not_logged_line_by_line(
     gate = ConnectionGate("x", on_refused=refused.append)
     with caplog.at_level("INFO"):
         for _ in range(500):
-            gate.refuse(ConnectionRefusal.FULL, "somebody", "full")
+            gate.refuse(ConnectionRefusal.FULL, "1.2.3.4:5", "full")
         assert (len(refused), len(caplog.messages)) == (500, 20)
         now += 1
-        gate.refuse(ConnectionRefusal.FULL, "somebody", "full")
+        gate.refuse(ConnectionRefusal.FULL, "1.2.3.4:5", "full")
     assert caplog.messages[20:] == [
         "x: 480 more connections closed within a second",
-        "x: connection from somebody closed: full",
+        "x: connection from 1.2.3.4:5 closed: full",
     ]
 
 
-# ---- the wrong port
-
-
-def hello() -> bytes:
-    """Return the first bytes of a TLS client."""
+def client_hello() -> bytes:
     received = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), received, server_hostname="x")
     with pytest.raises(ssl.SSLWantReadError):
@@ -158,11 +160,11 @@ def hello() -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
+async def test_tls_on_a_plain_text_port(kind: str) -> None:
     async with harness(kind) as one:
         reader, writer = await one.connect()
-        writer.write(hello())
-        await until(lambda: one.build_refusal == [ConnectionRefusal.TLS])
+        writer.write(client_hello())
+        await until(lambda: one.refused == [ConnectionRefusal.TLS])
         writer.write_eof()
         async with asyncio.timeout(10):
             with suppress(ConnectionError):
@@ -171,46 +173,43 @@ async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
         await until(lambda: not one.gate.open)
 
 
-def test_bytes_that_are_no_client_hello() -> None:
-    received = hello()
+def test_client_hello_detection() -> None:
+    received = client_hello()
     assert is_client_hello(received)
-    for begun in (
+    for start in (
         received[:8],
         b"",
         b"GET / HTTP/1.1",
         b"\x16\x03\x01\x00\x05\x02\0\0\1",
         bytes(20),
     ):
-        assert not is_client_hello(begun)
+        assert not is_client_hello(start)
     assert not is_client_hello(received[:3] + b"\0\0" + received[5:])
 
 
-# ---- slow readers
-
-
-class Reader:
-    """Implements ``admission.Client``."""
+class FakeClient:
+    """A fake ``admission.Client``."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
-        self.is_cut_off = False
+        self.is_disconnected = False
 
     def unread_bytes(self) -> int:
         return self.unread
 
     def disconnect_soon(self) -> None:
-        self.is_cut_off = True
+        self.is_disconnected = True
 
 
-def test_waiting_checks_are_counted_and_due() -> None:
+def test_unsent_responses_have_a_deadline() -> None:
     admission = Admission(LIMITS)
     limits = dataclasses.replace(LIMITS, idle_body_time=30.0)
     unsent = UnsentResponse(admission)
-    client = Reader()
+    client = FakeClient()
     unsent.start(100_000, 1000.0, client)
     assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1030.0)
     unsent.set_remaining(100_000, 1020.0)
-    assert unsent.deadline(limits) == 1030.0, "nothing was taken"
+    assert unsent.deadline(limits) == 1030.0, "no byte was read"
     unsent.set_remaining(90_000, 1025.0)
     assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1050.0), "500 bytes a second"
     unsent.set_remaining(10_000, 1026.0)
@@ -222,28 +221,28 @@ def test_waiting_checks_are_counted_and_due() -> None:
     assert admission.bytes == 0
 
 
-def narrow(port: int) -> socket.socket:
-    """A client with a small receive buffer."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.connect(("127.0.0.1", port))
-    return made
+def slow_client(port: int) -> socket.socket:
+    """Connect a client with a small receive buffer."""
+    result = socket.socket()
+    result.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    result.connect(("127.0.0.1", port))
+    return result
 
 
-OPENING: dict[str, bytes] = {
+LARGE_REQUESTS: dict[str, bytes] = {
     "http": LARGE,
     "http of compat": LARGE,
     "frames": b"\x05\0\0\0large",
 }
 
 
-@pytest.mark.parametrize("kind", OPENING)
-async def test_a_waiting_response_is_counted(kind: str) -> None:
-    """The memory is released when the response was read, or its reader disconnects."""
+@pytest.mark.parametrize("kind", LARGE_REQUESTS)
+async def test_unsent_responses_are_counted(kind: str) -> None:
+    """The memory is released when the response was read or its reader disconnects."""
     async with harness(kind) as one:
         for reads in (True, False):
-            with narrow(one.server.address.port) as client:
-                client.sendall(OPENING[kind])
+            with slow_client(one.server.address.port) as client:
+                client.sendall(LARGE_REQUESTS[kind])
                 await until(lambda: one.admission.bytes > 1_000_000)
                 assert one.admission.requests == 0
                 if reads:
@@ -255,7 +254,7 @@ async def test_a_waiting_response_is_counted(kind: str) -> None:
 async def test_unsent_responses_block_new_requests() -> None:
     limits = dataclasses.replace(LIMITS, in_flight_bytes=1_000_000)
     async with harness("http", limits=limits) as one:
-        with narrow(one.server.address.port) as client:
+        with slow_client(one.server.address.port) as client:
             client.sendall(LARGE)
             await until(lambda: one.admission.bytes > 1_000_000)
             reader, writer = await one.connect()
@@ -264,102 +263,99 @@ async def test_unsent_responses_block_new_requests() -> None:
             writer.close()
 
 
-@pytest.mark.parametrize("kind", OPENING)
+@pytest.mark.parametrize("kind", LARGE_REQUESTS)
 async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     async with harness(kind, limits=QUICK) as one:
-        with narrow(one.server.address.port) as client:
-            client.sendall(OPENING[kind])
-            await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
+        with slow_client(one.server.address.port) as client:
+            client.sendall(LARGE_REQUESTS[kind])
+            await until(lambda: one.refused == [ConnectionRefusal.SLOW_READER])
             await until(lambda: not one.gate.open)
 
 
 @pytest.mark.parametrize("kind", ["http", "http of compat"])
 async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
-    """With a request in progress, the responses before it keep the connection from closing."""
+    """A request in progress keeps the connection open after the client has closed its side."""
     async with harness(kind, limits=QUICK) as one:
-        with narrow(one.server.address.port) as client:
+        with slow_client(one.server.address.port) as client:
             await until(lambda: one.gate.open == 1)
             assert isinstance(one.server, HttpAppListener)
             (connection,) = one.server._connections
             assert isinstance(connection, HttpServerConnection)
-            ours = connection._transport
-            ours.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            transport = connection._transport
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             body = b"x" * 40_000
             client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 40000\r\n\r\n" + body)
-            await until(lambda: 0 < ours.get_write_buffer_size() < 40_000)
+            await until(lambda: 0 < transport.get_write_buffer_size() < 40_000)
             client.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
             app = one.server.app
             assert isinstance(app, HttpEcho)
             await app.entered.wait()
             client.shutdown(socket.SHUT_WR)
-            await until(ours.is_closing)
+            await until(transport.is_closing)
             assert one.gate.open == 1
             app.release.set()
-            await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
+            await until(lambda: one.refused == [ConnectionRefusal.SLOW_READER])
             await until(lambda: not one.gate.open)
 
 
-# ---- slow readers of HTTP/2
-
-NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
+SMALL_WINDOW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
 
 
-@pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
-async def test_a_response_that_waits_for_windows(
-    connect: Connect, method: str, sent_bytes: bytes
+@pytest.mark.parametrize(("method", "payload"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+async def test_a_response_that_waits_for_window_updates_is_reset(
+    connect: Connect, method: str, payload: bytes
 ) -> None:
-    """Even if the client answers PINGs and sends other requests."""
+    """The client still acknowledges PINGs and sends other requests."""
     limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
-    harness, peer = await connect(limits, NARROW)
-    peer.send(opened(1, method) + message(1, sent_bytes, 0 if method == "Stream" else 1))
+    harness, peer = await connect(limits, SMALL_WINDOW)
+    peer.send(open_stream(1, method) + message(1, payload, 0 if method == "Stream" else 1))
     await until(lambda: harness.admission.bytes > 40_000)
     peer.send(frames.window_update(1, 10_000))
-    while (received := await peer.frame())[0] != frames.RST_STREAM:
+    while (received := await peer.read_frame())[0] != frames.RST_STREAM:
         peer.send(frame(frames.PING, 0, 0, bytes(8))) if received[0] == frames.DATA else None
     assert received[2:] == (1, frames.Code.CANCEL.to_bytes(4))
     await until(lambda: (harness.admission.bytes, harness.admission.streams) == (0, 0))
-    peer.send(opened(3, "Echo") + message(3, b"x"))
+    peer.send(open_stream(3, "Echo") + message(3, b"x"))
     assert (await peer.until(lambda received: received[0] == frames.DATA))[3][5:] == b"x"
 
 
-@pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
-async def test_a_slow_reader_is_disconnected_while_memory_is_short(
-    connect: Connect, method: str, sent_bytes: bytes
+@pytest.mark.parametrize(("method", "payload"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+async def test_a_slow_reader_is_reset_if_memory_is_short(
+    connect: Connect, method: str, payload: bytes
 ) -> None:
-    """Only its stream is reset: the connection may be a proxy's."""
-    harness, peer = await connect(RPC_LIMITS, NARROW)
-    peer.send(opened(1, method) + message(1, sent_bytes, 0 if method == "Stream" else 1))
+    """Only its stream is reset, because a proxy may share the connection."""
+    harness, peer = await connect(RPC_LIMITS, SMALL_WINDOW)
+    peer.send(open_stream(1, method) + message(1, payload, 0 if method == "Stream" else 1))
     await until(lambda: harness.admission.bytes > 40_000)
     (waiting,) = [each for each in harness.admission.transfers if each.size > 40_000]
     waiting.abort()
     received = await peer.until(lambda each: each[0] == frames.RST_STREAM)
     assert received[2:] == (1, frames.Code.CANCEL.to_bytes(4))
     await until(lambda: (harness.admission.bytes, harness.admission.streams) == (0, 0))
-    peer.send(opened(3, "Echo") + message(3, b"x"))
+    peer.send(open_stream(3, "Echo") + message(3, b"x"))
     assert (await peer.until(lambda received: received[0] == frames.DATA))[3][5:] == b"x"
 
 
 @pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
-    reason="asyncio's own loop does not tell that a client lags (CVE-2024-12254); uvloop does",
+    reason="asyncio's loop does not report a full write buffer (CVE-2024-12254)",
 )
 async def test_unsent_bytes_are_counted(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
-    wide = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
-    with narrow(harness.server.address.port) as client:
-        client.sendall(wide + frames.window_update(0, 2**30))
-        client.sendall(b"".join(opened(n, "Large") + message(n, b"x") for n in range(1, 40, 2)))
+    start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
+    with slow_client(harness.server.address.port) as client:
+        client.sendall(start + frames.window_update(0, 2**30))
+        client.sendall(
+            b"".join(open_stream(n, "Large") + message(n, b"x") for n in range(1, 40, 2))
+        )
         await until(lambda: harness.admission.bytes > 5_000_000)
     await until(lambda: not harness.admission.bytes)
     peer.writer.close()
 
 
-# ---- backends with overdue responses
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_a_backend_that_owes_a_response_gets_a_ping(
-    monkeypatch: pytest.MonkeyPatch, is_there: bool
+@pytest.mark.parametrize("acknowledges", [True, False])
+async def test_a_silent_backend_gets_pings(
+    monkeypatch: pytest.MonkeyPatch, acknowledges: bool
 ) -> None:
     monkeypatch.setattr(client_connection, "_MAX_SILENCE", 0.1)
     monkeypatch.setattr(client_connection, "_PING_TIMEOUT", 0.1)
@@ -369,18 +365,18 @@ async def test_a_backend_that_owes_a_response_gets_a_ping(
         nonlocal pings
         request = await peer.until(is_request)
         with suppress(asyncio.IncompleteReadError):
-            while pings < 4 or not is_there:
-                received = await peer.until(lambda sent_bytes: sent_bytes[0] == frames.PING)
+            while pings < 4 or not acknowledges:
+                received = await peer.until(lambda received: received[0] == frames.PING)
                 pings += 1
-                if is_there:
+                if acknowledges:
                     peer.send(frame(frames.PING, frames.ACK, 0, received[3]))
-            peer.send(answer(request[2]))
-            await peer.ended()
+            peer.send(response_frames(request[2]))
+            await peer.reads_eof()
 
     async with serve(script) as (upstream, endpoint):
         stream = upstream.stream(RpcRequest("/t.T/Stream", (b"x",)), endpoint, None)
-        if is_there:
-            assert [answer.message async for answer in stream] == [(b"hi",)]
+        if acknowledges:
+            assert [each.message async for each in stream] == [(b"hi",)]
             assert pings == 4
         else:
             with raises_kind(Kind.BACKEND_GARBAGE):
@@ -388,14 +384,14 @@ async def test_a_backend_that_owes_a_response_gets_a_ping(
             assert pings == 1
 
 
-async def test_the_system_looks_after_connections_that_wait() -> None:
+async def test_connections_to_backends_use_tcp_keepalive() -> None:
     async def script(peer: Peer, number: int) -> None:
-        peer.send(answer((await peer.until(is_request))[2]))
-        await peer.ended()
+        peer.send(response_frames((await peer.until(is_request))[2]))
+        await peer.reads_eof()
 
     async with serve(script) as (upstream, endpoint):
         await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
-        (link,) = upstream._pools[endpoint]._connections
-        made = link._transport.get_extra_info("socket")
-        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        (connection,) = upstream._pools[endpoint]._connections
+        raw = connection._transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60

@@ -1,4 +1,4 @@
-"""The frame client with this project's server, and with misbehaving backends."""
+"""The frame client with this project's server and with misbehaving backends."""
 
 import asyncio
 import struct
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from frame_kit import frame_harness, framed
-from transport_kit import LIMITS, QUICK, Fake, HttpHarness, Script, fake_backend, until
+from transport_kit import LIMITS, QUICK, FakeBackend, HttpHarness, Script, fake_backend, until
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -31,17 +31,17 @@ async def failure(upstream: FrameUpstream, endpoint: Endpoint, timeout: float = 
     return caught.value
 
 
-def framed_endpoint(fake: Fake) -> Endpoint:
+def framed_endpoint(fake: FakeBackend) -> Endpoint:
     return Endpoint(fake.endpoint.host, fake.endpoint.port, framed=True)
 
 
-def saying(answer: bytes, *, stay: bool = False) -> Script:
+def responding_with(response: bytes, *, stay: bool = False) -> Script:
     """Read one frame, respond with the given bytes, and close unless ``stay``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         (length,) = struct.unpack("<I", await reader.readexactly(4))
         await reader.readexactly(length)
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
         if stay:
             await reader.read()
@@ -52,8 +52,8 @@ def saying(answer: bytes, *, stay: bool = False) -> Script:
 async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
     async with frame_harness(LIMITS) as harness:
         for _ in range(3):
-            answer = await upstream.exchange(POST, harness.endpoint, 5)
-            assert (answer.status, join_parts(answer.body)) == (200, b"POST hello")
+            response = await upstream.exchange(POST, harness.endpoint, 5)
+            assert (response.status, join_parts(response.body)) == (200, b"POST hello")
         assert len(harness.server._connections) == 1
         await asyncio.gather(*(upstream.exchange(POST, harness.endpoint, 5) for _ in range(20)))
         assert len(harness.server._connections) > 1
@@ -61,22 +61,22 @@ async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
 
 async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> None:
     async with frame_harness(LIMITS, tmp_path / "raw.sock") as harness:
-        answer = await upstream.exchange(POST, harness.endpoint, 5)
-        assert join_parts(answer.body) == b"POST hello"
+        response = await upstream.exchange(POST, harness.endpoint, 5)
+        assert join_parts(response.body) == b"POST hello"
         assert harness.app.calls[0].peer == "unix"
 
 
-async def test_only_post_is_supported(upstream: FrameUpstream) -> None:
+async def test_methods_other_than_post_are_unsupported(upstream: FrameUpstream) -> None:
     with raises_kind(Kind.UNSUPPORTED):
         await upstream.exchange(HttpRequest("GET", "/"), Endpoint("127.0.0.1", 1), 5)
 
 
-@pytest.mark.parametrize("where", ["tcp", "unix"])
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
 async def test_a_socket_without_a_listener(
-    upstream: FrameUpstream, tmp_path: Path, unused_tcp_port: int, where: str
+    upstream: FrameUpstream, tmp_path: Path, unused_tcp_port: int, transport: str
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port, framed=True)
-    if where == "unix":
+    if transport == "unix":
         endpoint = Endpoint(unix=str(tmp_path / "none.sock"), framed=True)
     error = await failure(upstream, endpoint)
     assert (error.kind, error.origin) == (Kind.CONNECT, Origin.BACKEND)
@@ -85,7 +85,7 @@ async def test_a_socket_without_a_listener(
 
 
 @pytest.mark.parametrize(
-    ("answer", "public"),
+    ("response", "public"),
     [
         (b"", "the backend closed the connection before answering"),
         (b"\4", "the backend's response broke off"),
@@ -95,15 +95,15 @@ async def test_a_socket_without_a_listener(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],
 )
-async def test_a_truncated_frame(upstream: FrameUpstream, answer: bytes, public: str) -> None:
-    async with fake_backend(saying(answer)) as fake:
+async def test_a_malformed_response(upstream: FrameUpstream, response: bytes, public: str) -> None:
+    async with fake_backend(responding_with(response)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, public)
-        assert fake.connections == 1  # never sent a second time
+        assert fake.connections == 1  # not retried
 
 
 async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
-    async with fake_backend(saying(struct.pack("<I", 1001), stay=True)) as fake:
+    async with fake_backend(responding_with(struct.pack("<I", 1001), stay=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
 
@@ -112,26 +112,26 @@ async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
 async def test_bytes_after_a_response_end_the_connection(
     upstream: FrameUpstream, body: bytes
 ) -> None:
-    async with fake_backend(saying(framed(body) + b"!", stay=True)) as fake:
+    async with fake_backend(responding_with(framed(body) + b"!", stay=True)) as fake:
         for _ in range(2):
-            answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-            assert join_parts(answer.body) == body
+            response = await upstream.exchange(POST, framed_endpoint(fake), 5)
+            assert join_parts(response.body) == body
         assert fake.connections == 2
 
 
 async def test_bytes_after_a_long_response_end_the_connection() -> None:
-    """The excess byte is detected with the response, even if the response fills its own buffer."""
+    """They are detected with the response, although it fills its own buffer."""
     body = b"a" * 500_000
     upstream = FrameUpstream(LIMITS.__class__())
-    async with fake_backend(saying(framed(body) + b"\4\0\0\0evil", stay=True)) as fake:
+    async with fake_backend(responding_with(framed(body) + b"\4\0\0\0evil", stay=True)) as fake:
         for _ in range(3):
-            answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-            assert join_parts(answer.body) == body
+            response = await upstream.exchange(POST, framed_endpoint(fake), 5)
+            assert join_parts(response.body) == body
     await upstream.close()
 
 
-async def test_silence(upstream: FrameUpstream) -> None:
-    async with fake_backend(saying(b"", stay=True)) as fake:
+async def test_a_silent_backend_is_a_timeout(upstream: FrameUpstream) -> None:
+    async with fake_backend(responding_with(b"", stay=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake), 0.1)
         assert error.kind is Kind.TIMEOUT
         await until(lambda: fake.closed == 1)
@@ -147,27 +147,27 @@ async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None
         await asyncio.wait_for(harness.app.cancelled.wait(), 5)
 
 
-async def test_each_endpoint_has_its_own_address_form(harness: HttpHarness) -> None:
+async def test_the_endpoint_selects_http_or_frames(harness: HttpHarness) -> None:
     upstream = HttpOrFrameUpstream(QUICK)
     async with frame_harness(LIMITS) as frames:
         for endpoint in (harness.endpoint, frames.endpoint):
-            answer = await upstream.exchange(POST, endpoint, 5)
-            assert join_parts(answer.body) == b"POST hello"
+            response = await upstream.exchange(POST, endpoint, 5)
+            assert join_parts(response.body) == b"POST hello"
     await upstream.close()
 
 
 async def test_unsolicited_bytes_end_the_connection(upstream: FrameUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(9)
-        writer.write(framed(b"answer"))
+        writer.write(framed(b"response"))
         await writer.drain()
-        await speak.wait()
-        writer.write(framed(b"unasked"))
+        await proceed.wait()
+        writer.write(framed(b"unsolicited"))
         assert await reader.read() == b""
 
-    speak = asyncio.Event()
+    proceed = asyncio.Event()
     async with fake_backend(script) as fake:
-        answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-        assert join_parts(answer.body) == b"answer"
-        speak.set()
+        response = await upstream.exchange(POST, framed_endpoint(fake), 5)
+        assert join_parts(response.body) == b"response"
+        proceed.set()
         await until(lambda: fake.closed == 1)

@@ -26,21 +26,17 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 async def quick() -> AsyncIterator[FrameHarness]:
-    """A server that gives each part of a body 0.2 s. A length, which is also the first thing that
-    it expects of any client, has 1 s: a machine under load stalls between connecting and sending.
-    """
+    """A server with timeouts of 0.2 s for bodies, and of 1 s for lengths, because clients may stall
+    between connecting and sending on a loaded machine."""
     limits = dataclasses.replace(QUICK, header_time=1.0, keepalive_time=1.0)
     async with frame_harness(limits) as harness:
         yield harness
 
 
-# ---- sequential requests -------------------------------------------------------------------------
-
-
-async def test_requests_in_order(harness: FrameHarness) -> None:
+async def test_sequential_requests(harness: FrameHarness) -> None:
     peer = await harness.connect()
-    assert await peer.ask(b"one") == b"POST one"
-    assert await peer.ask(b"two" * 300) == b"POST " + b"two" * 300
+    assert await peer.exchange(b"one") == b"POST one"
+    assert await peer.exchange(b"two" * 300) == b"POST " + b"two" * 300
     call, other = harness.app.calls
     assert call.peer == other.peer
     assert call.peer.partition(":")[0] == ("unix" if harness.server.address.unix else "127.0.0.1")
@@ -53,11 +49,11 @@ async def test_pipelined_requests_get_responses_in_order(harness: FrameHarness) 
     bodies = [b"%d" % i * (i % 100 + 1) for i in range(500)]
     sending = asyncio.create_task(peer.send(b"".join(map(framed, bodies))))
     for body in bodies:
-        assert await peer.frame() == b"POST " + body
+        assert await peer.read_frame() == b"POST " + body
     await sending
 
 
-async def test_pipelined_requests_wait_in_the_clients_socket(harness: FrameHarness) -> None:
+async def test_reading_pauses_while_pipelined_requests_wait(harness: FrameHarness) -> None:
     peer = await harness.connect()
     await peer.send(framed(b"wait"))
     await harness.app.entered.wait()
@@ -66,80 +62,79 @@ async def test_pipelined_requests_wait_in_the_clients_socket(harness: FrameHarne
     assert len(harness.app.calls) == 1
     assert harness.admission.bytes == 4
     sending.cancel()
-    await harness.good()
+    await harness.check_serving()
     harness.app.release.set()
-    assert await peer.frame() == b"POST wait"
-    assert await peer.frame() == b"POST " + b"x" * 900
+    assert await peer.read_frame() == b"POST wait"
+    assert await peer.read_frame() == b"POST " + b"x" * 900
     peer.writer.transport.abort()
 
 
 async def test_a_large_response(harness: FrameHarness) -> None:
     peer = await harness.connect()
-    assert await peer.ask(b"large") == LARGE
-    assert await peer.ask(b"on") == b"POST on"
+    assert await peer.exchange(b"large") == LARGE
+    assert await peer.exchange(b"next") == b"POST next"
 
 
-async def test_a_body_as_large_as_allowed(harness: FrameHarness) -> None:
+async def test_a_body_at_the_limit(harness: FrameHarness) -> None:
     peer = await harness.connect()
-    assert await peer.ask(b"x" * 1000) == b"POST " + b"x" * 1000
+    assert await peer.exchange(b"x" * 1000) == b"POST " + b"x" * 1000
 
 
-async def test_a_body_larger_than_the_free_memory() -> None:
+async def test_a_body_longer_than_the_read_buffer() -> None:
     limits = dataclasses.replace(LIMITS, body=10_000_000)
     async with frame_harness(limits) as harness:
         peer = await harness.connect()
         body = bytes(range(256)) * 20_000
         writing = asyncio.create_task(peer.send(framed(body) + framed(b"next")))
-        assert await peer.frame() == b"POST " + body
-        assert await peer.frame() == b"POST next"
+        assert await peer.read_frame() == b"POST " + body
+        assert await peer.read_frame() == b"POST next"
         await writing
         await peer.close()
 
 
-# ---- refused requests ----------------------------------------------------------------------------
-
-
-async def test_an_empty_frame_is_an_error_and_the_next_succeeds(harness: FrameHarness) -> None:
+async def test_an_empty_frame_is_an_error_and_the_connection_continues(
+    harness: FrameHarness,
+) -> None:
     peer = await harness.connect()
-    assert await peer.ask(b"") == b"the frame is empty"
+    assert await peer.exchange(b"") == b"the frame is empty"
     assert harness.app.refused[0].kind is Kind.BAD_REQUEST
-    assert await peer.ask(b"good") == b"POST good"
+    assert await peer.exchange(b"good") == b"POST good"
     await peer.send(framed(b"") * 5000 + framed(b"end"))
     for _ in range(5000):
-        assert await peer.frame() == b"the frame is empty"
-    assert await peer.frame() == b"POST end"
+        assert await peer.read_frame() == b"the frame is empty"
+    assert await peer.read_frame() == b"POST end"
 
 
 @pytest.mark.parametrize("length", [50_000, 2**31, 2**32 - 1])
-async def test_a_body_over_the_limit_is_rejected_by_its_length(
+async def test_a_body_over_the_limit_is_refused_before_it_arrives(
     harness: FrameHarness, length: int
 ) -> None:
     peer = await harness.connect()
     await peer.send(struct.pack("<I", length))
-    text = (await peer.frame()).decode()
+    text = (await peer.read_frame()).decode()
     assert text == f"the request body has {length} bytes or more, the limit is 1000"
-    await peer.send(b"x" * 5000)  # the rest is read, so that the response arrives
-    assert await peer.ended()
+    await peer.send(b"x" * 5000)  # the server discards it
+    assert await peer.reads_eof()
     assert harness.app.calls == []
 
 
-@pytest.mark.parametrize("sent", [16_380, 16_384, 20_000, 5_000_000])
-async def test_the_response_to_a_rejected_body_arrives_despite_further_bytes(
-    harness: FrameHarness, sent: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("size", [16_380, 16_384, 20_000, 5_000_000])
+async def test_the_rest_of_a_refused_body_is_discarded(
+    harness: FrameHarness, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = await harness.connect()
-    await peer.send(struct.pack("<I", 100_000_000) + b"x" * sent)
-    assert b"the limit is 1000" in await peer.frame()
+    await peer.send(struct.pack("<I", 100_000_000) + b"x" * size)
+    assert b"the limit is 1000" in await peer.read_frame()
     await peer.send(b"x" * 20_000)
-    assert await peer.ended()
+    assert await peer.reads_eof()
     assert [record.message for record in caplog.records] == []
 
 
-async def test_a_received_body_over_the_limit_is_skipped(harness: FrameHarness) -> None:
+async def test_a_complete_body_over_the_limit_is_skipped(harness: FrameHarness) -> None:
     peer = await harness.connect()
     await peer.send(framed(b"x" * 1001) + framed(b"good"))
-    assert b"limit is 1000" in await peer.frame()
-    assert await peer.frame() == b"POST good"
+    assert b"limit is 1000" in await peer.read_frame()
+    assert await peer.read_frame() == b"POST good"
 
 
 async def test_too_many_in_flight() -> None:
@@ -147,10 +142,10 @@ async def test_too_many_in_flight() -> None:
         busy, other = await harness.connect(), await harness.connect()
         await busy.send(framed(b"wait"))
         await harness.app.entered.wait()
-        assert b"limit of 1 requests" in await other.ask(b"hi")
+        assert b"limit of 1 requests" in await other.exchange(b"hi")
         harness.app.release.set()
-        assert await busy.frame() == b"POST wait"
-        assert await other.ask(b"hi") == b"POST hi"
+        assert await busy.read_frame() == b"POST wait"
+        assert await other.exchange(b"hi") == b"POST hi"
         await busy.close()
         await other.close()
 
@@ -160,144 +155,139 @@ async def test_too_many_bytes_in_flight() -> None:
         slow, other = await harness.connect(), await harness.connect()
         await slow.send(struct.pack("<I", 900) + b"x")
         await until(lambda: harness.admission.bytes == 900)
-        assert b"1200 bytes" in await other.ask(b"y" * 301)
-        assert await other.ask(b"y" * 300) == b"POST " + b"y" * 300
+        assert b"1200 bytes" in await other.exchange(b"y" * 301)
+        assert await other.exchange(b"y" * 300) == b"POST " + b"y" * 300
         await slow.send(b"x" * 899)
-        assert await slow.frame() == b"POST " + b"x" * 900
+        assert await slow.read_frame() == b"POST " + b"x" * 900
         await slow.close()
         await other.close()
 
 
-async def test_application_bugs_and_cancellations(harness: FrameHarness) -> None:
+async def test_exceptions_of_the_application(harness: FrameHarness) -> None:
     peer = await harness.connect()
-    assert await peer.ask(b"bug") == b"internal error"
-    assert await peer.ask(b"selfcancel") == b"internal error"
-    assert await peer.ask(b"nothing") == b""
-    assert await peer.ask(b"good") == b"POST good"
+    assert await peer.exchange(b"bug") == b"internal error"
+    assert await peer.exchange(b"selfcancel") == b"internal error"
+    assert await peer.exchange(b"nothing") == b""
+    assert await peer.exchange(b"good") == b"POST good"
 
 
-# ---- slow clients --------------------------------------------------------------------------------
-
-
-async def test_a_silent_connection(quick: FrameHarness) -> None:
+async def test_a_silent_connection_is_closed(quick: FrameHarness) -> None:
     peer = await quick.connect()
-    assert await peer.ended()
+    assert await peer.reads_eof()
 
 
-async def test_a_connection_that_stays_idle_after_a_request(quick: FrameHarness) -> None:
+async def test_an_idle_connection_is_closed(quick: FrameHarness) -> None:
     peer = await quick.connect()
-    assert await peer.ask(b"hi") == b"POST hi"
-    assert await peer.ended()
+    assert await peer.exchange(b"hi") == b"POST hi"
+    assert await peer.reads_eof()
 
 
-@pytest.mark.parametrize("begin", [b"\4", b"\4\0\0", b"\4\0\0\0", b"\4\0\0\0abc"])
-async def test_a_frame_that_stops(quick: FrameHarness, begin: bytes) -> None:
+@pytest.mark.parametrize("start", [b"\4", b"\4\0\0", b"\4\0\0\0", b"\4\0\0\0abc"])
+async def test_a_stalled_frame_times_out(quick: FrameHarness, start: bytes) -> None:
     peer = await quick.connect()
-    await peer.send(begin)
-    await quick.good()
-    assert await peer.frame() == b"the request did not arrive in time"
-    assert await peer.ended()
+    await peer.send(start)
+    await quick.check_serving()
+    assert await peer.read_frame() == b"the request did not arrive in time"
+    assert await peer.reads_eof()
 
 
-async def test_a_length_that_drips(quick: FrameHarness) -> None:
+async def test_a_slow_length_times_out(quick: FrameHarness) -> None:
     peer = await quick.connect()
-    began = time.monotonic()
+    start = time.monotonic()
     for byte in b"\4\0\0":
         await peer.send(bytes([byte]))
         await asyncio.sleep(0.6)
-    assert await peer.frame() == b"the request did not arrive in time"
-    assert time.monotonic() - began < 3
+    assert await peer.read_frame() == b"the request did not arrive in time"
+    assert time.monotonic() - start < 3
 
 
-async def test_a_slow_body_must_keep_up_a_rate(quick: FrameHarness) -> None:
-    """One byte each 0.1 s is never idle for 0.2 s, but far below 500 bytes a second."""
+async def test_a_body_below_the_minimum_rate_times_out(quick: FrameHarness) -> None:
+    """The client is never idle for 0.2 s, but sends less than 500 bytes per second."""
     peer = await quick.connect()
     await peer.send(struct.pack("<I", 900))
-    answered = asyncio.create_task(peer.frame())
+    response = asyncio.create_task(peer.read_frame())
     for _ in range(100):
         await peer.send(b"x")
         await asyncio.sleep(0.05)
-        if answered.done():
+        if response.done():
             break
-    assert await answered == b"the request did not arrive in time"
+    assert await response == b"the request did not arrive in time"
 
 
-async def test_a_client_that_does_not_read(quick: FrameHarness) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(quick: FrameHarness) -> None:
     peer = await quick.connect()
     peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await peer.send(framed(b"large") * 4)
     await until(lambda: not quick.server._connections)
     assert len(quick.app.calls) < 4
-    await quick.good()
+    await quick.check_serving()
     peer.writer.transport.abort()
 
 
-# ---- disconnected clients ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sent", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
-@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-async def test_a_client_that_disconnects(harness: FrameHarness, sent: bytes, how: str) -> None:
+@pytest.mark.parametrize("data", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
+@pytest.mark.parametrize("action", ["close", "reset", "half-close"])
+async def test_a_disconnect_cancels_the_request(
+    harness: FrameHarness, data: bytes, action: str
+) -> None:
     peer = await harness.connect()
-    await peer.send(sent)
-    if sent == framed(b"wait"):
+    await peer.send(data)
+    if data == framed(b"wait"):
         await harness.app.entered.wait()
     else:
         await run_loop(5)
-    if how == "reset":
+    if action == "reset":
         peer.writer.transport.abort()
-    elif how == "close":
+    elif action == "close":
         peer.writer.close()
     else:
         peer.writer.write_eof()
     await until(lambda: not harness.server._connections)
-    assert harness.app.cancelled.is_set() == (sent == framed(b"wait"))
+    assert harness.app.cancelled.is_set() == (data == framed(b"wait"))
     assert (harness.admission.requests, harness.admission.bytes) == (0, 0)
-    await harness.good()
+    await harness.check_serving()
     peer.writer.transport.abort()
 
 
-# ---- the end ---------------------------------------------------------------------------------
-
-
-async def test_a_drain_completes_the_current_request() -> None:
+async def test_a_drain_finishes_started_requests() -> None:
     async with frame_harness(LIMITS) as harness:
-        busy, idle, inside = [await harness.connect() for _ in range(3)]
-        await idle.ask(b"hi")
-        await inside.send(framed(b"inside")[:6])
+        busy, idle, receiving = [await harness.connect() for _ in range(3)]
+        await idle.exchange(b"hi")
+        await receiving.send(framed(b"receiving")[:6])
         await busy.send(framed(b"wait") + framed(b"pipelined"))
         await harness.app.entered.wait()
         await until(lambda: harness.admission.requests == 2)
         stopping = asyncio.create_task(harness.server.stop(10))
-        assert await idle.ended()
-        await inside.send(framed(b"inside")[6:])
-        assert await inside.frame() == b"POST inside"
+        assert await idle.reads_eof()
+        await receiving.send(framed(b"receiving")[6:])
+        assert await receiving.read_frame() == b"POST receiving"
         harness.app.release.set()
-        assert await busy.frame() == b"POST wait"
-        assert await busy.frame() == b"POST pipelined", "no response could redirect it"
-        assert await busy.ended()
-        assert await inside.ended()
+        assert await busy.read_frame() == b"POST wait"
+        assert await busy.read_frame() == b"POST pipelined", (
+            "frames have no response that asks for a retry"
+        )
+        assert await busy.reads_eof()
+        assert await receiving.reads_eof()
         await stopping
         with pytest.raises(ConnectionError):
             await harness.connect()
 
 
-async def test_a_drain_that_takes_too_long_cancels() -> None:
+async def test_a_drain_cancels_after_the_grace_period() -> None:
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()
         await peer.send(framed(b"wait"))
         await harness.app.entered.wait()
         await harness.server.stop(0.05)
         assert harness.app.cancelled.is_set()
-        assert await peer.frame() == b"the gateway is shutting down"
-        assert await peer.ended()
+        assert await peer.read_frame() == b"the gateway is shutting down"
+        assert await peer.reads_eof()
 
 
-async def test_a_response_over_the_maximum_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_longer_than_a_frame_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()
-        assert await peer.ask(b"x" * 99) == b""
-        assert await peer.ask(b"y") == b"POST y"
+        assert await peer.exchange(b"x" * 99) == b""
+        assert await peer.exchange(b"y") == b"POST y"
         await peer.close()

@@ -18,17 +18,16 @@ LENGTHS = st.one_of(
 )
 
 
-class Mute(bytes):
-    """Bytes that claim a greater length."""
+class HugeBytes(bytes):
+    """Bytes that report a length over the limit."""
 
     def __len__(self) -> int:
         return MAX_LENGTH + 1
 
 
-def received(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """Return the frames in ``stream``, received in pieces of up to ``cuts`` bytes, cyclically, and
-    of no more than the buffer takes."""
-    frames, found, position, turn = FrameReader(), [], 0, 0
+def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
+    """Return the frames in ``stream``, read in pieces of at most ``sizes`` bytes, cyclically."""
+    frames, found, position, reads = FrameReader(), [], 0, 0
     is_open = False
     while True:
         if is_open:
@@ -46,25 +45,25 @@ def received(stream: bytes, cuts: list[int]) -> list[bytes]:
             assert not frames.has_partial_frame
             return found
         buffer = frames.get_buffer()
-        count = min(len(buffer), cuts[turn % len(cuts)], len(stream) - position)
+        count = min(len(buffer), sizes[reads % len(sizes)], len(stream) - position)
         assert count
         buffer[:count] = stream[position : position + count]
         frames.buffer_written(count)
-        position, turn = position + count, turn + 1
+        position, reads = position + count, reads + 1
 
 
 @settings(deadline=None)
 @given(st.lists(LENGTHS, max_size=6), st.lists(st.integers(1, 100_000), min_size=1, max_size=5))
-def test_frames_equal_the_sent_bytes(lengths: list[int], cuts: list[int]) -> None:
+def test_frames_are_read_however_they_are_split(lengths: list[int], sizes: list[int]) -> None:
     bodies = [bytes((index + i) % 251 for i in range(each)) for index, each in enumerate(lengths)]
-    assert received(b"".join(map(framed, bodies)), cuts) == bodies
+    assert read_frames(b"".join(map(framed, bodies)), sizes) == bodies
 
 
 def test_a_frame_in_single_bytes() -> None:
-    assert received(framed(b"abc") + framed(b"") + framed(b"d"), [1]) == [b"abc", b"", b"d"]
+    assert read_frames(framed(b"abc") + framed(b"") + framed(b"d"), [1]) == [b"abc", b"", b"d"]
 
 
-def test_no_more_is_buffered_ahead_than_allowed() -> None:
+def test_reading_ahead_is_limited() -> None:
     frames = FrameReader()
     frames.buffer_written(len(frames.get_buffer()))
     assert frames.is_full
@@ -74,7 +73,7 @@ def test_no_more_is_buffered_ahead_than_allowed() -> None:
     assert len(frames.get_buffer()) == 4
 
 
-def test_dropped_messages_free_their_memory() -> None:
+def test_discarding_frees_the_buffer() -> None:
     frames = FrameReader()
     frames.buffer_written(len(frames.get_buffer()))
     frames.discard()
@@ -88,14 +87,14 @@ def test_dropped_messages_free_their_memory() -> None:
     assert len(frames.get_buffer()) == MAX_READ_AHEAD
 
 
-def test_a_long_frame_is_received_in_its_final_buffer() -> None:
+def test_a_long_frame_is_received_into_its_own_buffer() -> None:
     frames = FrameReader()
     head = framed(b"x" * 100_000)[:10]
     frames.get_buffer()[:10] = head
     frames.buffer_written(10)
     frames.open(100_000)
     buffer = frames.get_buffer()
-    assert len(buffer) == 100_000 - 6 + 1  # the extra byte shows whether more follows
+    assert len(buffer) == 100_000 - 6 + 1  # the extra byte detects excess bytes
     buffer[:-1] = b"y" * (100_000 - 6)
     frames.buffer_written(100_000 - 6)
     body = frames.take()
@@ -104,7 +103,7 @@ def test_a_long_frame_is_received_in_its_final_buffer() -> None:
     assert body.obj is buffer.obj
 
 
-def test_a_prefix() -> None:
+def test_frame_prefixes() -> None:
     assert encode_prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
     with raises_kind(Kind.TOO_LARGE):
-        encode_prefix([Mute()])
+        encode_prefix([HugeBytes()])

@@ -37,11 +37,11 @@ def _local(port: int) -> Address:
     return Address("127.0.0.1", port)
 
 
-def ask(method: str, message: bytes = b"", **metadata: str) -> RpcRequest:
+def request(method: str, message: bytes = b"", **metadata: str) -> RpcRequest:
     return RpcRequest(f"/t.T/{method}", (message,), metadata)
 
 
-async def kind_of(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
+async def error_kind(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
     assert caught.value.origin is Origin.BACKEND
@@ -50,11 +50,15 @@ async def kind_of(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -
     return caught.value.kind
 
 
-async def test_unary_round_trip(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_a_unary_call(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     before = time.monotonic()
     wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
-    answer = await rpc_upstream.exchange(wire, grpc_harness.endpoint, 5)
-    assert (answer.code, list(answer.message), dict(answer.metadata)) == (0, [b"ab"], {"x-ok": "1"})
+    response = await rpc_upstream.exchange(wire, grpc_harness.endpoint, 5)
+    assert (response.code, list(response.message), dict(response.metadata)) == (
+        0,
+        [b"ab"],
+        {"x-ok": "1"},
+    )
     call = grpc_harness.app.calls[0]
     assert call.deadline is not None
     assert before + 3 < call.deadline < time.monotonic() + 5.5
@@ -65,7 +69,7 @@ async def test_unary_round_trip(grpc_harness: GrpcHarness, rpc_upstream: RpcUpst
     assert headers == {"x-a": "1", "x-b-bin": "AP8"}
 
 
-async def test_without_a_deadline(grpc_harness: GrpcHarness) -> None:
+async def test_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         assert await channel.unary_unary("/t.T/Echo")(b"x") == b"x"
         await channel.unary_unary("/t.T/Echo", request_serializer=None)(
@@ -81,50 +85,52 @@ async def test_without_a_deadline(grpc_harness: GrpcHarness) -> None:
 async def test_responses_in_parts(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, method: str, expected: bytes
 ) -> None:
-    answer = await rpc_upstream.exchange(ask(method), grpc_harness.endpoint, 5)
-    assert join_parts(answer.message) == expected
+    response = await rpc_upstream.exchange(request(method), grpc_harness.endpoint, 5)
+    assert join_parts(response.message) == expected
 
 
 @pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
-async def test_every_server_status_is_returned(
+async def test_every_status_of_the_server_is_a_response(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, code: int
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), grpc_harness.endpoint, 5)
-    assert (answer.code, answer.details) == (code, "näh\nso")
-    assert dict(answer.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
+    response = await rpc_upstream.exchange(request("Fail", b"%d" % code), grpc_harness.endpoint, 5)
+    assert (response.code, response.details) == (code, "näh\nso")
+    assert dict(response.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
 
 
-async def test_a_server_deadline_status_is_returned(
+async def test_a_deadline_status_of_the_server_is_a_response(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"4"), grpc_harness.endpoint, 5)
-    assert answer.code == 4
+    response = await rpc_upstream.exchange(request("Fail", b"4"), grpc_harness.endpoint, 5)
+    assert response.code == 4
 
 
 async def test_an_invalid_status_code(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"99"), grpc_harness.endpoint, 5)
-    assert answer.code == grpc.StatusCode.UNKNOWN.value[0]
+    response = await rpc_upstream.exchange(request("Fail", b"99"), grpc_harness.endpoint, 5)
+    assert response.code == grpc.StatusCode.UNKNOWN.value[0]
 
 
-async def test_unknown_methods_are_the_applications(
+async def test_the_application_handles_unknown_methods(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), grpc_harness.endpoint, 5)
-    assert (answer.code, answer.details) == (12, "no such method")
+    response = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), grpc_harness.endpoint, 5)
+    assert (response.code, response.details) == (12, "no such method")
 
 
-async def test_a_bug(
+async def test_a_bug_is_an_internal_error(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Bug"), grpc_harness.endpoint, 5)
-    assert (answer.code, answer.details) == (13, "internal error")
+    response = await rpc_upstream.exchange(request("Bug"), grpc_harness.endpoint, 5)
+    assert (response.code, response.details) == (13, "internal error")
     assert "ZeroDivisionError" in caplog.text
-    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(request("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
-async def test_cancelling_travels(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_cancellation_reaches_the_server(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
     exchange = asyncio.ensure_future(
-        rpc_upstream.exchange(ask("Wait", b"abc"), grpc_harness.endpoint, 30)
+        rpc_upstream.exchange(request("Wait", b"abc"), grpc_harness.endpoint, 30)
     )
     await grpc_harness.app.entered.wait()
     assert (grpc_harness.admission.requests, grpc_harness.admission.bytes) == (1, 3)
@@ -134,66 +140,76 @@ async def test_cancelling_travels(grpc_harness: GrpcHarness, rpc_upstream: RpcUp
     async with asyncio.timeout(10):
         await grpc_harness.app.cancelled.wait()
         await until(lambda: not grpc_harness.admission.requests)
-    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(request("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
-async def test_a_deadline_that_passes(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_an_expired_deadline_is_a_timeout(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
     with raises_kind(Kind.TIMEOUT):
-        await rpc_upstream.exchange(ask("Wait"), grpc_harness.endpoint, 0.1)
+        await rpc_upstream.exchange(request("Wait"), grpc_harness.endpoint, 0.1)
 
 
-async def test_fifty_concurrent_calls(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
-    answers = await asyncio.gather(
+async def test_concurrent_calls_share_a_connection(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
+    responses = await asyncio.gather(
         *(
-            rpc_upstream.exchange(ask("Echo", b"%d" % i), grpc_harness.endpoint, 30)
+            rpc_upstream.exchange(request("Echo", b"%d" % i), grpc_harness.endpoint, 30)
             for i in range(50)
         )
     )
-    assert [join_parts(answer.message) for answer in answers] == [b"%d" % i for i in range(50)]
+    assert [join_parts(response.message) for response in responses] == [
+        b"%d" % i for i in range(50)
+    ]
     assert len({call.peer for call in grpc_harness.app.calls}) == 1
 
 
-async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
+async def test_a_request_over_the_servers_limit_is_refused(
+    serve_grpc: RpcServe, rpc_upstream: RpcUpstream
+) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, body=1000))
-    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 1000), harness.endpoint, 5)
-    assert answer.code == 0
-    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 200_000), harness.endpoint, 5)
-    assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    response = await rpc_upstream.exchange(request("Echo", b"x" * 1000), harness.endpoint, 5)
+    assert response.code == 0
+    response = await rpc_upstream.exchange(request("Echo", b"x" * 200_000), harness.endpoint, 5)
+    assert response.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert len(harness.app.calls) == 1
 
 
-async def test_a_message_too_big_to_send(
+async def test_a_request_over_the_clients_limit_is_not_sent(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     with raises_kind(Kind.TOO_LARGE):
-        await rpc_upstream.exchange(ask("Echo", b"x" * 2_000_000), grpc_harness.endpoint, 5)
+        await rpc_upstream.exchange(request("Echo", b"x" * 2_000_000), grpc_harness.endpoint, 5)
     assert not grpc_harness.app.calls
 
 
-async def test_a_response_over_the_size_limit(engine: Engine, grpc_harness: GrpcHarness) -> None:
+async def test_a_response_over_the_limit_is_refused(
+    engine: Engine, grpc_harness: GrpcHarness
+) -> None:
     upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, body=1000))
-    assert await kind_of(upstream, grpc_harness.endpoint, ask("Large")) is Kind.TOO_LARGE
+    assert await error_kind(upstream, grpc_harness.endpoint, request("Large")) is Kind.TOO_LARGE
     await upstream.close()
 
 
 async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
     for _ in range(5):
-        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 3000), harness.endpoint, 5)
-        assert answer.code == 0
-        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 4200), harness.endpoint, 5)
-        assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+        response = await rpc_upstream.exchange(request("Echo", a="x" * 3000), harness.endpoint, 5)
+        assert response.code == 0
+        response = await rpc_upstream.exchange(request("Echo", a="x" * 4200), harness.endpoint, 5)
+        assert response.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
-    first = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), harness.endpoint, 30))
+    first = asyncio.ensure_future(rpc_upstream.exchange(request("Wait"), harness.endpoint, 30))
     await harness.app.entered.wait()
-    answer = await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)
-    assert (answer.code, "limit of 1 requests" in answer.details) == (14, True)
+    response = await rpc_upstream.exchange(request("Echo"), harness.endpoint, 5)
+    assert (response.code, "limit of 1 requests" in response.details) == (14, True)
     harness.app.release.set()
     assert (await first).code == 0
-    assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(request("Echo"), harness.endpoint, 5)).code == 0
 
 
 async def test_a_port_in_use(
@@ -203,7 +219,7 @@ async def test_a_port_in_use(
     with pytest.raises(OSError, match="in use"):
         await other.start()
     await other.stop(0)
-    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(request("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
 async def test_an_address_of_another_machine(engine: Engine) -> None:
@@ -213,7 +229,7 @@ async def test_an_address_of_another_machine(engine: Engine) -> None:
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
-async def test_an_address_taken_after_the_check(
+async def test_a_failed_bind_of_grpcio_is_an_os_error(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(address: Address) -> None:
@@ -230,10 +246,7 @@ async def test_an_address_taken_after_the_check(
     await other.stop(0)
 
 
-# ---- streams
-
-
-async def test_a_stream(grpc_harness: GrpcHarness) -> None:
+async def test_a_bidirectional_stream(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")(timeout=30)
         for message in (b"a", b"b"):
@@ -248,7 +261,7 @@ async def test_a_stream(grpc_harness: GrpcHarness) -> None:
 @pytest.mark.parametrize(
     ("message", "code", "details"), [(b"fail", 3, "enough"), (b"bug", 13, "internal error")]
 )
-async def test_a_stream_that_fails(
+async def test_a_failed_stream(
     grpc_harness: GrpcHarness, message: bytes, code: int, details: str
 ) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
@@ -261,18 +274,18 @@ async def test_a_stream_that_fails(
     assert (caught.value.code().value[0], caught.value.details()) == (code, details)
 
 
-async def rest(stream: Any) -> list[bytes]:
-    return [message async for message in _reads(stream)]
+async def read_all(stream: Any) -> list[bytes]:
+    return [message async for message in _messages(stream)]
 
 
-async def _reads(stream: Any) -> AsyncIterator[bytes]:
+async def _messages(stream: Any) -> AsyncIterator[bytes]:
     while (message := await stream.read()) is not grpc.aio.EOF:
         yield message
 
 
 @asynccontextmanager
-async def talking(harness: GrpcHarness, method: str = "Talk") -> AsyncIterator[Any]:
-    # Its window stays at HTTP/2's 64 KiB.
+async def open_stream(harness: GrpcHarness, method: str = "Repeat") -> AsyncIterator[Any]:
+    # Keep the window at HTTP/2's default of 64 KiB.
     options = [("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(harness.endpoint.authority, options) as channel:
         yield channel.stream_stream(f"/t.T/{method}")(timeout=30, metadata=(("x-a", "1"),))
@@ -280,7 +293,7 @@ async def talking(harness: GrpcHarness, method: str = "Talk") -> AsyncIterator[A
 
 
 async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) -> None:
-    async with talking(grpc_harness) as stream:
+    async with open_stream(grpc_harness) as stream:
         for message in (b"wait", b"wait", b"b 1"):
             await stream.write(message)
         assert await stream.read() == b"b"
@@ -289,31 +302,29 @@ async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) 
         await stream.write(b"wait")
         await stream.write(b"last 0")
         await until(lambda: grpc_harness.app.serving == 3)
-        assert len(grpc_harness.app.calls) == 4  # one of five messages is not read
+        assert len(grpc_harness.app.calls) == 4  # one of five messages is unread
         grpc_harness.app.release.set()
         await stream.done_writing()
-        assert await rest(stream) == [b"wait"] * 6
+        assert await read_all(stream) == [b"wait"] * 6
     assert len(grpc_harness.app.calls) == 5
     call = grpc_harness.app.calls[0]
     assert call.deadline is not None
     assert call.headers["x-a"] == "1"
 
 
-async def test_sequential_requests(grpc_harness: GrpcHarness) -> None:
-    async with talking(grpc_harness, "Turns") as stream:
+async def test_requests_of_a_stream_in_order(grpc_harness: GrpcHarness) -> None:
+    async with open_stream(grpc_harness, "RepeatInOrder") as stream:
         for message in (b"wait", b"b"):
             await stream.write(message)
         await until(lambda: grpc_harness.app.serving == 1)
         assert len(grpc_harness.app.calls) == 1
         grpc_harness.app.release.set()
         await stream.done_writing()
-        assert await rest(stream) == [b"wait", b"wait", b"b", b"b"]
+        assert await read_all(stream) == [b"wait", b"wait", b"b", b"b"]
 
 
-async def test_a_response_is_pulled_after_the_previous_one_was_sent(
-    grpc_harness: GrpcHarness,
-) -> None:
-    async with talking(grpc_harness) as stream:
+async def test_responses_are_produced_as_the_client_reads(grpc_harness: GrpcHarness) -> None:
+    async with open_stream(grpc_harness) as stream:
         size = 100_000
         await stream.write(b"x" * size + b" 1000")
         assert len(await stream.read()) == size
@@ -323,11 +334,11 @@ async def test_a_response_is_pulled_after_the_previous_one_was_sent(
             await asyncio.sleep(0.1)
         assert before < 10
         await stream.done_writing()
-        assert len(await rest(stream)) == 999
+        assert len(await read_all(stream)) == 999
 
 
-async def test_a_conversation_ends_with_a_status(grpc_harness: GrpcHarness) -> None:
-    async with talking(grpc_harness) as stream:
+async def test_a_failed_request_ends_its_stream(grpc_harness: GrpcHarness) -> None:
+    async with open_stream(grpc_harness) as stream:
         await stream.write(b"wait")
         await stream.write(b"fail")
         with pytest.raises(grpc.aio.AioRpcError, match="enough"):
@@ -335,29 +346,29 @@ async def test_a_conversation_ends_with_a_status(grpc_harness: GrpcHarness) -> N
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_a_bug_ends_a_conversation(
+async def test_a_bug_ends_its_stream(
     grpc_harness: GrpcHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with talking(grpc_harness) as stream:
+    async with open_stream(grpc_harness) as stream:
         await stream.write(b"wait")
-        await stream.write(b"badly")
+        await stream.write(b"bug")
         with pytest.raises(grpc.aio.AioRpcError, match="internal error"):
             await stream.read()
     assert "ZeroDivisionError" in caplog.text
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_a_client_that_leaves_a_conversation(grpc_harness: GrpcHarness) -> None:
-    async with talking(grpc_harness) as stream:
+async def test_cancelling_a_stream_cancels_its_requests(grpc_harness: GrpcHarness) -> None:
+    async with open_stream(grpc_harness) as stream:
         await stream.write(b"wait")
         await until(lambda: grpc_harness.app.serving == 1)
         stream.cancel()
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_requests_of_a_stream_are_rejected_one_by_one(serve_grpc: RpcServe) -> None:
+async def test_requests_of_a_stream_are_refused_individually(serve_grpc: RpcServe) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
-    async with talking(harness) as stream:
+    async with open_stream(harness) as stream:
         await stream.write(b"wait 1")
         await until(lambda: harness.app.serving == 1)
         await stream.write(b"b")
@@ -368,39 +379,38 @@ async def test_requests_of_a_stream_are_rejected_one_by_one(serve_grpc: RpcServe
         assert await stream.read() == b"c"
 
 
-# ---- streams of a server
-
-
-async def test_a_stream_is_pulled_from_the_server(
+async def test_responses_are_read_as_they_are_consumed(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     size = 100_000
-    answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), grpc_harness.endpoint, 30)
-    assert len(join_parts((await anext(answers)).message)) == size
+    responses = rpc_upstream.stream(
+        request("Repeat", b"x" * size + b" 1000"), grpc_harness.endpoint, 30
+    )
+    assert len(join_parts((await anext(responses)).message)) == size
     before = -1
     while before != grpc_harness.app.pulled:
         before = grpc_harness.app.pulled
         await asyncio.sleep(0.1)
     assert before < 500  # the maximum HTTP/2 window
-    assert len([answer async for answer in answers]) == 999
+    assert len([response async for response in responses]) == 999
 
 
-async def test_a_stream_that_sends_no_response(
+async def test_streams_with_and_without_responses(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     for count in (0, 3):
-        wire = ask("Talk", b"a %d" % count, **{"x-b": "2"})
-        answers = [each async for each in rpc_upstream.stream(wire, grpc_harness.endpoint, None)]
-        assert [list(answer.message) for answer in answers] == [[b"a"]] * count
+        wire = request("Repeat", b"a %d" % count, **{"x-b": "2"})
+        responses = [each async for each in rpc_upstream.stream(wire, grpc_harness.endpoint, None)]
+        assert [list(response.message) for response in responses] == [[b"a"]] * count
     call = grpc_harness.app.calls[-1]
     assert (call.deadline, call.headers["x-b"]) == (None, "2")
 
 
-async def test_an_unwanted_stream_ends_before_any_request(
+async def test_a_refused_stream_ends_before_any_request(
     grpc_harness: GrpcHarness,
 ) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
-        stream = channel.stream_stream("/t.T/Talk")(timeout=30, metadata=(("x-no-stream", "1"),))
+        stream = channel.stream_stream("/t.T/Repeat")(timeout=30, metadata=(("x-no-stream", "1"),))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -410,25 +420,27 @@ async def test_an_unwanted_stream_ends_before_any_request(
 async def test_a_streams_trailers_are_sent_at_its_end(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answers = [
+    responses = [
         each
-        async for each in rpc_upstream.stream(ask("Talk", b"told 7"), grpc_harness.endpoint, 30)
+        async for each in rpc_upstream.stream(
+            request("Repeat", b"header 7"), grpc_harness.endpoint, 30
+        )
     ]
-    assert [(list(each.message), dict(each.metadata)) for each in answers] == [
-        ([b"told"], {}),
-        ([], {"x-told": "7", "x-b-bin": "AP8"}),
+    assert [(list(each.message), dict(each.metadata)) for each in responses] == [
+        ([b"header"], {}),
+        ([], {"x-header": "7", "x-b-bin": "AP8"}),
     ]
-    async with talking(grpc_harness) as stream:
-        await stream.write(b"told 8")
-        assert await stream.read() == b"told"
+    async with open_stream(grpc_harness) as stream:
+        await stream.write(b"header 8")
+        assert await stream.read() == b"header"
         await stream.write(b"fail")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
     trailers = dict(caught.value.trailing_metadata())
-    assert trailers == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
+    assert trailers == {"x-header": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
 
 
-async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstream) -> None:
+async def test_a_status_message_may_end_with_a_space(rpc_upstream: RpcUpstream) -> None:
     """Triton sends "Expected [-1], got []. "."""
 
     async def serve(_: bytes, context: Any) -> bytes:
@@ -440,12 +452,14 @@ async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstr
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"U": handler}),))
     endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
-    answer = await rpc_upstream.exchange(ask("U"), endpoint, 5)
-    assert (answer.code, answer.details) == (3, "got []. ")
+    response = await rpc_upstream.exchange(request("U"), endpoint, 5)
+    assert (response.code, response.details) == (3, "got []. ")
     await server.stop(0)
 
 
-async def test_initial_metadata_arrives_with_the_first_message(rpc_upstream: RpcUpstream) -> None:
+async def test_initial_metadata_of_a_stream_is_part_of_its_first_response(
+    rpc_upstream: RpcUpstream,
+) -> None:
     async def serve(message: bytes, context: Any) -> None:
         await context.send_initial_metadata((("x-first", "1"),))
         for _ in range(int(message)):
@@ -462,16 +476,16 @@ async def test_initial_metadata_arrives_with_the_first_message(rpc_upstream: Rpc
             2: [{"x-first": "1"}, {}, {"x-last": "2"}],
             0: [{"x-first": "1", "x-last": "2"}],
         }.items():
-            wire = ask("S", str(count).encode())
-            answers = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
-            assert [dict(each.metadata) for each in answers] == metadata
-            assert [bool(each.message) for each in answers] == [True] * count + [False]
+            wire = request("S", str(count).encode())
+            responses = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
+            assert [dict(each.metadata) for each in responses] == metadata
+            assert [bool(each.message) for each in responses] == [True] * count + [False]
     finally:
         await server.stop(None)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_response_is_counted(
+async def test_received_responses_are_counted(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, *, is_stream: bool
 ) -> None:
     async def length(account: Budget) -> int:
@@ -491,7 +505,7 @@ async def test_a_response_is_counted(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_initial_metadata_arrives_with_a_response(
+async def test_initial_and_trailing_metadata_are_merged(
     rpc_upstream: RpcUpstream, *, fails: bool
 ) -> None:
     async def serve(message: bytes, context: Any) -> bytes:
@@ -503,60 +517,61 @@ async def test_initial_metadata_arrives_with_a_response(
 
     methods = {
         "U": grpc.unary_unary_rpc_method_handler(serve),
-        "S": grpc.unary_stream_rpc_method_handler(serve_none(serve)),
+        "S": grpc.unary_stream_rpc_method_handler(stream_without_messages(serve)),
     }
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", methods),))
     endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     try:
-        answer = await rpc_upstream.exchange(ask("U", b"m"), endpoint, 30)
-        (end,) = [each async for each in rpc_upstream.stream(ask("S", b"m"), endpoint, 30)]
+        response = await rpc_upstream.exchange(request("U", b"m"), endpoint, 30)
+        (end,) = [each async for each in rpc_upstream.stream(request("S", b"m"), endpoint, 30)]
     finally:
         await server.stop(None)
-    for each in (answer, end):
+    for each in (response, end):
         assert each.code == (10 if fails else 0)
         assert dict(each.metadata) == {"x-first": "1", "x-both": "b", "x-last": "2"}
 
 
-def serve_none(serve: Any) -> Any:
+def stream_without_messages(serve: Any) -> Any:
     async def stream(message: bytes, context: Any) -> None:
         await serve(message, context)
 
     return stream
 
 
-async def test_a_streams_error_status_ends_it(
+async def test_the_error_status_of_a_stream_is_its_last_response(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answers = [
-        each async for each in rpc_upstream.stream(ask("Talk", b"fail"), grpc_harness.endpoint, 30)
+    responses = [
+        each
+        async for each in rpc_upstream.stream(request("Repeat", b"fail"), grpc_harness.endpoint, 30)
     ]
-    assert [(answer.code, answer.details) for answer in answers] == [(3, "enough")]
+    assert [(response.code, response.details) for response in responses] == [(3, "enough")]
 
 
 async def test_closing_a_stream_cancels_it(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answers = rpc_upstream.stream(ask("Talk", b"a 1000000"), grpc_harness.endpoint, 30)
-    await anext(answers)
-    await answers.aclose()
+    responses = rpc_upstream.stream(request("Repeat", b"a 1000000"), grpc_harness.endpoint, 30)
+    await anext(responses)
+    await responses.aclose()
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_cancelling_a_pull_cancels_the_stream(
+async def test_cancelling_a_read_cancels_the_stream(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answers = rpc_upstream.stream(ask("Talk", b"wait"), grpc_harness.endpoint, 30)
+    responses = rpc_upstream.stream(request("Repeat", b"wait"), grpc_harness.endpoint, 30)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await anext(answers)
+            await anext(responses)
     await until(lambda: not grpc_harness.app.serving)
 
 
 async def test_a_streams_deadline(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     with raises_kind(Kind.TIMEOUT):
-        await anext(rpc_upstream.stream(ask("Talk", b"wait"), grpc_harness.endpoint, 0.2))
+        await anext(rpc_upstream.stream(request("Repeat", b"wait"), grpc_harness.endpoint, 0.2))
     await until(lambda: not grpc_harness.app.serving)
 
 
@@ -564,28 +579,32 @@ async def test_a_stream_without_a_connection(
     rpc_upstream: RpcUpstream, unused_tcp_port: int
 ) -> None:
     with raises_kind(Kind.CONNECT):
-        await anext(rpc_upstream.stream(ask("Talk"), Endpoint("127.0.0.1", unused_tcp_port), 5))
+        await anext(
+            rpc_upstream.stream(request("Repeat"), Endpoint("127.0.0.1", unused_tcp_port), 5)
+        )
 
 
-async def test_a_request_too_big_to_stream(
+async def test_a_streaming_request_over_the_limit_is_not_sent(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     with raises_kind(Kind.TOO_LARGE):
-        await anext(rpc_upstream.stream(ask("Talk", b"x" * 2_000_000), grpc_harness.endpoint, 5))
+        await anext(
+            rpc_upstream.stream(request("Repeat", b"x" * 2_000_000), grpc_harness.endpoint, 5)
+        )
 
 
-async def test_a_stream_after_its_client_disconnects(grpc_harness: GrpcHarness) -> None:
+async def test_a_stream_ends_when_its_client_disconnects(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
         await stream.read()
         stream.cancel()
         async with asyncio.timeout(10):
-            await grpc_harness.app.left.wait()
+            await grpc_harness.app.stream_ended.wait()
             await until(lambda: not grpc_harness.admission.streams)
 
 
-async def test_streams_have_a_bound_of_their_own(
+async def test_streams_have_their_own_limit(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "MAX_STREAMS", 1)
@@ -599,14 +618,14 @@ async def test_streams_have_a_bound_of_their_own(
             await channel.stream_stream("/t.T/Stream")(timeout=30).read()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "limit of 1 streams" in (caught.value.details() or "")
-        # A stream does not count as a request, however long it lasts.
-        assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
+        # A stream does not count as a request.
+        assert (await rpc_upstream.exchange(request("Echo"), harness.endpoint, 5)).code == 0
         await first.done_writing()
         assert await first.read() is grpc.aio.EOF
         await until(lambda: not harness.admission.streams)
 
 
-async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
+async def test_idle_streams_do_not_delay_the_drain(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream
 ) -> None:
     harness = await serve_grpc(RPC_LIMITS)
@@ -614,7 +633,9 @@ async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
         assert await stream.read() == b"a!"
-        waiting = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), harness.endpoint, 300))
+        waiting = asyncio.ensure_future(
+            rpc_upstream.exchange(request("Wait"), harness.endpoint, 300)
+        )
         await harness.app.entered.wait()
         stopping = asyncio.ensure_future(harness.server.stop(300))
         async with asyncio.timeout(20):
@@ -627,19 +648,16 @@ async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
     assert harness.admission.streams == 0
 
 
-# ---- backends that misbehave
-
-
-async def test_refused(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
+async def test_a_refused_connection(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
-    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
+    assert await error_kind(rpc_upstream, endpoint, request("Echo")) is Kind.CONNECT
 
 
-async def test_a_backend_that_restarts(
+async def test_a_restarted_backend_is_reached_again(
     engine: Engine, rpc_upstream: RpcUpstream, unused_tcp_port: int
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
-    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
+    assert await error_kind(rpc_upstream, endpoint, request("Echo")) is Kind.CONNECT
     server = engine.server(
         _local(unused_tcp_port),
         RpcEcho(),
@@ -649,76 +667,76 @@ async def test_a_backend_that_restarts(
     await server.start()
     try:
         async with asyncio.timeout(20):
-            # Errors while grpcio connects may appear as the server's text: Rule 1.
-            while not await _answers(rpc_upstream, endpoint):  # noqa: ASYNC110 - nothing tells
+            # grpcio may report errors of connecting as a status of the server.
+            while not await _responds(rpc_upstream, endpoint):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
     finally:
         await server.stop(0)
 
 
-async def _answers(upstream: RpcUpstream, endpoint: Endpoint) -> bool:
+async def _responds(upstream: RpcUpstream, endpoint: Endpoint) -> bool:
     try:
-        return (await upstream.exchange(ask("Echo"), endpoint, 5)).code == 0
+        return (await upstream.exchange(request("Echo"), endpoint, 5)).code == 0
     except GatewayError:
         return False
 
 
-async def test_the_servers_unavailable_is_not_connect(
+async def test_an_unavailable_status_is_a_response(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"14"), grpc_harness.endpoint, 5)
-    assert answer.code == 14
+    response = await rpc_upstream.exchange(request("Fail", b"14"), grpc_harness.endpoint, 5)
+    assert response.code == 14
 
 
 @pytest.mark.parametrize(
     "received", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"]
 )
-async def test_not_grpc_at_all(rpc_upstream: RpcUpstream, received: bytes) -> None:
+async def test_a_backend_without_grpc(rpc_upstream: RpcUpstream, received: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(received)
 
     async with fake_backend(script) as fake:
-        assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
-        await rpc_upstream.close()  # before the backend, so that it does not reconnect
+        assert await error_kind(rpc_upstream, fake.endpoint, request("Echo")) is Kind.CONNECT
+        await rpc_upstream.close()  # prevents a reconnect
 
 
-async def test_silence_before_the_handshake(rpc_upstream: RpcUpstream) -> None:
+async def test_a_backend_without_an_http2_handshake(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async with fake_backend(script) as fake:
-        assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
-        await rpc_upstream.close()  # before the backend, so that it does not reconnect
+        assert await error_kind(rpc_upstream, fake.endpoint, request("Echo")) is Kind.CONNECT
+        await rpc_upstream.close()  # prevents a reconnect
 
 
-async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) -> None:
+async def test_a_connection_lost_during_a_call(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is complete
-        seen = b""
-        while b"/t.T/Echo" not in seen and b"t.T" not in seen:
-            seen += await reader.readexactly(1)
+        received = b""
+        while b"/t.T/Echo" not in received and b"t.T" not in received:
+            received += await reader.readexactly(1)
         writer.transport.abort()
 
     async with fake_backend(script) as fake:
         wire = RpcRequest("/t.T/Echo", (b"t.T",))
-        assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
-        await rpc_upstream.close()  # before the backend, so that it does not reconnect
+        assert await error_kind(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
+        await rpc_upstream.close()  # prevents a reconnect
 
 
 async def test_stop_waits_for_requests_in_flight(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     app, server, endpoint = grpc_harness.app, grpc_harness.server, grpc_harness.endpoint
-    exchange = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
+    exchange = asyncio.ensure_future(rpc_upstream.exchange(request("Wait", b"x"), endpoint, 30))
     await app.entered.wait()
     stopping = asyncio.ensure_future(server.stop(20))
     app.release.set()
     assert join_parts((await exchange).message) == b"x"
     await stopping
-    # The channel may notice only during this call that its connection is closed.
-    gone = {Kind.CONNECT, Kind.BACKEND_GARBAGE}
-    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
+    # The channel may detect only during this call that its connection is closed.
+    expected = {Kind.CONNECT, Kind.BACKEND_GARBAGE}
+    assert await error_kind(rpc_upstream, endpoint, request("Echo")) in expected
 
 
 async def test_clients_get_unavailable_after_the_grace_period(grpc_harness: GrpcHarness) -> None:
@@ -727,7 +745,7 @@ async def test_clients_get_unavailable_after_the_grace_period(grpc_harness: Grpc
         exchange = channel.unary_unary("/t.T/Wait")(b"")
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"stay")
-        await app.staying.wait()
+        await app.stream_waiting.wait()
         await app.entered.wait()
         await server.stop(0.01)
         for ending in (exchange, stream.read()):
@@ -737,7 +755,7 @@ async def test_clients_get_unavailable_after_the_grace_period(grpc_harness: Grpc
             assert caught.value.details() == "the gateway is shutting down"
     async with asyncio.timeout(10):
         await app.cancelled.wait()
-        await app.left.wait()
+        await app.stream_ended.wait()
         await until(lambda: not grpc_harness.admission.requests)
 
 
@@ -745,7 +763,7 @@ async def test_the_port_is_free_after_stop(
     engine: Engine, grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     first = grpc_harness.server
-    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(request("Echo"), grpc_harness.endpoint, 5)).code == 0
     await first.stop(0)
     second = engine.server(first.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await second.start()
@@ -754,14 +772,14 @@ async def test_the_port_is_free_after_stop(
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """RFC 9113, 4.1."""
+    """Build an HTTP/2 frame (RFC 9113, 4.1)."""
     return (
         len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
     )
 
 
 def _block(*pairs: tuple[bytes, bytes]) -> bytes:
-    """Literal header fields (RFC 7541, 6.2.2)."""
+    """Encode literal header fields (RFC 7541, 6.2.2)."""
     return b"".join(b"\0%c%b%c%b" % (len(n), n, len(v), v) for n, v in pairs)
 
 
@@ -779,7 +797,7 @@ _OK = _frame(1, 5, 1, _block((b"grpc-status", b"0")))
     ],
     ids=["no message", "half a message", "no status", "compressed without encoding"],
 )
-async def test_a_response_that_is_not_grpc(rpc_upstream: RpcUpstream, frames: bytes) -> None:
+async def test_an_invalid_grpc_response(rpc_upstream: RpcUpstream, frames: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")
@@ -799,9 +817,9 @@ async def test_a_response_that_is_not_grpc(rpc_upstream: RpcUpstream, frames: by
         _frame(1, 5, 1, _block((b"grpc-status", b"1"))),
         _frame(1, 5, 1, _block((b"grpc-status", b"1"), (b"grpc-message", b"CANCELLED"))),
     ],
-    ids=["RST_STREAM", "status", "status of a grpcio server that goes away"],
+    ids=["RST_STREAM", "status", "status of a stopping grpcio server"],
 )
-async def test_a_call_that_only_the_server_cancels(rpc_upstream: RpcUpstream, end: bytes) -> None:
+async def test_a_call_cancelled_by_the_server(rpc_upstream: RpcUpstream, end: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")
@@ -810,7 +828,7 @@ async def test_a_call_that_only_the_server_cancels(rpc_upstream: RpcUpstream, en
 
     wire = RpcRequest("/t.T/Echo", (b"x",))
     async with fake_backend(script) as fake:
-        assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
+        assert await error_kind(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
         await rpc_upstream.disconnect(fake.endpoint)
         with raises_kind(Kind.BACKEND_GARBAGE):
             [each async for each in rpc_upstream.stream(wire, fake.endpoint, 10)]

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from infergate.transport.grpc import metadata
 
 
-def test_requests_that_are_read() -> None:
+def test_metadata_is_read() -> None:
     pairs = [("a", "1"), ("grpc-encoding", "x"), ("a", "2"), ("b-bin", b"\0"), ("b-bin", b"\1\2")]
     assert metadata.read(pairs) == {"a": "1, 2", "b-bin": "AA, AQI"}
 
 
-def test_headers_that_are_written() -> None:
+def test_headers_are_written_as_metadata() -> None:
     entries = {
         "a": "1, 2",
         "b-bin": "AA, AQI=",
@@ -26,13 +26,13 @@ def test_headers_that_are_written() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["x-bin", "y-bin"]), st.binary()))
-def test_binary_values_round_trip(values: dict[str, bytes]) -> None:
+def test_written_binary_values_are_read_back(values: dict[str, bytes]) -> None:
     text = metadata.read(values.items())
     assert dict(metadata.write(text)) == values
 
 
 @pytest.mark.parametrize(
-    ("expected", "peer"),
+    ("grpc_peer", "peer"),
     [
         ("ipv4:127.0.0.1:51234", "127.0.0.1:51234"),
         ("ipv6:%5B::1%5D:51234", "[::1]:51234"),
@@ -41,5 +41,5 @@ def test_binary_values_round_trip(values: dict[str, bytes]) -> None:
         ("unix:/run/x.sock", "unix"),
     ],
 )
-def test_a_peer_is_spelled_as_over_http(expected: str, peer: str) -> None:
-    assert metadata.parse_peer(expected) == peer
+def test_peers_are_formatted_as_over_http(grpc_peer: str, peer: str) -> None:
+    assert metadata.parse_peer(grpc_peer) == peer

@@ -9,8 +9,8 @@ from transport_kit import GrpcHarness, fake_backend, until
 from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
 
-ENOUGH = 4
-"""By default, gRPC disconnects a client without open calls at its fourth ping."""
+# By default, gRPC disconnects a client without open calls at its fourth ping.
+DISCONNECTING_PINGS = 4
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -20,7 +20,7 @@ _ACK = 1
 
 
 @dataclasses.dataclass
-class Seen:
+class ServerFrames:
     """Counts of the frames that a server sent to a client."""
 
     authority: str = ""
@@ -30,63 +30,67 @@ class Seen:
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
-    """HTTP/2 frames, head and payload (RFC 9113, 4.1)."""
+    """Yield head and payload of HTTP/2 frames (RFC 9113, 4.1)."""
     while True:
         head = await reader.readexactly(9)
         yield head, await reader.readexactly(int.from_bytes(head[:3], "big"))
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while chunk := await reader.read(65536):
         writer.write(chunk)
 
 
-async def _watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: Seen) -> None:
+async def _relay_frames(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, recorded: ServerFrames
+) -> None:
     async for head, payload in _frames(reader):
-        seen.pongs += head[3] == _KIND_PING and bool(head[4] & _ACK)
+        recorded.pongs += head[3] == _KIND_PING and bool(head[4] & _ACK)
         if head[3] == _KIND_GOAWAY:
-            seen.goaways.append(payload)
+            recorded.goaways.append(payload)
         writer.write(head + payload)
 
 
 @asynccontextmanager
-async def watched(harness: GrpcHarness) -> AsyncIterator[Seen]:
-    """A proxy in front of a server that records the server's frames."""
-    seen = Seen()
+async def recording_proxy(harness: GrpcHarness) -> AsyncIterator[ServerFrames]:
+    """Run a proxy in front of a server, which records the server's frames."""
+    recorded = ServerFrames()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.connections += 1
+        recorded.connections += 1
         from_server, to_server = await asyncio.open_connection("127.0.0.1", harness.endpoint.port)
         try:
-            await asyncio.gather(_pass_on(reader, to_server), _watch(from_server, writer, seen))
+            await asyncio.gather(
+                _relay(reader, to_server), _relay_frames(from_server, writer, recorded)
+            )
         finally:
             to_server.close()
 
     async with fake_backend(script) as fake:
-        seen.authority = fake.endpoint.authority
-        yield seen
+        recorded.authority = fake.endpoint.authority
+        yield recorded
 
 
 async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
     options = KeepAliveOptions(
-        keepalive_time_ms=600,  # grpc sends no two pings within a second, whatever the options
+        keepalive_time_ms=600,  # grpc sends at most one ping per second
         keepalive_timeout_ms=10_000,
         keepalive_permit_without_calls=True,
         http2_max_pings_without_data=0,
     )
     async with (
-        watched(grpc_harness) as seen,
-        InferenceServerClient(seen.authority, keepalive_options=options) as client,
+        recording_proxy(grpc_harness) as recorded,
+        InferenceServerClient(recorded.authority, keepalive_options=options) as client,
     ):
         await client.is_server_live()
-        seen.pongs = 0
-        await until(lambda: seen.pongs >= ENOUGH or bool(seen.goaways))
+        recorded.pongs = 0
+        await until(lambda: recorded.pongs >= DISCONNECTING_PINGS or bool(recorded.goaways))
         await client.is_server_live()
-    assert (seen.goaways, seen.connections) == ([], 1)
+    assert (recorded.goaways, recorded.connections) == ([], 1)
     assert len(grpc_harness.app.calls) == 2
 
 
-async def test_a_ping_flood_closes_the_connection(grpc_harness: GrpcHarness) -> None:
+async def test_a_flood_of_pings_ends_the_connection(grpc_harness: GrpcHarness) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", grpc_harness.endpoint.port)
     writer.write(_PREFACE + _SETTINGS + _PING * 10)
     async with asyncio.timeout(10):

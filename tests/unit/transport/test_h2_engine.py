@@ -1,4 +1,4 @@
-"""The HTTP/2 engine on real sockets: its timeouts, and frames that gRPC's own client hides."""
+"""The HTTP/2 engine on real sockets: timeouts, and frames that gRPC's client does not show."""
 
 import asyncio
 import dataclasses
@@ -32,7 +32,7 @@ QUICK = dataclasses.replace(
 )
 HELLO = frames.PREFACE + frames.settings([])
 END = frames.END_HEADERS | frames.END_STREAM
-CALLS = (UnaryClientCall, UnaryCall)
+CALL_TYPES = (UnaryClientCall, UnaryCall)
 
 
 def request_block(method: str, *more: tuple[str, str]) -> bytes:
@@ -41,7 +41,7 @@ def request_block(method: str, *more: tuple[str, str]) -> bytes:
     ) + header_blocks.encode_block(*more)
 
 
-def opened(number: int, method: str, *more: tuple[str, str]) -> bytes:
+def open_stream(number: int, method: str, *more: tuple[str, str]) -> bytes:
     return frame(frames.HEADERS, frames.END_HEADERS, number, request_block(method, *more))
 
 
@@ -54,31 +54,31 @@ ReceivedFrame = tuple[int, int, int, bytes]
 
 @dataclasses.dataclass
 class Peer:
-    """A raw client."""
+    """A raw HTTP/2 client or server."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    def send(self, received: bytes) -> None:
-        self.writer.write(received)
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
 
-    async def frame(self) -> ReceivedFrame:
+    async def read_frame(self) -> ReceivedFrame:
         async with asyncio.timeout(10):
             head = await self.reader.readexactly(9)
             first, flags, stream = frames.FRAME_HEADER.unpack(head)
             return first & 255, flags, stream, await self.reader.readexactly(first >> 8)
 
-    async def until(self, wanted: Callable[[ReceivedFrame], bool]) -> ReceivedFrame:
-        while not wanted(received := await self.frame()):
+    async def until(self, matches: Callable[[ReceivedFrame], bool]) -> ReceivedFrame:
+        while not matches(received := await self.read_frame()):
             pass
         return received
 
-    async def ended(self) -> list[ReceivedFrame]:
+    async def read_to_end(self) -> list[ReceivedFrame]:
         """Read until the connection closes."""
         found = []
         try:
             while True:
-                found.append(await self.frame())
+                found.append(await self.read_frame())
         except (asyncio.IncompleteReadError, ConnectionError):
             return found
 
@@ -88,21 +88,21 @@ Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connect to a server with given limits; afterwards no request may be admitted."""
-    made: list[tuple[GrpcHarness, Peer]] = []
+    """Connect to servers with given limits; at the end, no request may be admitted."""
+    connections: list[tuple[GrpcHarness, Peer]] = []
 
-    async def begin(limits: Limits = QUICK, received: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
+    async def start(limits: Limits = QUICK, data: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
         admission = Admission(limits)
         app = RpcEcho()
         server = H2Server(LOCAL, app, limits, admission)
         await server.start()
         peer = Peer(*await asyncio.open_connection("127.0.0.1", server.address.port))
-        peer.send(received)
-        made.append((GrpcHarness(server, app, admission), peer))
-        return made[-1]
+        peer.send(data)
+        connections.append((GrpcHarness(server, app, admission), peer))
+        return connections[-1]
 
-    yield begin
-    for harness, peer in made:
+    yield start
+    for harness, peer in connections:
         peer.writer.close()
         await harness.server.stop(0)
         await until(lambda: not harness.admission.requests)  # noqa: B023
@@ -110,7 +110,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 def status(received: ReceivedFrame) -> tuple[int, str]:
-    """Return status and message of a response's trailers."""
+    """Return the status code and message in a response's trailers."""
     kind, flags, _, payload = received
     assert (kind, flags) == (frames.HEADERS, END)
     found = headers.ResponseHeaders(header_blocks.HeaderBlockDecoder(9999).decode(payload))
@@ -123,29 +123,29 @@ def is_end(received: ReceivedFrame) -> bool:
 
 
 @pytest.mark.parametrize(
-    "received",
+    "data",
     [b"", frames.PREFACE, HELLO[:10], HELLO + frame(1, 0, 1, b"\x83"), HELLO + b"\0\0\x09\1"],
     ids=["nothing", "no settings", "half a preface", "half a block", "half a frame"],
 )  # fmt: skip
-async def test_headers_that_never_arrive(connect: Connect, received: bytes) -> None:
-    _, peer = await connect(received=received)
-    await peer.ended()
+async def test_missing_headers_time_out(connect: Connect, data: bytes) -> None:
+    _, peer = await connect(data=data)
+    await peer.read_to_end()
 
 
-async def test_a_message_that_never_arrives(connect: Connect) -> None:
+async def test_an_incomplete_message_times_out(connect: Connect) -> None:
     harness, peer = await connect()
-    peer.send(opened(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
-    peer.send(opened(3, "Echo"))
+    peer.send(open_stream(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
+    peer.send(open_stream(3, "Echo"))
     codes = [status(await peer.until(is_end))[0] for _ in range(2)]
     assert codes == [headers.DEADLINE_EXCEEDED] * 2
     assert harness.admission.requests == 0
-    peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection continues
+    peer.send(open_stream(5, "Echo") + message(5, b"x"))  # the connection continues
     assert status(await peer.until(is_end))[0] == 0
 
 
-async def test_an_unread_response(connect: Connect) -> None:
+async def test_an_unread_response_is_reset(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    peer.send(opened(1, "Large") + message(1, b""))
+    peer.send(open_stream(1, "Large") + message(1, b""))
     received = await peer.until(lambda received: received[0] == frames.RST_STREAM)
     assert received[2:] == (1, (8).to_bytes(4))
 
@@ -155,12 +155,12 @@ async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     for _ in range(3):
         ping = await peer.until(lambda received: received[0] == frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
-    assert (await peer.ended())[-1][0] == frames.PING
+    assert (await peer.read_to_end())[-1][0] == frames.PING
 
 
-async def test_a_deadline_leaves_the_application_time_to_respond(connect: Connect) -> None:
+async def test_the_server_enforces_deadlines(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
-    peer.send(opened(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
+    peer.send(open_stream(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
     assert status(await peer.until(is_end)) == (headers.DEADLINE_EXCEEDED, "Deadline Exceeded")
     await harness.app.cancelled.wait()
     await until(lambda: not harness.admission.requests)
@@ -168,40 +168,40 @@ async def test_a_deadline_leaves_the_application_time_to_respond(connect: Connec
 
 async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, in_flight_bytes=1000))
-    peer.send(opened(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
+    peer.send(open_stream(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
     code, words = status(await peer.until(is_end))
     assert (code, "limit of 1000 bytes" in words) == (14, True)
     assert (await peer.until(lambda received: received[0] == 3))[2:] == (1, bytes(4))
     assert not harness.app.calls
 
 
-async def test_a_refused_client_may_end_its_request_first(connect: Connect) -> None:
+async def test_a_refused_client_may_finish_its_request(connect: Connect) -> None:
     """curl reports a failure if a reset arrives before it has sent its body."""
     _, peer = await connect(RPC_LIMITS)
-    wrong_block = request_block("Echo").replace(b"application/grpc", b"application/what")
-    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, wrong_block))
+    invalid_block = request_block("Echo").replace(b"application/grpc", b"application/what")
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, invalid_block))
     await peer.until(is_end)
     peer.send(message(1, b"late") + frame(frames.PING, 0, 0, bytes(8)))
-    while (received := await peer.frame())[0] != frames.PING:
+    while (received := await peer.read_frame())[0] != frames.PING:
         assert received[0] != frames.RST_STREAM
-    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, wrong_block))
-    cut = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, invalid_block))
+    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
+    assert reset[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
 
 
-async def test_clients_that_neither_read_nor_close_are_disconnected(connect: Connect) -> None:
-    """Also if the end of the response waits for the client's windows."""
-    closed = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
-    _, peer = await connect(RPC_LIMITS, closed)
-    peer.send(opened(1, "Talk", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
-    cut = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert cut[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
+async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) -> None:
+    """The stream is reset even while its response waits for a window update."""
+    start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
+    _, peer = await connect(RPC_LIMITS, start)
+    peer.send(open_stream(1, "Repeat", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
+    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
+    assert reset[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
 
 
-async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
+async def test_calls_over_the_stream_limit_are_not_admitted(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
-    peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
+    peer.send(b"".join(open_stream(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
     assert (await peer.until(lambda received: received[0] == 3))[2:] == (5, (7).to_bytes(4))
     assert harness.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
@@ -209,10 +209,10 @@ async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: C
 
 
 async def test_calls_before_the_settings_acknowledgement_are_counted(connect: Connect) -> None:
-    """They are accepted, and their headers count while there are too many."""
+    """The headers of calls over the stream limit are counted too."""
     limits = dataclasses.replace(RPC_LIMITS, streams=2, in_flight_bytes=1000)
     harness, peer = await connect(limits)
-    peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
+    peer.send(b"".join(open_stream(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
     ends = [status(await peer.until(is_end)) for _ in range(2)]
     assert {code for code, _ in ends} == {headers.RESOURCE_EXHAUSTED}
     assert harness.admission.requests == 4
@@ -229,34 +229,34 @@ async def test_compressed_calls(connect: Connect, compression: grpc.Compression)
     harness, _ = await connect(RPC_LIMITS)
     async with grpc.aio.insecure_channel(
         harness.endpoint.authority, compression=compression
-    ) as made:
+    ) as channel:
         data = b"abc" * 10_000
-        assert await made.unary_unary("/t.T/Echo")(data) == data
-        stream = made.stream_stream("/t.T/Stream")(timeout=30)
+        assert await channel.unary_unary("/t.T/Echo")(data) == data
+        stream = channel.stream_stream("/t.T/Stream")(timeout=30)
         await stream.write(data)
         assert await stream.read() == data + b"!"
         await stream.done_writing()
 
 
-async def test_long_compressed_messages_are_counted_while_held() -> None:
+async def test_long_compressed_messages_are_counted_inflated() -> None:
     limits = Limits(in_flight_bytes=3 * MIB)
     admission, app = Admission(limits), RpcEcho()
     server = H2Server(LOCAL, app, limits, admission)
     await server.start()
     authority = f"127.0.0.1:{server.address.port}"
     data = b"abc" * (MIB // 2)
-    async with grpc.aio.insecure_channel(authority, compression=grpc.Compression.Gzip) as made:
-        assert await made.unary_unary("/t.T/Echo")(data, timeout=60) == data
-        stream = made.stream_stream("/t.T/Stream")(timeout=60)
+    async with grpc.aio.insecure_channel(authority, compression=grpc.Compression.Gzip) as channel:
+        assert await channel.unary_unary("/t.T/Echo")(data, timeout=60) == data
+        stream = channel.stream_stream("/t.T/Stream")(timeout=60)
         for _ in range(2):
             await stream.write(data)
             assert await stream.read() == data + b"!"
         await stream.done_writing()
-        waiting = made.unary_unary("/t.T/Wait")(data, timeout=60)
+        waiting = channel.unary_unary("/t.T/Wait")(data, timeout=60)
         await app.entered.wait()
         assert len(data) <= admission.bytes < len(data) + 64 * KIB
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await made.unary_unary("/t.T/Echo")(3 * data, timeout=60)
+            await channel.unary_unary("/t.T/Echo")(3 * data, timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         app.release.set()
         assert await waiting == data
@@ -264,7 +264,7 @@ async def test_long_compressed_messages_are_counted_while_held() -> None:
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-async def test_big_messages_both_ways() -> None:
+async def test_long_messages_in_both_directions() -> None:
     limits = Limits()
     admission, app = Admission(limits), RpcEcho()
     server = H2Server(LOCAL, app, limits, admission)
@@ -272,23 +272,18 @@ async def test_big_messages_both_ways() -> None:
     upstream = H2Upstream(limits)
     endpoint = Endpoint("127.0.0.1", server.address.port)
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
-    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
-    assert join_parts(answer.message) == data
+    response_frames = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
+    assert join_parts(response_frames.message) == data
     async with grpc.aio.insecure_channel(
         endpoint.authority, [("grpc.max_receive_message_length", -1)]
-    ) as made:
-        assert await made.unary_unary("/t.T/Echo")(data, timeout=60) == data
+    ) as channel:
+        assert await channel.unary_unary("/t.T/Echo")(data, timeout=60) == data
     await upstream.close()
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-# ---- the client's end
-
-OK = frame(1, 4, 1, headers.RESPONSE_HEADERS)
-
-
-def answer(number: int, data: bytes = b"hi") -> bytes:
+def response_frames(number: int, data: bytes = b"hi") -> bytes:
     head = frame(frames.HEADERS, frames.END_HEADERS, number, headers.RESPONSE_HEADERS)
     return head + message(number, data, 0) + frame(frames.HEADERS, END, number, headers.OK_TRAILERS)
 
@@ -297,10 +292,10 @@ def answer(number: int, data: bytes = b"hi") -> bytes:
 async def serve(
     script: Callable[[Peer, int], Awaitable[None]], settings: bytes = frames.settings([])
 ) -> AsyncIterator[tuple[H2Upstream, Endpoint]]:
-    """Serve ``script``, which gets the number of the connection."""
+    """Serve ``script``, which is passed the number of the connection."""
     count = 0
 
-    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
         count += 1
         peer = Peer(reader, writer)
@@ -309,7 +304,7 @@ async def serve(
         await script(peer, count)
 
     upstream = H2Upstream(RPC_LIMITS)
-    async with fake_backend(begin) as fake:
+    async with fake_backend(handle) as fake:
         yield upstream, fake.endpoint
         await upstream.close()
 
@@ -330,12 +325,12 @@ async def test_an_unprocessed_request_is_retried(refusal: bytes) -> None:
         if number == 1 and received[2] == 1:
             peer.send(refusal)
             received = await peer.until(is_request)
-        peer.send(answer(received[2]))
-        await peer.ended()
+        peer.send(response_frames(received[2]))
+        await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
-        answers = await upstream.exchange(WIRE, endpoint, 10)
-        assert join_parts(answers.message) == b"hi"
+        response = await upstream.exchange(WIRE, endpoint, 10)
+        assert join_parts(response.message) == b"hi"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -347,7 +342,7 @@ async def test_an_unprocessed_request_is_retried(refusal: bytes) -> None:
     ],
     ids=["short", "long"],
 )
-async def test_a_response_that_cannot_be_inflated_holds_no_memory(
+async def test_a_response_that_cannot_be_inflated_frees_its_memory(
     packed: bytes, *, is_stream: bool
 ) -> None:
     response_headers = headers.RESPONSE_HEADERS + header_blocks.encode_block(
@@ -363,7 +358,7 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
         peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, response_headers))
         peer.send(frame(frames.DATA, 0, stream, message))
         peer.send(frame(frames.HEADERS, END, stream, headers.OK_TRAILERS))
-        await peer.ended()
+        await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
         wire = RpcRequest("/t.T/Echo", (b"x",), memory=account)
@@ -375,7 +370,7 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
         assert admission.bytes == 0
 
 
-async def test_a_request_refused_twice_counts_as_not_sent() -> None:
+async def test_a_request_refused_twice_is_a_connect_error() -> None:
     async def script(peer: Peer, number: int) -> None:
         while True:
             received = await peer.until(is_request)
@@ -386,7 +381,7 @@ async def test_a_request_refused_twice_counts_as_not_sent() -> None:
             await upstream.exchange(WIRE, endpoint, 10)
 
 
-async def test_calls_wait_for_streams_and_connections_are_bounded() -> None:
+async def test_calls_wait_for_streams_of_a_limited_number_of_connections() -> None:
     connections = 0
 
     async def script(peer: Peer, number: int) -> None:
@@ -395,17 +390,19 @@ async def test_calls_wait_for_streams_and_connections_are_bounded() -> None:
         while True:
             received = await peer.until(is_request)
             await asyncio.sleep(0.01)
-            peer.send(answer(received[2]))
+            peer.send(response_frames(received[2]))
 
     async with serve(script, frames.settings([(3, 1)])) as (upstream, endpoint):
-        answers = await asyncio.gather(*(upstream.exchange(WIRE, endpoint, 20) for _ in range(40)))
-        assert len(answers) == 40
+        responses = await asyncio.gather(
+            *(upstream.exchange(WIRE, endpoint, 20) for _ in range(40))
+        )
+        assert len(responses) == 40
         assert 1 < connections <= 8
 
 
-async def test_a_call_that_gets_no_stream_in_time() -> None:
+async def test_waiting_for_a_stream_times_out() -> None:
     async def script(peer: Peer, number: int) -> None:
-        await peer.ended()
+        await peer.read_to_end()
 
     async with serve(script, frames.settings([(3, 0)])) as (upstream, endpoint):
         with raises_kind(Kind.TIMEOUT):
@@ -413,21 +410,21 @@ async def test_a_call_that_gets_no_stream_in_time() -> None:
 
 
 async def test_a_silent_server_gets_no_further_requests() -> None:
-    seen: list[int] = []
+    connections: list[int] = []
 
     async def script(peer: Peer, number: int) -> None:
-        seen.append(number)
+        connections.append(number)
         if number == 1:
-            await peer.ended()
+            await peer.read_to_end()
         received = await peer.until(is_request)
-        peer.send(answer(received[2]))
-        await peer.ended()
+        peer.send(response_frames(received[2]))
+        await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
         with raises_kind(Kind.TIMEOUT):
             await upstream.exchange(WIRE, endpoint, 0.2)
         assert (await upstream.exchange(WIRE, endpoint, 10)).code == 0
-        assert seen == [1, 2]
+        assert connections == [1, 2]
 
 
 async def test_a_late_status_is_a_timeout() -> None:
@@ -439,7 +436,7 @@ async def test_a_late_status_is_a_timeout() -> None:
                 1, END, received[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
             )
         )
-        await peer.ended()
+        await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
         with raises_kind(Kind.TIMEOUT):
@@ -447,15 +444,15 @@ async def test_a_late_status_is_a_timeout() -> None:
 
 
 async def test_a_request_larger_than_the_servers_windows() -> None:
-    got = bytearray()
+    received = bytearray()
 
     async def script(peer: Peer, number: int) -> None:
         while True:
-            kind, flags, stream, payload = await peer.frame()
+            kind, flags, stream, payload = await peer.read_frame()
             if kind == frames.DATA:
-                got.extend(payload)
+                received.extend(payload)
                 if flags & frames.END_STREAM:
-                    peer.send(answer(stream))
+                    peer.send(response_frames(stream))
                 elif payload:
                     peer.send(frames.window_update(stream, len(payload)))
                     peer.send(frames.window_update(0, len(payload)))
@@ -463,11 +460,11 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
     async with serve(script, frames.settings([(4, 1000)])) as (upstream, endpoint):
         wire = RpcRequest("/t.T/Echo", (b"a" * 3, memoryview(b"b" * 500_000)))
         assert (await upstream.exchange(wire, endpoint, 20)).code == 0
-    assert bytes(got[5:]) == b"aaa" + b"b" * 500_000
+    assert bytes(received[5:]) == b"aaa" + b"b" * 500_000
     assert http2_limits.STREAM_WINDOW > 1000
 
 
-async def test_large_messages_in_both_directions_do_not_deadlock() -> None:
+async def test_concurrent_long_messages_in_both_directions() -> None:
     limits = Limits()
     admission = Admission(limits)
     server = H2Server(LOCAL, RpcEcho(), limits, admission)
@@ -475,19 +472,19 @@ async def test_large_messages_in_both_directions_do_not_deadlock() -> None:
     upstream = H2Upstream(limits)
     endpoint = Endpoint("127.0.0.1", server.address.port)
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
-    async with asyncio.timeout(25):  # idle_body_time would end it after 30 s
+    async with asyncio.timeout(25):  # less than idle_body_time, 30 s
         for _ in range(3):
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(upstream.exchange(wire, endpoint, 60) for _ in range(12))
             )
-            assert all(len(join_parts(each.message)) == 4_000_000 for each in answers)
+            assert all(len(join_parts(each.message)) == 4_000_000 for each in responses)
     await upstream.close()
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-async def test_completed_calls_are_freed_immediately() -> None:
-    """Large messages must not wait for the garbage collector, which may run late."""
+async def test_finished_calls_are_freed_without_garbage_collection() -> None:
+    """The garbage collector may run late, and messages may be large."""
     app = RpcEcho()
     server = H2Server(LOCAL, app, RPC_LIMITS, Admission(RPC_LIMITS))
     await server.start()
@@ -499,7 +496,7 @@ async def test_completed_calls_are_freed_immediately() -> None:
         for method in ("Echo", "Fail", "Echo"):
             await upstream.exchange(RpcRequest(f"/t.T/{method}", (b"9",)), endpoint, 10)
         app.calls.clear()
-        await until(lambda: not [x for x in gc.get_objects() if type(x) in CALLS])
+        await until(lambda: not [x for x in gc.get_objects() if type(x) in CALL_TYPES])
     finally:
         gc.enable()
         await upstream.close()

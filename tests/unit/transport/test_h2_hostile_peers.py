@@ -13,12 +13,12 @@ from test_h2_engine import (
     Connect,
     Peer,
     ReceivedFrame,
-    answer,
     connect,
     is_end,
     is_request,
     message,
-    opened,
+    open_stream,
+    response_frames,
     serve,
     status,
 )
@@ -39,26 +39,22 @@ from infergate.transport.server.admission import Admission
 
 __all__ = ["connect"]
 
-LONG = (50 * MIB).to_bytes(4)
-PATIENT = dataclasses.replace(RPC_LIMITS, body=64 * MIB)
+LONG_LENGTH = (50 * MIB).to_bytes(4)
+LONG_BODY = dataclasses.replace(RPC_LIMITS, body=64 * MIB)
 
 
 def data(number: int, payload: bytes) -> bytes:
     return frame(frames.DATA, 0, number, payload)
 
 
-# ---- clients
-
-
-@pytest.mark.parametrize("method", ["Talk", "Stream"])
-async def test_a_stream_message_is_admitted_before_it_is_received(
+@pytest.mark.parametrize("method", ["Repeat", "Stream"])
+async def test_a_streams_message_is_counted_before_it_is_received(
     connect: Connect, method: str
 ) -> None:
-    """A hundred streams that each announce a long message and never end it hold only counted
-    memory."""
-    harness, peer = await connect(dataclasses.replace(PATIENT, in_flight_bytes=120 * MIB))
+    """Streams that announce long messages and never send them cannot exceed the memory budget."""
+    harness, peer = await connect(dataclasses.replace(LONG_BODY, in_flight_bytes=120 * MIB))
     for number in (1, 3, 5):
-        peer.send(opened(number, method) + data(number, b"\0" + LONG + b"x"))
+        peer.send(open_stream(number, method) + data(number, b"\0" + LONG_LENGTH + b"x"))
     code, words = status(await peer.until(is_end))
     assert (code, "limit of" in words) == (headers.UNAVAILABLE, True)
     await until(lambda: harness.admission.bytes == 2 * (50 * MIB + 5))
@@ -66,33 +62,33 @@ async def test_a_stream_message_is_admitted_before_it_is_received(
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_a_stream_message_that_never_arrives(connect: Connect) -> None:
+async def test_an_incomplete_message_of_a_stream_times_out(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    peer.send(opened(1, "Talk") + opened(3, "Talk") + opened(5, "Talk"))
+    peer.send(open_stream(1, "Repeat") + open_stream(3, "Repeat") + open_stream(5, "Repeat"))
     peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
     ends = [await peer.until(is_end) for _ in range(2)]
     assert sorted(received[2] for received in ends) == [1, 3]
     assert {status(received)[0] for received in ends} == {headers.DEADLINE_EXCEEDED}
-    peer.send(message(5, b"hi 1"))  # silent, but between requests
+    peer.send(message(5, b"hi 1"))  # idle between two requests
     assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 5
     await peer.until(is_end)
     assert harness.admission.bytes == 0
 
 
-async def test_a_slow_stream_message_is_accepted(connect: Connect) -> None:
+async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    received = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
-    peer.send(opened(1, "Stream"))
-    for at in range(0, len(received), 100):
-        peer.send(data(1, received[at : at + 100]))
+    wire = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
+    peer.send(open_stream(1, "Stream"))
+    for at in range(0, len(wire), 100):
+        peer.send(data(1, wire[at : at + 100]))
         await asyncio.sleep(0.05)
     assert len((await peer.until(lambda received: received[0] == frames.DATA))[3]) == 5 + 2048 + 1
 
 
-async def test_partial_frame_heads_are_not_slow_headers(connect: Connect) -> None:
-    """Small DATA at a high rate: there is always an incomplete frame head."""
+async def test_split_data_frames_are_not_slow_headers(connect: Connect) -> None:
+    """While small DATA frames arrive, the last frame is always incomplete."""
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    peer.send(opened(1, "Stream"))
+    peer.send(open_stream(1, "Stream"))
     piece = data(1, b"\0\0\0\0\1x")
     peer.send(piece[:5])
     for _ in range(40):
@@ -103,13 +99,13 @@ async def test_partial_frame_heads_are_not_slow_headers(connect: Connect) -> Non
         assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 1
 
 
-@pytest.mark.parametrize("method", ["Talk", "Wait"])
-async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str) -> None:
-    """A machine that lost power sends no FIN."""
+@pytest.mark.parametrize("method", ["Repeat", "Wait"])
+async def test_a_client_that_disappears_during_a_call(connect: Connect, method: str) -> None:
+    """A machine that loses power sends no FIN."""
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
-    peer.send(opened(1, method) + (message(1, b"x") if method == "Wait" else b""))
+    peer.send(open_stream(1, method) + (message(1, b"x") if method == "Wait" else b""))
     await until(lambda: harness.admission.streams + harness.admission.requests == 1)
-    received = await peer.ended()
+    received = await peer.read_to_end()
     assert frames.PING in [each[0] for each in received]
     await until(lambda: harness.admission.streams + harness.admission.requests == 0)
 
@@ -117,7 +113,7 @@ async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str
 async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
     compressed = gzip.compress(bytes(50_000))
-    peer.send(opened(1, "Wait", ("grpc-encoding", "gzip")))
+    peer.send(open_stream(1, "Wait", ("grpc-encoding", "gzip")))
     peer.send(data(1, b"\1" + len(compressed).to_bytes(4) + compressed))
     await until(lambda: harness.admission.bytes == 50_000)
     peer.send(frame(frames.DATA, frames.END_STREAM, 1, b""))
@@ -127,26 +123,26 @@ async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
     assert status(await peer.until(is_end))[0] == 0
 
 
-async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
+async def test_a_drain_serves_the_current_message_of_a_stream(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest is discarded, and the bytes after it are not read as messages."""
+    """The bytes after it are discarded."""
     monkeypatch.setattr(server_call_kinds, "DRAIN_GRACE", 0)
     harness, peer = await connect(RPC_LIMITS)
-    peer.send(opened(1, "Stream") + message(1, b"stay", 0))
-    await harness.app.staying.wait()
-    here = frame(frames.PING, 0, 0, b"are here")
-    peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + here)
-    await peer.until(lambda received: received[3] == b"are here")
+    peer.send(open_stream(1, "Stream") + message(1, b"stay", 0))
+    await harness.app.stream_waiting.wait()
+    ping = frame(frames.PING, 0, 0, b"received")
+    peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + ping)
+    await peer.until(lambda received: received[3] == b"received")
     stopping = asyncio.ensure_future(harness.server.stop(20))
     await peer.until(lambda received: received[0] == frames.GOAWAY)
     await asyncio.sleep(0)  # after the drain's grace period
-    peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
-    await peer.until(lambda received: received[3] == b"are here")
+    peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + ping)
+    await peer.until(lambda received: received[3] == b"received")
     harness.app.release.set()
     received = [await peer.until(lambda received: received[0] in {frames.DATA, frames.HEADERS})]
     while not is_end(received[-1]):
-        received.append(await peer.frame())
+        received.append(await peer.read_frame())
     assert [each[3] for each in received if each[0] == frames.DATA] == [
         b"\0\0\0\0\5stay!",
         b"\0" + (101).to_bytes(4) + bytes(100) + b"!",
@@ -155,9 +151,9 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     await stopping
 
 
-async def test_a_client_that_acknowledges_pings_stays_connected(connect: Connect) -> None:
+async def test_a_client_that_acknowledges_pings_may_wait(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
-    peer.send(opened(1, "Wait") + message(1, b"x"))
+    peer.send(open_stream(1, "Wait") + message(1, b"x"))
     for _ in range(4):
         ping = await peer.until(lambda received: received[0] == frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
@@ -167,10 +163,10 @@ async def test_a_client_that_acknowledges_pings_stays_connected(connect: Connect
 
 async def test_windows_of_one_byte(connect: Connect) -> None:
     _, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 1)]))
-    peer.send(opened(1, "Echo") + message(1, b"y" * 3000))
+    peer.send(open_stream(1, "Echo") + message(1, b"y" * 3000))
     got = b""
     while True:
-        received = await peer.frame()
+        received = await peer.read_frame()
         if is_end(received):
             break
         if received[0] == frames.DATA:
@@ -180,11 +176,11 @@ async def test_windows_of_one_byte(connect: Connect) -> None:
     assert got == b"\0\0\0\x0b\xb8" + b"y" * 3000
 
 
-async def test_windows_that_open_later(connect: Connect) -> None:
+async def test_responses_continue_after_a_window_setting(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 0)]))
     count = 20
     for number in range(1, 2 * count, 2):
-        peer.send(opened(number, "Echo") + message(number, b"y" * 1000))
+        peer.send(open_stream(number, "Echo") + message(number, b"y" * 1000))
     for _ in range(count):
         assert (await peer.until(lambda received: received[0] == frames.HEADERS))[
             1
@@ -194,65 +190,61 @@ async def test_windows_that_open_later(connect: Connect) -> None:
     sizes = [0] * 2 * count
     ends = 0
     while ends < count:
-        received = await peer.frame()
+        received = await peer.read_frame()
         if received[0] == frames.DATA:
             sizes[received[2]] += len(received[3])
         ends += is_end(received)
     assert sizes == [0, 1005] * count
 
 
-async def test_a_stalled_reader_releases_its_memory(connect: Connect) -> None:
-    """Maximum windows, and no reads: a hundred responses of 900 KB."""
+async def test_a_stalled_client_is_disconnected(connect: Connect) -> None:
+    """It has maximum windows, and does not read a hundred responses of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
-    wide = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
-    harness, peer = await connect(limits, wide)
+    start = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
+    harness, peer = await connect(limits, start)
     peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
     for number in range(1, 200, 2):
-        peer.send(opened(number, "Large") + message(number, b""))
+        peer.send(open_stream(number, "Large") + message(number, b""))
     await until(lambda: bool(harness.app.calls))
     await until(lambda: not harness.server._connections)  # type: ignore[attr-defined]
 
 
-# ---- servers
-
-
-@pytest.mark.parametrize("is_heard", [False, True])
-async def test_a_server_that_does_not_read_holds_no_memory(
-    is_heard: bool,
+@pytest.mark.parametrize("sends_frames", [False, True])
+async def test_a_server_that_does_not_read_is_disconnected(
+    sends_frames: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server grants every window and never reads, with or without frames: its connection is
-    closed with all waiting requests, and not used again."""
+    """The server has large windows and may send frames, but never reads."""
     release = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.send(frames.window_update(0, 2**30))
-        if is_heard:
+        if sends_frames:
             await asyncio.sleep(0.2)
             peer.send(frames.window_update(0, 1))
         await release.wait()
 
-    made: list[client.GrpcClientConnection] = []
-    opened = client._EndpointPool.add
+    connections: list[client.GrpcClientConnection] = []
+    add = client._EndpointPool.add
     monkeypatch.setattr(
         client._EndpointPool,
         "add",
-        lambda harness, link: (made.append(link), opened(harness, link)),
+        lambda pool, connection: (connections.append(connection), add(pool, connection)),
     )
     async with serve(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
-        upstream._limits = PATIENT  # type: ignore[misc]
+        upstream._limits = LONG_BODY  # type: ignore[misc]
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
         for count in (1, 2):
             with raises_kind(Kind.TIMEOUT):
                 await upstream.exchange(wire, endpoint, 0.4)
-            assert len(made) == count
+            assert len(connections) == count
             async with asyncio.timeout(10):
-                await made[-1].closed_future
+                await connections[-1].closed_future
         release.set()
 
 
-async def test_a_stream_that_becomes_free_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_calls_use_freed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
 
     async def script(peer: Peer, number: int) -> None:
@@ -260,15 +252,17 @@ async def test_a_stream_that_becomes_free_is_used(monkeypatch: pytest.MonkeyPatc
         peer.send(settings([(3, 5)]))
         for _ in range(5):
             received = await peer.until(is_request)
-            peer.send(answer(received[2]))
-        await peer.ended()
+            peer.send(response_frames(received[2]))
+        await peer.read_to_end()
 
     async with serve(script, settings([(3, 0)])) as (upstream, endpoint):
         exchanges = [upstream.exchange(WIRE, endpoint, 5) for _ in range(5)]
         assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
 
 
-async def test_an_unused_slot_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_a_cancelled_waiter_goes_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
     go = asyncio.Event()
 
@@ -276,7 +270,7 @@ async def test_an_unused_slot_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
         received = await peer.until(is_request)
         await go.wait()
         while True:
-            peer.send(answer(received[2]))
+            peer.send(response_frames(received[2]))
             received = await peer.until(is_request)
 
     async with serve(script, settings([(3, 1)])) as (upstream, endpoint):
@@ -284,17 +278,17 @@ async def test_an_unused_slot_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
             asyncio.ensure_future(upstream.exchange(WIRE, endpoint, 5)) for _ in range(3)
         )
         await until(lambda: bool(upstream._pools))
-        harness = upstream._pools[endpoint]
-        await until(lambda: len(harness._waiters) == 2)
-        changed = harness.notify_capacity
+        pool = upstream._pools[endpoint]
+        await until(lambda: len(pool._waiters) == 2)
+        notify = pool.notify_capacity
 
-        def change(link: client.GrpcClientConnection | None = None) -> None:
-            changed(link)
-            second.cancel()  # at the moment when its turn comes
+        def notify_and_cancel(connection: client.GrpcClientConnection | None = None) -> None:
+            notify(connection)
+            second.cancel()  # just after it was notified
 
-        monkeypatch.setattr(harness, "notify_capacity", change)
-        for link in harness._connections:
-            monkeypatch.setattr(link, "_capacity_callback", change)
+        monkeypatch.setattr(pool, "notify_capacity", notify_and_cancel)
+        for connection in pool._connections:
+            monkeypatch.setattr(connection, "_capacity_callback", notify_and_cancel)
         go.set()
         assert (await first).code == 0
         assert (await third).code == 0
@@ -302,25 +296,24 @@ async def test_an_unused_slot_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
             await second
 
 
-async def test_a_goodbye_in_the_middle() -> None:
-    """Unprocessed requests use another connection, processed ones get responses, then the
-    connection closes."""
+async def test_a_goaway_during_requests() -> None:
+    """Unprocessed requests are retried on another connection; the others get their responses."""
 
     async def script(peer: Peer, number: int) -> None:
-        exchanges: list[ReceivedFrame] = [
+        requests: list[ReceivedFrame] = [
             await peer.until(is_request) for _ in range(4 if number == 1 else 2)
         ]
         if number == 1:
-            peer.send(frames.goaway(exchanges[1][2], 0, "enough"))
+            peer.send(frames.goaway(requests[1][2], 0, "enough"))
             await asyncio.sleep(0.1)
-            exchanges = exchanges[:2]
-        peer.send(b"".join(answer(each[2], str(number).encode()) for each in exchanges))
-        assert not [each for each in await peer.ended() if each[0] == frames.HEADERS]
+            requests = requests[:2]
+        peer.send(b"".join(response_frames(each[2], str(number).encode()) for each in requests))
+        assert not [each for each in await peer.read_to_end() if each[0] == frames.HEADERS]
 
     async with serve(script) as (upstream, endpoint):
         exchanges = [upstream.exchange(WIRE, endpoint, 5) for _ in range(4)]
-        answers = await asyncio.gather(*exchanges)
-        assert sorted(bytes(each.message[0]) for each in answers) == [b"1", b"1", b"2", b"2"]
+        responses = await asyncio.gather(*exchanges)
+        assert sorted(bytes(each.message[0]) for each in responses) == [b"1", b"1", b"2", b"2"]
 
 
 async def test_a_flooding_server_is_disconnected() -> None:
@@ -338,13 +331,9 @@ async def test_a_flooding_server_is_disconnected() -> None:
     assert http2_limits.GLITCH_BURST < 10_000
 
 
-# ---- leftovers
-
-
 async def test_calls_leave_no_reference_cycles() -> None:
-    """A reference cycle would keep messages until the garbage collector runs, perhaps after
-    hundreds of calls: gigabytes, if messages are long."""
-    kinds = (
+    """A cycle would keep long messages in memory until the garbage collector runs."""
+    call_types = (
         server_call_kinds.UnaryCall,
         server_call_kinds.StreamCall,
         client_calls.UnaryClientCall,
@@ -363,12 +352,12 @@ async def test_calls_leave_no_reference_cycles() -> None:
     async def stream(method: str, data: bytes) -> None:
         with suppress(GatewayError):
             wire = RpcRequest(f"/t.T/{method}", (data,))
-            async with aclosing(upstream.stream(wire, endpoint, 10)) as answers:
-                async for _ in answers:
+            async with aclosing(upstream.stream(wire, endpoint, 10)) as responses:
+                async for _ in responses:
                     pass
 
-    def left() -> list[object]:
-        return [each for each in gc.get_objects() if isinstance(each, kinds)]
+    def unfreed_calls() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, call_types)]
 
     await unary("Echo")
     gc.collect()
@@ -388,8 +377,8 @@ async def test_calls_leave_no_reference_cycles() -> None:
         await stream("Stream", b"hi")
         await stream("Stream", b"fail")
         await stream("Stream", bytes(3 * MIB))
-        await stream("Talk", b"hi 3")
-        await until(lambda: not left())
+        await stream("Repeat", b"hi 3")
+        await until(lambda: not unfreed_calls())
     finally:
         gc.enable()
     await upstream.close()

@@ -32,8 +32,8 @@ GET = HttpRequest("GET", "/x")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def kind_of(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
-    """Return the error of an exchange, which contains no address."""
+async def error_kind(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
+    """Return the kind of an exchange's error, whose text contains no address."""
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
     assert caught.value.origin is Origin.BACKEND
@@ -42,12 +42,12 @@ async def kind_of(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest
     return caught.value.kind
 
 
-async def test_messages_that_are_sent(http_upstream: Http1Upstream) -> None:
-    seen: list[bytes] = []
+async def test_requests_on_the_wire(http_upstream: Http1Upstream) -> None:
+    requests: list[bytes] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            seen.append(await read_request(reader))
+            requests.append(await read_request(reader))
             writer.write(b"HTTP/1.1 203 Fine\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 2\r\n\r\nok")
 
     async with fake_backend(script) as fake:
@@ -55,20 +55,20 @@ async def test_messages_that_are_sent(http_upstream: Http1Upstream) -> None:
         parts = (b"a" * 10, memoryview(b"b" * 100_000), bytearray(b"c"))
         headers = {"content-type": "a/b", "host": "evil", "accept-encoding": "gzip", "te": "x"}
         wire = HttpRequest("POST", "/m%2Fn", "q=1", headers, parts)
-        answer = await http_upstream.exchange(wire, endpoint, 5)
-        assert (answer.status, join_parts(answer.body)) == (203, b"ok")
-        assert answer.headers["x-a"] == "1, 2"
+        response = await http_upstream.exchange(wire, endpoint, 5)
+        assert (response.status, join_parts(response.body)) == (203, b"ok")
+        assert response.headers["x-a"] == "1, 2"
         await http_upstream.exchange(GET, endpoint, 5)
         await http_upstream.exchange(HttpRequest("POST", "/"), endpoint, 5)
         assert fake.connections == 1
-    own = b"host: %s\r\nuser-agent: infergate/" % fake.endpoint.authority.encode()
-    assert seen[0].startswith(b"POST /base/m%2Fn?q=1 HTTP/1.1\r\n" + own)
-    assert seen[0].endswith(
+    first_fields = b"host: %s\r\nuser-agent: infergate/" % fake.endpoint.authority.encode()
+    assert requests[0].startswith(b"POST /base/m%2Fn?q=1 HTTP/1.1\r\n" + first_fields)
+    assert requests[0].endswith(
         b"content-type: a/b\r\ncontent-length: 100011\r\n\r\n" + b"a" * 10 + b"b" * 100_000 + b"c"
     )
-    assert seen[0].count(b"\r\n") == 6
-    assert b"content-length" not in seen[1]
-    assert b"content-length: 0\r\n" in seen[2]
+    assert requests[0].count(b"\r\n") == 6
+    assert b"content-length" not in requests[1]
+    assert b"content-length: 0\r\n" in requests[2]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ async def test_messages_that_are_sent(http_upstream: Http1Upstream) -> None:
         (" GZIP", gzip.compress(bytes(MIB)) + gzip.compress(b"more"), bytes(MIB) + b"more"),
         ("deflate", zlib.compress(bytes(MIB)), bytes(MIB)),
         ("deflate", zlib.compress(bytes(MIB), wbits=-15), bytes(MIB)),
-        ("br", b"as it came", b"as it came"),
+        ("br", b"unchanged", b"unchanged"),
         ("gzip", gzip.compress(bytes(MIB))[:-1], Kind.BACKEND_GARBAGE),
         ("gzip", b"no gzip", Kind.BACKEND_GARBAGE),
         ("gzip", gzip.compress(bytes(2 * MIB + 1)), Kind.BACKEND_GARBAGE),
     ],
-    ids=range(8),  # gzip contains the time, so test processes would collect different cases
+    ids=range(8),  # gzip data contains the time, and test processes must collect equal names
 )
-async def test_an_encoding_is_undone(
+async def test_encoded_responses_are_decoded(
     engine: Engine, encoding: str, body: bytes, expected: bytes | Kind
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,14 +100,14 @@ async def test_an_encoding_is_undone(
                 await upstream.exchange(POST, fake.endpoint, 30)
             assert (caught.value.kind, caught.value.origin) == (expected, Origin.BACKEND)
         else:
-            answer = await upstream.exchange(POST, fake.endpoint, 30)
-            assert join_parts(answer.body) == expected
-            assert ("content-encoding" in answer.headers) is (encoding == "br")
+            response = await upstream.exchange(POST, fake.endpoint, 30)
+            assert join_parts(response.body) == expected
+            assert ("content-encoding" in response.headers) is (encoding == "br")
         await upstream.close()
 
 
 @pytest.mark.parametrize(
-    "length", ["Content-Length: 1000000\r\n", ""], ids=["announced", "not told"]
+    "length", ["Content-Length: 1000000\r\n", ""], ids=["announced", "unknown"]
 )
 async def test_a_response_is_counted_before_it_is_received(engine: Engine, length: str) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,8 +121,8 @@ async def test_a_response_is_counted_before_it_is_received(engine: Engine, lengt
     async with fake_backend(script) as fake:
         account = Budget(4 * MIB)
         wire = dataclasses.replace(POST, memory=account)
-        answer = await upstream.exchange(wire, fake.endpoint, 5)
-        assert len(join_parts(answer.body)) == 1_000_000 <= account.held
+        response = await upstream.exchange(wire, fake.endpoint, 5)
+        assert len(join_parts(response.body)) == 1_000_000 <= account.held
         account = Budget(900_000)
         wire = dataclasses.replace(POST, memory=account)
         with pytest.raises(GatewayError, match="full") as caught:
@@ -133,8 +133,8 @@ async def test_a_response_is_counted_before_it_is_received(engine: Engine, lengt
 
 async def test_connections_are_reused(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
     for _ in range(20):
-        answer = await http_upstream.exchange(POST, harness.endpoint, 5)
-        assert join_parts(answer.body) == b"POST hello"
+        response = await http_upstream.exchange(POST, harness.endpoint, 5)
+        assert join_parts(response.body) == b"POST hello"
     assert len(harness.server._connections) == 1
     await asyncio.gather(*(http_upstream.exchange(POST, harness.endpoint, 5) for _ in range(50)))
     assert len({call.peer for call in harness.app.calls}) <= 50
@@ -154,38 +154,44 @@ async def test_idle_connections_are_closed(
     )
 
 
-async def test_head(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
-    answer = await http_upstream.exchange(HttpRequest("HEAD", "/"), harness.endpoint, 5)
-    assert (answer.status, answer.headers["content-length"], list(answer.body)) == (200, "5", [])
+async def test_head_requests(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
+    response = await http_upstream.exchange(HttpRequest("HEAD", "/"), harness.endpoint, 5)
+    assert (response.status, response.headers["content-length"], list(response.body)) == (
+        200,
+        "5",
+        [],
+    )
     await http_upstream.exchange(POST, harness.endpoint, 5)
     assert len(harness.server._connections) == 1
 
 
-async def test_refused(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
+async def test_a_refused_connection(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
-    assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
+    assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
 
 
-async def test_an_unknown_name(http_upstream: Http1Upstream) -> None:
-    assert await kind_of(http_upstream, Endpoint("no-such-host.invalid", 80)) in {
+async def test_an_unknown_host(http_upstream: Http1Upstream) -> None:
+    assert await error_kind(http_upstream, Endpoint("no-such-host.invalid", 80)) in {
         Kind.CONNECT,
         Kind.TIMEOUT,
     }
 
 
-async def test_tls_to_a_server_without(http_upstream: Http1Upstream, harness: HttpHarness) -> None:
+async def test_https_to_a_server_without_tls(
+    http_upstream: Http1Upstream, harness: HttpHarness
+) -> None:
     endpoint = dataclasses.replace(harness.endpoint, tls=True)
-    assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
-    await harness.good()
+    assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
+    await harness.check_serving()
 
 
-async def test_a_handshake_that_never_ends(http_upstream: Http1Upstream) -> None:
+async def test_a_tls_handshake_times_out(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async with fake_backend(script) as fake:
         endpoint = dataclasses.replace(fake.endpoint, tls=True)
-        assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
+        assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
         with raises_kind(Kind.TIMEOUT):
             await http_upstream.exchange(POST, endpoint, 0.1)
 
@@ -219,7 +225,7 @@ async def test_cancelling_closes_the_connection(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"",
         b"HTTP/1.1 200",
@@ -235,18 +241,18 @@ async def test_cancelling_closes_the_connection(
         b"\0\0\0\4\0\0\0\0\0",
     ],
 )
-async def test_malformed_responses(http_upstream: Http1Upstream, answer: bytes) -> None:
+async def test_malformed_responses(http_upstream: Http1Upstream, response: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(answer)
+        writer.write(response)
 
     async with fake_backend(script) as fake:
-        assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
-        assert await kind_of(http_upstream, fake.endpoint, GET) is Kind.BACKEND_GARBAGE
-        assert fake.connections == 2, "nothing is sent twice on fresh connections"
+        assert await error_kind(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+        assert await error_kind(http_upstream, fake.endpoint, GET) is Kind.BACKEND_GARBAGE
+        assert fake.connections == 2, "requests on new connections are not retried"
 
 
-async def test_reset_inside_a_body_that_ends_with_the_connection(
+async def test_a_reset_during_a_body_without_a_length(
     http_upstream: Http1Upstream,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,11 +262,11 @@ async def test_reset_inside_a_body_that_ends_with_the_connection(
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async with fake_backend(script) as fake:
-        assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+        assert await error_kind(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
 
 
 @pytest.mark.parametrize(
-    ("answer", "again"),
+    ("response", "reuses"),
     [
         (OK, True),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
@@ -271,32 +277,32 @@ async def test_reset_inside_a_body_that_ends_with_the_connection(
         (OK + OK, False),
     ],
 )
-async def test_conditions_for_reusing_a_connection(
-    http_upstream: Http1Upstream, answer: bytes, again: bool
+async def test_connections_are_reused_only_if_the_response_allows_it(
+    http_upstream: Http1Upstream, response: bytes, reuses: bool
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)
-            writer.write(answer)
+            writer.write(response)
 
     async with fake_backend(script) as fake:
         for _ in range(2):
             got = await http_upstream.exchange(POST, fake.endpoint, 5)
             assert (got.status, join_parts(got.body)) == (200, b"ok")
-        assert fake.connections == (1 if again else 2)
+        assert fake.connections == (1 if reuses else 2)
 
 
-async def test_a_body_that_ends_with_the_connection(http_upstream: Http1Upstream) -> None:
+async def test_a_body_without_a_length(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nbody")
 
     async with fake_backend(script) as fake:
         got = await http_upstream.exchange(POST, fake.endpoint, 5)
-        assert join_parts(got.body) == b"all of it"
+        assert join_parts(got.body) == b"body"
 
 
-async def test_unrequested_bytes_end_the_connection(http_upstream: Http1Upstream) -> None:
+async def test_unsolicited_bytes_end_the_connection(http_upstream: Http1Upstream) -> None:
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -322,7 +328,7 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
-        await read_request(reader)  # the second request meets a closing connection
+        await read_request(reader)  # close before the second response
 
     async with fake_backend(script) as fake:
         await http_upstream.exchange(wire, fake.endpoint, 5)
@@ -330,13 +336,13 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
             assert (await http_upstream.exchange(wire, fake.endpoint, 5)).status == 200
             assert fake.connections == 2
         else:
-            assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+            assert await error_kind(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
             assert fake.connections == 1
 
 
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_response_size_limit(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
+async def test_response_size(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
     size = QUICK.body + over
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
@@ -349,13 +355,13 @@ async def test_response_size_limit(http_upstream: Http1Upstream, over: int, chun
 
     async with fake_backend(script) as fake:
         if over:
-            assert await kind_of(http_upstream, fake.endpoint) is Kind.TOO_LARGE
+            assert await error_kind(http_upstream, fake.endpoint) is Kind.TOO_LARGE
         else:
             got = await http_upstream.exchange(POST, fake.endpoint, 5)
             assert len(join_parts(got.body)) == size
 
 
-async def test_a_response_before_the_request_was_read(http_upstream: Http1Upstream) -> None:
+async def test_a_response_before_the_request_is_complete(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
@@ -368,7 +374,7 @@ async def test_a_response_before_the_request_was_read(http_upstream: Http1Upstre
         assert got.status == 413
 
 
-async def test_a_path_that_http_cannot_carry(
+async def test_invalid_paths_and_headers_are_not_sent(
     http_upstream: Http1Upstream, harness: HttpHarness
 ) -> None:
     for wire in (HttpRequest("GET", "/a b"), HttpRequest("GET", "/", headers={"x": "a\nb"})):
@@ -377,7 +383,7 @@ async def test_a_path_that_http_cannot_carry(
     assert not harness.app.requests
 
 
-async def test_close_ends_active_exchanges(serve_http: HttpServe, engine: Engine) -> None:
+async def test_close_ends_exchanges_in_progress(serve_http: HttpServe, engine: Engine) -> None:
     harness = await serve_http(LIMITS)
     upstream = engine.http_upstream(LIMITS)
     exchange = asyncio.ensure_future(

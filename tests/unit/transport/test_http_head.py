@@ -19,12 +19,12 @@ LIMITS = Limits(headers=100, header_count=3)
         (b"GET / HTTP/1.1\r\na: b\r\na: b\r\na: b\r\n\r\n" + b"\r\n" * 50, 400),
     ],
 )
-def test_fault_of_names_the_limit(head: bytes, status: int) -> None:
+def test_head_errors(head: bytes, status: int) -> None:
     assert message_head.head_error(head, LIMITS).status == status
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_header_bytes_one_under_and_one_over(over: int) -> None:
+def test_header_bytes_at_the_limit(over: int) -> None:
     fields = [(b"name", b"v" * (92 + over))]
     if over:
         with pytest.raises(message_head.HeadError, match="over the limit of 100 bytes"):
@@ -33,7 +33,7 @@ def test_header_bytes_one_under_and_one_over(over: int) -> None:
         message_head.check_fields(fields, LIMITS)
 
 
-def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
+def test_repeated_headers_are_joined() -> None:
     pairs = [("X-A", "1"), ("x-a", "2"), ("B", "é"), ("C", "caf\udce9")]
     assert message_head.merge_headers(pairs) == {"x-a": "1, 2", "b": "é", "c": "café"}
 
@@ -41,7 +41,7 @@ def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
 @given(
     st.dictionaries(st.text("abc-", min_size=1), st.text(st.characters(exclude_categories=["Cs"])))
 )
-def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
+def test_response_headers_are_one_line_each(headers: dict[str, str]) -> None:
     try:
         head = message_head.response_head(HttpResponse(200, headers), 3, "", b"")
     except ValueError:
@@ -53,13 +53,13 @@ def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
         assert line == f"{name}: {value}".encode()
 
 
-def test_names_are_checked() -> None:
+def test_invalid_header_names_are_rejected() -> None:
     with pytest.raises(ValueError, match="does not allow"):
         message_head.response_head(HttpResponse(200, {"a b": "c"}), 0, "", b"")
 
 
 @pytest.mark.parametrize("target", ["/a b", "/a\r\n", "", "/é"])
-def test_a_target_that_would_split_the_request_is_refused(target: str) -> None:
+def test_invalid_targets_are_rejected(target: str) -> None:
     with pytest.raises(ValueError, match="target"):
         message_head.request_head("GET", target, {}, 0, "")
 
@@ -73,7 +73,7 @@ def test_request_head() -> None:
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=6))
-def test_gathered_bytes_stay_in_order(sizes: list[int]) -> None:
+def test_small_parts_are_joined_in_order(sizes: list[int]) -> None:
     parts = [bytes([65 + i]) * n for i, n in enumerate(sizes)]
     out = message_head.join_small(b"head", parts)
     assert b"".join(out) == b"head" + b"".join(parts)
@@ -84,18 +84,18 @@ def test_gathered_bytes_stay_in_order(sizes: list[int]) -> None:
 @pytest.mark.parametrize(
     "host", ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
 )
-def test_a_host(host: str) -> None:
+def test_valid_hosts(host: str) -> None:
     assert message_head.is_host(host)
 
 
 @pytest.mark.parametrize(
     "host", ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
 )
-def test_values_that_are_no_host(host: str) -> None:
+def test_invalid_hosts(host: str) -> None:
     assert not message_head.is_host(host)
 
 
-def test_a_protocol_may_have_its_own_error_texts() -> None:
+def test_reason_phrases() -> None:
     head = message_head.response_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
     assert head == b"HTTP/1.1 405 Not Allowed\r\ncontent-length: 0\r\n\r\n"
     with pytest.raises(ValueError, match="reason"):

@@ -13,15 +13,15 @@ from infergate.transport.base import Address
 from infergate.transport.server.admission import Admission
 
 
-async def test_a_real_client(harness: HttpHarness) -> None:
+async def test_requests_of_aiohttp(harness: HttpHarness) -> None:
     url = f"http://127.0.0.1:{harness.server.address.port}/v2/a%2Fb?x=1&y=%20"
     async with aiohttp.ClientSession() as session:
         for _ in range(3):
-            async with session.post(url, data=b"hello", headers={"X-A": "1"}) as answer:
-                assert (answer.status, await answer.read()) == (200, b"POST hello")
-                assert answer.headers["Server"] == "infergate"
-                assert answer.headers["X-Name"] == "é"
-                assert "Connection" not in answer.headers
+            async with session.post(url, data=b"hello", headers={"X-A": "1"}) as response:
+                assert (response.status, await response.read()) == (200, b"POST hello")
+                assert response.headers["Server"] == "infergate"
+                assert response.headers["X-Name"] == "é"
+                assert "Connection" not in response.headers
     (wire, *_), (call, *_) = harness.app.requests, harness.app.calls
     assert (wire.method, wire.path, wire.query) == ("POST", "/v2/a%2Fb", "x=1&y=%20")
     assert wire.headers["x-a"] == "1"
@@ -29,22 +29,22 @@ async def test_a_real_client(harness: HttpHarness) -> None:
     assert call.record.bytes_in == 5
     assert call.peer.startswith("127.0.0.1:")
     assert call.record.started_at <= time.monotonic()
-    assert len({call.peer for call in harness.app.calls}) == 1, "one connection, kept alive"
+    assert len({call.peer for call in harness.app.calls}) == 1, "the connection is reused"
 
 
 @pytest.mark.parametrize(
     ("peername", "peer"),
     [(("127.0.0.1", 5), "127.0.0.1:5"), (("::1", 5, 0, 0), "[::1]:5"), ("", "unix")],
 )
-async def test_a_peer_is_spelled_as_over_grpc(
+async def test_peers_are_formatted_as_over_grpc(
     harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's address is the socket's, not that of a header."""
-    known = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
-    monkeypatch.setattr(known, lambda *_: peername)
+    """The client's address is that of the socket, not of a header."""
+    method = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
+    monkeypatch.setattr(method, lambda *_: peername)
     client = await harness.connect()
     await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    await client.answer()
+    await client.read_response()
     assert harness.app.calls[-1].peer == peer
     monkeypatch.undo()
 
@@ -52,16 +52,18 @@ async def test_a_peer_is_spelled_as_over_grpc(
 async def test_repeated_headers_are_joined(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nB: caf\xe9\r\n\r\n")
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
     assert harness.app.requests[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
 
 
-async def test_absolute_form(harness: HttpHarness) -> None:
+async def test_targets_in_absolute_form(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
     assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
-    assert harness.app.requests[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
+    assert harness.app.requests[0].headers["host"] == "other", (
+        "RFC 9112, 3.2.2: the target precedes the Host field"
+    )
 
 
 async def test_pipelined_requests_get_responses_in_order(harness: HttpHarness) -> None:
@@ -70,35 +72,35 @@ async def test_pipelined_requests_get_responses_in_order(harness: HttpHarness) -
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
     await peer.send(b"".join(body % i for i in range(count)))
     for i in range(count):
-        assert (await peer.answer()).body == b"POST %02d" % i
+        assert (await peer.read_response()).body == b"POST %02d" % i
 
 
-async def test_pipelining_beyond_the_buffer(harness: HttpHarness) -> None:
+async def test_pipelined_requests_behind_a_slow_one(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await harness.app.entered.wait()
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"b" * 900
     count = 200
     sending = asyncio.ensure_future(peer.send(request * count))
-    await harness.good()
+    await harness.check_serving()
     harness.app.release.set()
     for _ in range(count + 1):
-        assert (await peer.answer()).status == 200
+        assert (await peer.read_response()).status == 200
     await sending
 
 
-async def test_garbage_after_a_valid_request_is_rejected_after_its_response(
+async def test_garbage_after_a_request_is_refused(
     harness: HttpHarness,
 ) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")
-    assert (await peer.answer()).status == 200
-    assert (await peer.answer()).status == 400
-    assert await peer.ended()
+    assert (await peer.read_response()).status == 200
+    assert (await peer.read_response()).status == 400
+    assert await peer.reads_eof()
 
 
 @pytest.mark.parametrize("step", [1, 7])
-async def test_bytes_may_arrive_in_any_pieces(harness: HttpHarness, step: int) -> None:
+async def test_requests_may_be_split_anywhere(harness: HttpHarness, step: int) -> None:
     peer = await harness.connect()
     wire = (
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -107,7 +109,7 @@ async def test_bytes_may_arrive_in_any_pieces(harness: HttpHarness, step: int) -
     for i in range(0, len(wire), step):
         await peer.send(wire[i : i + step])
         await asyncio.sleep(0)
-    assert (await peer.answer()).body == b"POST abcde"
+    assert (await peer.read_response()).body == b"POST abcde"
 
 
 async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
@@ -116,18 +118,18 @@ async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
     body = bytes(range(256)) * 8000
     await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
     await peer.send(body)
-    assert (await peer.answer()).body == b"POST " + body
+    assert (await peer.read_response()).body == b"POST " + body
     assert harness.app.calls[0].record.bytes_in == len(body)
 
 
-async def test_http_1_0(harness: HttpHarness) -> None:
+async def test_http_1_0_connections(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-    assert (await peer.answer()).headers["connection"] == "keep-alive"
+    assert (await peer.read_response()).headers["connection"] == "keep-alive"
     await peer.send(b"GET / HTTP/1.0\r\n\r\n")
-    answer = await peer.answer()
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
-    assert await peer.ended()
+    response = await peer.read_response()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    assert await peer.reads_eof()
 
 
 async def test_no_request_after_connection_close_is_handled(harness: HttpHarness) -> None:
@@ -136,40 +138,40 @@ async def test_no_request_after_connection_close_is_handled(harness: HttpHarness
         b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n"
     )
-    assert len((await peer.answer()).body) == 5_000_301
-    assert await peer.ended()
+    assert len((await peer.read_response()).body) == 5_000_301
+    assert await peer.reads_eof()
     assert [wire.path for wire in harness.app.requests] == ["/large"]
 
 
-async def test_connection_close_is_respected(harness: HttpHarness) -> None:
+async def test_connection_close_is_honored(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert (await peer.answer()).headers["connection"] == "close"
-    assert await peer.ended()
+    assert (await peer.read_response()).headers["connection"] == "close"
+    assert await peer.reads_eof()
 
 
-async def test_head_has_a_length_and_no_body(harness: HttpHarness) -> None:
+async def test_head_responses_have_a_length_and_no_body(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.answer(body=False)).headers["content-length"] == "5"
-    assert (await peer.answer()).body == b"GET "
+    assert (await peer.read_response(body=False)).headers["content-length"] == "5"
+    assert (await peer.read_response()).body == b"GET "
 
 
-async def test_an_upgrade_is_ignored_and_the_connection_closed(harness: HttpHarness) -> None:
+async def test_an_upgrade_is_ignored(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(
         b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     )
-    assert (await peer.answer()).status == 200
-    assert await peer.ended()
+    assert (await peer.read_response()).status == 200
+    assert await peer.reads_eof()
 
 
-async def test_a_large_response_to_a_slow_reader(harness: HttpHarness) -> None:
+async def test_large_responses_to_a_slow_reader(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     for _ in range(2):
-        answer = await peer.answer()
-        assert answer.body == b"x" * 300 + b"y" * 5_000_000 + b"z"
+        response = await peer.read_response()
+        assert response.body == b"x" * 300 + b"y" * 5_000_000 + b"z"
 
 
 async def test_expect_continue(harness: HttpHarness) -> None:
@@ -177,32 +179,32 @@ async def test_expect_continue(harness: HttpHarness) -> None:
     await peer.send(
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
-    assert (await peer.answer()).status == 100
+    assert (await peer.read_response()).status == 100
     await peer.send(b"ok")
-    assert (await peer.answer()).body == b"POST ok"
+    assert (await peer.read_response()).body == b"POST ok"
 
 
-async def test_a_bug_is_500_and_the_connection_lives(
+async def test_a_bug_is_500_and_keeps_the_connection(
     harness: HttpHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = await harness.connect()
     for path in (b"/bug", b"/selfcancel"):
         await peer.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
-        answer = await peer.answer()
-        assert (answer.status, answer.body) == (500, b"internal error")
+        response = await peer.read_response()
+        assert (response.status, response.body) == (500, b"internal error")
     assert "ZeroDivisionError" in caplog.text
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
 
 
-async def test_response_splitting_headers_are_not_sent(harness: HttpHarness) -> None:
+async def test_headers_with_line_breaks_are_not_sent(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
-    answer = await peer.answer()
-    assert (answer.status, "set-cookie" in answer.headers) == (500, False)
+    response = await peer.read_response()
+    assert (response.status, "set-cookie" in response.headers) == (500, False)
 
 
-async def test_a_client_that_leaves_cancels_the_application(harness: HttpHarness) -> None:
+async def test_a_disconnect_cancels_the_application(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
     await harness.app.entered.wait()
@@ -213,12 +215,12 @@ async def test_a_client_that_leaves_cancels_the_application(harness: HttpHarness
         await until(lambda: not harness.admission.requests)
 
 
-async def test_a_client_that_leaves_before_the_application_began(harness: HttpHarness) -> None:
+async def test_a_disconnect_before_the_application_starts(harness: HttpHarness) -> None:
     for _ in range(20):
         peer = await harness.connect()
         await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
         peer.writer.transport.abort()
-    await harness.good()
+    await harness.check_serving()
     await until(lambda: not harness.admission.requests)
 
 
@@ -233,42 +235,42 @@ async def test_stop_waits_for_requests_in_flight(harness: HttpHarness) -> None:
     app, server = harness.app, harness.server
     idle, busy = await harness.connect(), await harness.connect()
     await idle.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    await idle.answer()
+    await idle.read_response()
     await busy.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await app.entered.wait()
     stopping = asyncio.ensure_future(server.stop(10))
-    assert await idle.ended()
+    assert await idle.reads_eof()
     with pytest.raises(OSError, match="Connect call failed"):
         await harness.connect()
     assert not stopping.done()
     app.release.set()
-    answer = await busy.answer()
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    response = await busy.read_response()
+    assert (response.status, response.headers["connection"]) == (200, "close")
     await stopping
-    assert await busy.ended()
+    assert await busy.reads_eof()
 
 
-async def test_stop_cancels_after_the_grace(harness: HttpHarness) -> None:
+async def test_stop_cancels_after_the_grace_period(harness: HttpHarness) -> None:
     app, server, peer = harness.app, harness.server, await harness.connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await app.entered.wait()
     await server.stop(0.01)
     assert app.cancelled.is_set()
     assert harness.admission.requests == 0
-    answer = await peer.answer()
-    assert (answer.status, answer.body) == (503, b"the gateway is shutting down")
-    assert answer.headers["connection"] == "close"
-    assert await peer.ended()
+    response = await peer.read_response()
+    assert (response.status, response.body) == (503, b"the gateway is shutting down")
+    assert response.headers["connection"] == "close"
+    assert await peer.reads_eof()
 
 
-async def test_stop_abandons_partial_requests_and_responses(harness: HttpHarness) -> None:
+async def test_stop_drops_incomplete_requests_and_responses(harness: HttpHarness) -> None:
     app, server = harness.app, harness.server
     head, body, slow = await harness.connect(), await harness.connect(), await harness.connect()
     await head.send(b"GET / HTTP/1.1\r\nHo")
     await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-    # The announced body, and the unsent part of the response.
+    # Includes the announced body and the unsent part of the response.
     await until(lambda: bool(app.requests) and harness.admission.bytes > 9)
     await server.stop(0.01)
     assert (harness.admission.requests, harness.admission.bytes, server._connections) == (
@@ -277,9 +279,9 @@ async def test_stop_abandons_partial_requests_and_responses(harness: HttpHarness
         set(),
     )
     for peer in (head, body):
-        assert (await peer.answer()).status == 503
+        assert (await peer.read_response()).status == 503
         with suppress(ConnectionResetError):
-            assert await peer.ended()
+            assert await peer.reads_eof()
     slow.writer.transport.abort()
 
 
@@ -293,5 +295,5 @@ async def test_the_port_is_free_after_stop(engine: Engine, harness: HttpHarness)
     await other.stop(0)
 
 
-def test_an_ipv6_address_is_written_in_brackets() -> None:
+def test_ipv6_addresses_are_in_brackets() -> None:
     assert str(Address("::1", 80)) == "[::1]:80"

@@ -1,4 +1,4 @@
-"""Responses that are produced while they are read, in the HTTP server and its client."""
+"""Streaming responses of the HTTP server and client."""
 
 import asyncio
 import dataclasses
@@ -33,11 +33,9 @@ POST = HttpRequest("POST", "/x", body=(b"hello",))
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
-# ---- the server ---------------------------------------------------------------------------------
 
-
-class Counting(HttpEcho):
-    """Returns as many parts as the path says, of the size in the query."""
+class StreamingApp(HttpEcho):
+    """Responds with the number of parts in the path, of the size in the query."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +47,14 @@ class Counting(HttpEcho):
             return await super().respond(wire, context)
         headers = {"x-bad": "a\r\nb"} if wire.query == "bad" else {"content-type": "a/b"}
         part = b"x" * int(wire.query) if wire.query.isdecimal() else b"part"
-        rest = Parts(self, int(wire.path[1:]), part, wire.query)
-        return HttpResponse(200, headers, (b"first",), body_stream=rest)
+        parts = Parts(self, int(wire.path[1:]), part, wire.query)
+        return HttpResponse(200, headers, (b"first",), body_stream=parts)
 
 
 @dataclasses.dataclass
 class Parts:
-    app: Counting
-    left: int
+    app: StreamingApp
+    remaining: int
     part: bytes
     query: str
 
@@ -67,9 +65,9 @@ class Parts:
         if self.query == "bug":
             raise ZeroDivisionError
         await asyncio.sleep(0)
-        if not self.left:
+        if not self.remaining:
             return None
-        self.left -= 1
+        self.remaining -= 1
         self.app.pulled += 1
         return () if self.query == "empty" else (self.part, b"!")
 
@@ -80,65 +78,65 @@ class Parts:
 @asynccontextmanager
 async def serving(
     engine: Engine, limits: Limits = LIMITS
-) -> AsyncIterator[tuple[HttpHarness, Counting]]:
-    app = Counting()
+) -> AsyncIterator[tuple[HttpHarness, StreamingApp]]:
+    app = StreamingApp()
     async with http_harness(engine, limits, app) as harness:
         yield harness, app
 
 
-def get(path: str, version: bytes = b"1.1") -> bytes:
+def request(path: str, version: bytes = b"1.1") -> bytes:
     return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
 
 
-async def test_parts_are_chunks_and_the_connection_stays_open(engine: Engine) -> None:
+async def test_parts_are_sent_as_chunks(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/2") + get("/good"))  # the second waits for the end of the first
-        answer = await peer.answer()
-        assert answer.headers["transfer-encoding"] == "chunked"
-        assert "content-length" not in answer.headers
-        assert "connection" not in answer.headers
+        await peer.send(request("/2") + request("/good"))  # pipelined
+        response = await peer.read_response()
+        assert response.headers["transfer-encoding"] == "chunked"
+        assert "content-length" not in response.headers
+        assert "connection" not in response.headers
         body = b"5\r\nfirst\r\n" + b"5\r\npart!\r\n" * 2 + b"0\r\n\r\n"
         assert await peer.reader.readexactly(len(body)) == body
-        assert (await peer.answer()).body == b"POST hi"
+        assert (await peer.read_response()).body == b"POST hi"
         assert app.closed == 1
 
 
 async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
     async with serving(engine) as (harness, _):
         peer = await harness.connect()
-        await peer.send(get("/3?empty"))
-        await peer.answer()
+        await peer.send(request("/3?empty"))
+        await peer.read_response()
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
 
 
 async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
     async with serving(engine) as (harness, _):
         peer = await harness.connect()
-        await peer.send(get("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
-        answer = await peer.answer()
-        assert answer.headers["connection"] == "close"
-        assert "transfer-encoding" not in answer.headers
+        await peer.send(request("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
+        response = await peer.read_response()
+        assert response.headers["connection"] == "close"
+        assert "transfer-encoding" not in response.headers
         assert await peer.reader.read() == b"firstpart!part!"
 
 
-async def test_each_part_is_sent_when_it_is_produced(engine: Engine) -> None:
+async def test_each_part_is_sent_immediately(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1?wait"))
-        await peer.answer()
+        await peer.send(request("/1?wait"))
+        await peer.read_response()
         assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
         app.release.set()
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\npart!\r\n0\r\n\r\n"
 
 
-async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
+async def test_production_stops_while_the_client_does_not_read(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1000?100000"))
-        seen = -1
-        while seen != app.pulled:
-            seen = app.pulled
+        await peer.send(request("/1000?100000"))
+        before = -1
+        while before != app.pulled:
+            before = app.pulled
             await asyncio.sleep(0.2)  # time to read ahead
         assert app.pulled < 200
         size = 0
@@ -151,16 +149,16 @@ async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
 async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
     async with serving(engine, QUICK) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1000?100000"))
+        await peer.send(request("/1000?100000"))
         await until(lambda: app.closed == 1)
         assert app.pulled < 200
         await until(lambda: harness.admission.requests == 0)
 
 
-async def test_a_disconnected_client_cancels_the_stream(engine: Engine) -> None:
+async def test_a_disconnect_closes_the_stream(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1?wait"))
+        await peer.send(request("/1?wait"))
         await app.entered.wait()
         await peer.close()
         await until(lambda: app.closed == 1)
@@ -168,10 +166,10 @@ async def test_a_disconnected_client_cancels_the_stream(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
-async def test_impossible_events_end_the_connection(engine: Engine, query: str) -> None:
+async def test_errors_of_the_application_end_the_connection(engine: Engine, query: str) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get(f"/1?{query}"))
+        await peer.send(request(f"/1?{query}"))
         assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
         assert app.closed == 1
 
@@ -179,8 +177,8 @@ async def test_impossible_events_end_the_connection(engine: Engine, query: str) 
 async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1?wait"))
-        await peer.answer()
+        await peer.send(request("/1?wait"))
+        await peer.read_response()
         await app.entered.wait()
         stopping = asyncio.create_task(harness.server.stop(10))
         await run_loop(20)
@@ -189,20 +187,17 @@ async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
         await stopping
 
 
-async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: Engine) -> None:
+async def test_a_stream_is_closed_after_the_grace_period(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
-        await peer.send(get("/1?wait"))
+        await peer.send(request("/1?wait"))
         await app.entered.wait()
         await harness.server.stop(0.05)
         assert app.closed == 1
 
 
-# ---- the client ---------------------------------------------------------------------------------
-
-
 async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
-    """Return what the client reads from a backend that sends ``body`` and closes."""
+    """Return the messages of a backend that sends ``body`` and closes, and the kind of an error."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -215,10 +210,10 @@ async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> li
         async with (
             fake_backend(script) as fake,
             asyncio.timeout(10),
-            aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
+            aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
         ):
-            async for answer in answers:
-                found += [bytes(join_parts(answer.body))]
+            async for response in responses:
+                found += [bytes(join_parts(response.body))]
     except GatewayError as error:
         found.append(b"an address" if "127.0.0.1" in error.public else error.kind.value.encode())
     finally:
@@ -245,7 +240,7 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED, chunk(b"data: a\n\n") + END, [b"a"]),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}", [b"{}"]),
         (b"HTTP/1.1 200 OK\r\n\r\n", b"{}", [b"{}"]),
-        # truncated or malformed
+        # Truncated or malformed.
         (CHUNKED, chunk(b"data: a\n\n"), [b"a", b"backend_garbage"]),
         (CHUNKED, chunk(b"data: a\n\ndata: b") + END, [b"a", b"backend_garbage"]),
         (EVENTS + b"\r\n", b"data: a\n\ndata", [b"a", b"backend_garbage"]),
@@ -259,14 +254,14 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 2000, [b"too_large"]),
     ],
 )
-async def test_messages_that_arrive(
+async def test_streamed_messages(
     engine: Engine, head: bytes, body: bytes, found: list[bytes]
 ) -> None:
     assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == found
 
 
 @pytest.mark.parametrize("size", [200_000, 800_000], ids=["one read", "several reads"])
-async def test_an_event_is_counted(engine: Engine, size: int) -> None:
+async def test_events_are_counted(engine: Engine, size: int) -> None:
     event = b"data: " + b"x" * size + b"\n\n"
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -278,8 +273,8 @@ async def test_an_event_is_counted(engine: Engine, size: int) -> None:
     async with fake_backend(script) as fake, asyncio.timeout(10):
         account = Budget(1_000_000)
         wire = dataclasses.replace(POST, memory=account)
-        async with aclosing(upstream.stream(wire, fake.endpoint, None)) as answers:
-            assert len(join_parts((await anext(answers)).body)) == size <= account.held
+        async with aclosing(upstream.stream(wire, fake.endpoint, None)) as responses:
+            assert len(join_parts((await anext(responses)).body)) == size <= account.held
         assert account.held == 0
         wire = dataclasses.replace(POST, memory=Budget(size - 50_000))
         with pytest.raises(GatewayError, match="full"):
@@ -288,8 +283,8 @@ async def test_an_event_is_counted(engine: Engine, size: int) -> None:
     await upstream.close()
 
 
-async def test_another_response_to_a_stream_is_counted(engine: Engine) -> None:
-    """Also if the read that exceeds the memory has the end of the response."""
+async def test_a_response_without_events_is_counted(engine: Engine) -> None:
+    """The read that exceeds the memory may also contain the end of the response."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -306,8 +301,8 @@ async def test_another_response_to_a_stream_is_counted(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_an_event_is_delivered_when_complete(engine: Engine) -> None:
-    more, gone = asyncio.Event(), asyncio.Event()
+async def test_events_are_returned_immediately(engine: Engine) -> None:
+    more, closed = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert (await read_request(reader)).startswith(b"POST /base/x?q=1 HTTP/1.1\r\n")
@@ -315,23 +310,23 @@ async def test_an_event_is_delivered_when_complete(engine: Engine) -> None:
         await more.wait()
         writer.write(chunk(b"data: b\n\n"))
         assert await reader.read() == b""
-        gone.set()
+        closed.set()
 
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake, asyncio.timeout(10):
         endpoint = dataclasses.replace(fake.endpoint, path="/base")
         wire = dataclasses.replace(POST, query="q=1")
-        async with aclosing(upstream.stream(wire, endpoint, 5)) as answers:
-            first = await anext(answers)
+        async with aclosing(upstream.stream(wire, endpoint, 5)) as responses:
+            first = await anext(responses)
             assert (first.status, first.body) == (200, [b"a"])
             assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
             more.set()
-            assert (await anext(answers)).body == [b"b"]
-        await gone.wait()  # closing the stream closes the connection
+            assert (await anext(responses)).body == [b"b"]
+        await closed.wait()  # closing the stream closes the connection
     await upstream.close()
 
 
-async def test_a_stream_is_read_only_as_it_is_pulled(engine: Engine) -> None:
+async def test_reading_ahead_of_a_stream_is_limited(engine: Engine) -> None:
     written = 0
     piece = chunk(b"data: " + b"x" * 1000 + b"\n\n")
 
@@ -347,20 +342,20 @@ async def test_a_stream_is_read_only_as_it_is_pulled(engine: Engine) -> None:
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, json=10_000))
     async with (
         fake_backend(script) as fake,
-        aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
+        aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
     ):
-        await anext(answers)
-        seen = -1
-        while seen != written:
-            seen = written
-            await asyncio.sleep(0.2)  # time to read on
-        for _ in range(2 * seen):
-            await anext(answers)
-        assert written > seen
+        await anext(responses)
+        before = -1
+        while before != written:
+            before = written
+            await asyncio.sleep(0.2)  # time to read ahead
+        for _ in range(2 * before):
+            await anext(responses)
+        assert written > before
     await upstream.close()
 
 
-async def test_missing_peers_are_distinguished(engine: Engine) -> None:
+async def test_a_refused_connection_is_a_connect_error(engine: Engine) -> None:
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
         pass
@@ -369,7 +364,7 @@ async def test_missing_peers_are_distinguished(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_a_request_that_http_cannot_carry(engine: Engine) -> None:
+async def test_invalid_headers_are_not_sent(engine: Engine) -> None:
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
         wire = dataclasses.replace(POST, headers={"x": "a\r\nb"})
@@ -378,7 +373,7 @@ async def test_a_request_that_http_cannot_carry(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_a_stream_holds_its_slot_until_it_ends() -> None:
+async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(CHUNKED + chunk(b"data: a\n\n"))

@@ -1,5 +1,5 @@
-"""Requests with Content-Length and Transfer-Encoding: refused by default; if enabled, accepted
-only as a connection's first request, which is then its last."""
+"""Requests with Content-Length and Transfer-Encoding are refused by default. If enabled, one is
+accepted as the only request of a connection."""
 
 import asyncio
 import re
@@ -18,8 +18,8 @@ TF = (
     b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     b"Expect: 100-continue\r\n\r\n"
 )
-"""The request of the libcurl in the TensorFlow operation."""
-AFTER = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+"""The request that the TensorFlow operation sends with libcurl."""
+SMUGGLED = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 
 def head(*lines: bytes, version: bytes = b"1.1") -> bytes:
@@ -35,67 +35,67 @@ async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
         yield harness
 
 
-async def test_not_by_default(harness: HttpHarness) -> None:
+async def test_both_lengths_are_refused_by_default(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(BOTH + CHUNKS)
-    assert (await peer.answer()).status == 400
-    assert await peer.ended()
+    assert (await peer.read_response()).status == 400
+    assert await peer.reads_eof()
     assert harness.app.requests == []
 
 
-async def test_the_client_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
+async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(TF)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
     await peer.send(CHUNKS)
-    answer = await peer.answer()
-    assert (answer.status, answer.body) == (200, b"POST abcde")
-    assert answer.headers["connection"] == "close"
-    assert await peer.ended()
+    response = await peer.read_response()
+    assert (response.status, response.body) == (200, b"POST abcde")
+    assert response.headers["connection"] == "close"
+    assert await peer.reads_eof()
     assert "content-length" not in lenient.app.requests[0].headers
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
-async def test_the_chunks_alone_say_the_length(
+async def test_the_chunks_determine_the_length(
     lenient: HttpHarness, cut: int, length: bytes
 ) -> None:
-    """The bytes after it are never read as a request."""
-    sent = BOTH.replace(b": 5", b": " + length) + CHUNKS + AFTER
+    """The bytes after the chunks are not read as a request."""
+    wire = BOTH.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
     peer = await lenient.connect()
-    await peer.send(sent[:cut])
-    await lenient.good()
-    await peer.send(sent[cut:])
-    answer = await peer.answer()
-    assert (answer.status, answer.body) == (200, b"POST abcde")
-    assert answer.headers["connection"] == "close"
-    assert await peer.ended()
+    await peer.send(wire[:cut])
+    await lenient.check_serving()
+    await peer.send(wire[cut:])
+    response = await peer.read_response()
+    assert (response.status, response.body) == (200, b"POST abcde")
+    assert response.headers["connection"] == "close"
+    assert await peer.reads_eof()
     assert "/smuggled" not in {wire.path for wire in lenient.app.requests}
 
 
-async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpHarness) -> None:
+async def test_keep_alive_is_ignored(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
-    assert (await peer.answer()).headers["connection"] == "close"
-    assert await peer.ended()
+    assert (await peer.read_response()).headers["connection"] == "close"
+    assert await peer.reads_eof()
 
 
-async def test_only_the_first_of_a_connection(lenient: HttpHarness) -> None:
+async def test_later_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi")
-    assert (await peer.answer()).body == b"POST hi"
+    assert (await peer.read_response()).body == b"POST hi"
     await peer.send(BOTH + CHUNKS)
-    assert (await peer.answer()).status == 400
-    assert await peer.ended()
+    assert (await peer.read_response()).status == 400
+    assert await peer.reads_eof()
 
 
-async def test_a_pipelined_request_with_two_lengths_is_rejected(lenient: HttpHarness) -> None:
+async def test_pipelined_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
-    assert (await peer.answer()).body == b"POST hi"
-    assert (await peer.answer()).status == 400
-    assert await peer.ended()
+    assert (await peer.read_response()).body == b"POST hi"
+    assert (await peer.read_response()).status == 400
+    assert await peer.reads_eof()
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,15 @@ async def test_a_pipelined_request_with_two_lengths_is_rejected(lenient: HttpHar
         b"\r\n" + BOTH,
     ],
 )
-async def test_headers_that_are_not_plain_are_refused(lenient: HttpHarness, bad: bytes) -> None:
+async def test_unusual_headers_are_refused(lenient: HttpHarness, bad: bytes) -> None:
     peer = await lenient.connect()
     await peer.send(bad + CHUNKS)
-    assert (await peer.answer()).status in {400, 501}
-    assert await peer.ended()
+    assert (await peer.read_response()).status in {400, 501}
+    assert await peer.reads_eof()
     assert lenient.app.requests == []
 
 
-async def test_limits_of_the_head_hold(lenient: HttpHarness) -> None:
+async def test_head_limits_apply(lenient: HttpHarness) -> None:
     for lines, status in (
         ([b"X: " + b"y" * 2500], 431),
         ([b"X%d: y" % i for i in range(30)], 431),
@@ -141,21 +141,21 @@ async def test_limits_of_the_head_hold(lenient: HttpHarness) -> None:
     ):
         peer = await lenient.connect()
         await peer.send(head(*lines, b"Content-Length: 5"))
-        assert (await peer.answer()).status == status
+        assert (await peer.read_response()).status == status
         await peer.close()
     peer = await lenient.connect()
     await peer.send(b"GET /" + b"x" * 2500)
-    assert (await peer.answer()).status == 414
+    assert (await peer.read_response()).status == 414
 
 
-async def test_a_head_that_stops(lenient: HttpHarness) -> None:
+async def test_a_stalled_head_times_out(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(BOTH[:-2])
-    assert (await peer.answer()).status == 408
+    assert (await peer.read_response()).status == 408
     assert lenient.app.refused[-1].public == "the request did not arrive in time"
 
 
-def test_a_head_with_both() -> None:
+def test_the_content_length_is_dropped() -> None:
     assert drop_content_length(TF + b"rest") == (
         b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\n"
         b"Transfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -179,10 +179,10 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
-def test_only_content_length_is_removed(lines: list[bytes], rest: bytes) -> None:
-    given_ = head(*lines) + rest
-    made = drop_content_length(given_)
-    if made != given_:
-        restored = made.replace(b"\r\nConnection: close", b"", 1)
+def test_only_the_content_length_is_dropped(lines: list[bytes], rest: bytes) -> None:
+    wire = head(*lines) + rest
+    result = drop_content_length(wire)
+    if result != wire:
+        restored = result.replace(b"\r\nConnection: close", b"", 1)
         length = re.compile(rb"\r\nContent-Length: ?5", re.IGNORECASE)
-        assert restored == length.sub(b"", given_, count=1)
+        assert restored == length.sub(b"", wire, count=1)

@@ -1,4 +1,4 @@
-"""Long bodies are received into one buffer, which is not allocated before they arrive."""
+"""The memory of long bodies, which are received into one buffer each."""
 
 import asyncio
 import dataclasses
@@ -19,7 +19,7 @@ POST = HttpRequest("POST", "/x", body=(b"hello",))
 LARGE = bytes(range(256)) * (5 * 4096)  # 5 MiB
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Return the resident memory of this process in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
@@ -27,10 +27,10 @@ def resident() -> int:
     raise AssertionError
 
 
-async def test_an_announced_request_allocates_nothing(serve_http: HttpServe) -> None:
-    """With huge pages, the first byte of a long body may take up to 2 MiB, but no more."""
+async def test_announced_requests_use_little_memory(serve_http: HttpServe) -> None:
+    """With huge pages, the first byte of a long body takes up to 2 MiB."""
     harness = await serve_http(LIMITS)
-    before = resident()
+    before = resident_bytes()
     head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB)
     peers = [await harness.connect() for _ in range(8)]
     for peer in peers:
@@ -38,53 +38,53 @@ async def test_an_announced_request_allocates_nothing(serve_http: HttpServe) -> 
     await until(lambda: harness.admission.bytes == 512 * MIB)
     for peer in peers:
         await peer.send(b"y" * 1000)
-    await harness.good()
-    assert resident() - before < 48 * MIB
+    await harness.check_serving()
+    assert resident_bytes() - before < 48 * MIB
     for peer in peers:
         await peer.close()
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_an_announced_frame_allocates_nothing() -> None:
+async def test_announced_frames_use_little_memory() -> None:
     async with frame_harness(LIMITS) as harness:
-        before = resident()
+        before = resident_bytes()
         peers = [await harness.connect() for _ in range(8)]
         for peer in peers:
             await peer.send((64 * MIB).to_bytes(4, "little") + b"x")
         await until(lambda: harness.admission.bytes == 512 * MIB)
-        assert resident() - before < 48 * MIB
+        assert resident_bytes() - before < 48 * MIB
         for peer in peers:
             await peer.close()
         await until(lambda: not harness.admission.bytes)
 
 
-async def test_an_announced_response_allocates_nothing(engine: Engine) -> None:
+async def test_announced_responses_use_little_memory(engine: Engine) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB))
         await writer.drain()
-        begun.release()
+        started.release()
         await reader.read()
 
-    begun = asyncio.Semaphore(0)
+    started = asyncio.Semaphore(0)
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake:
-        before = resident()
+        before = resident_bytes()
         exchanges = [
             asyncio.create_task(upstream.exchange(POST, fake.endpoint, 30)) for _ in range(8)
         ]
         for _ in exchanges:
-            await begun.acquire()
-        assert resident() - before < 48 * MIB
+            await started.acquire()
+        assert resident_bytes() - before < 48 * MIB
         for each in exchanges:
             each.cancel()
         await asyncio.wait(exchanges)
     await upstream.close()
 
 
-@pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
-async def test_a_long_response(engine: Engine, behind: bytes) -> None:
-    """Bytes after a response are never taken for the response to the next request."""
+@pytest.mark.parametrize("excess", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
+async def test_long_responses(engine: Engine, excess: bytes) -> None:
+    """Bytes after a response are not read as the response to the next request."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -93,18 +93,18 @@ async def test_a_long_response(engine: Engine, behind: bytes) -> None:
             writer.write(head + LARGE[:70_000])
             await writer.drain()
             await asyncio.sleep(0)
-            writer.write(LARGE[70_000:] + behind)
+            writer.write(LARGE[70_000:] + excess)
 
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake:
         for _ in range(3):
-            answer = await upstream.exchange(POST, fake.endpoint, 30)
-            assert bytes(join_parts(answer.body)) == LARGE
-        assert fake.connections == (3 if behind else 1)
+            response = await upstream.exchange(POST, fake.endpoint, 30)
+            assert bytes(join_parts(response.body)) == LARGE
+        assert fake.connections == (3 if excess else 1)
     await upstream.close()
 
 
-async def test_an_idle_connection_holds_no_response() -> None:
+async def test_an_idle_connection_does_not_keep_its_last_response() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE)
@@ -112,18 +112,17 @@ async def test_an_idle_connection_holds_no_response() -> None:
 
     upstream = H1Upstream(LIMITS)
     async with fake_backend(script) as fake:
-        answer = await upstream.exchange(POST, fake.endpoint, 30)
-        (body,) = answer.body
+        response = await upstream.exchange(POST, fake.endpoint, 30)
+        (body,) = response.body
         memory = weakref.ref(body.obj)  # type: ignore[union-attr]
-        del answer, body
-        await asyncio.sleep(0)  # known in the same iteration of the loop
-        is_gone = memory() is None
-        assert is_gone
+        del response, body
+        await asyncio.sleep(0)
+        assert memory() is None
         assert fake.closed == 0
     await upstream.close()
 
 
-async def test_a_truncated_response(engine: Engine) -> None:
+async def test_a_truncated_long_response(engine: Engine) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:-1])

@@ -1,5 +1,4 @@
-"""The receive watermark wakes the loop when much of a long body has arrived; other connections do
-not wait for it, and timeouts are not late because of it."""
+"""The receive watermark saves wake-ups during long bodies, and delays no request or timeout."""
 
 import asyncio
 import dataclasses
@@ -23,128 +22,126 @@ def head(length: int = len(BODY), more: str = "") -> bytes:
     return f"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
 
 
-async def in_pieces(peer: Peer, data: bytes, size: int = 16 * KIB) -> None:
+async def send_in_pieces(peer: Peer, data: bytes, size: int = 16 * KIB) -> None:
     for at in range(0, len(data), size):
         await peer.send(data[at : at + size])
         await asyncio.sleep(0)
 
 
-async def answered(peer: Peer, body: bytes) -> None:
-    answer = await peer.answer()
-    assert (answer.status, answer.body) == (200, b"POST " + body)
+async def assert_echoed(peer: Peer, body: bytes) -> None:
+    response = await peer.read_response()
+    assert (response.status, response.body) == (200, b"POST " + body)
 
 
-async def test_the_loop_is_woken_less_often(
+async def test_long_bodies_are_read_in_few_wake_ups(
     serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watermarks: list[int] = []
-    updated = server.H1Connection.buffer_updated
+    reads: list[int] = []
+    buffer_updated = server.H1Connection.buffer_updated
 
-    def counted(self: server.H1Connection, nbytes: int) -> None:
-        watermarks.append(nbytes)
-        updated(self, nbytes)
+    def record(self: server.H1Connection, nbytes: int) -> None:
+        reads.append(nbytes)
+        buffer_updated(self, nbytes)
 
-    monkeypatch.setattr(server.H1Connection, "buffer_updated", counted)
+    monkeypatch.setattr(server.H1Connection, "buffer_updated", record)
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     for _ in range(3):
-        watermarks.clear()
+        reads.clear()
         await peer.send(head())
-        await in_pieces(peer, BODY)
-        await answered(peer, BODY)
+        await send_in_pieces(peer, BODY)
+        await assert_echoed(peer, BODY)
         if engine.name != "own":
-            assert not watermarks
+            assert not reads
             continue
-        assert sum(watermarks) == len(head()) + len(BODY)
-        assert len(watermarks) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
+        assert sum(reads) == len(head()) + len(BODY)
+        assert len(reads) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
-async def test_the_end_of_a_body_is_reported_immediately(
-    serve_http: HttpServe, length: int
-) -> None:
+async def test_the_end_of_a_body_is_read_immediately(serve_http: HttpServe, length: int) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     for rest in (1, 100, 20_000):
         await peer.send(head(length))
-        await in_pieces(peer, BODY[: length - rest], 64 * KIB)
+        await send_in_pieces(peer, BODY[: length - rest], 64 * KIB)
         await peer.send(BODY[length - rest : length])
-        await answered(peer, BODY[:length])
+        await assert_echoed(peer, BODY[:length])
 
 
-async def test_short_requests_after_a_long_body_are_received(serve_http: HttpServe) -> None:
+async def test_short_requests_after_a_long_body_are_read(serve_http: HttpServe) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(head())
-    await in_pieces(peer, BODY + SMALL)
-    await answered(peer, BODY)
-    await answered(peer, b"hi")
+    await send_in_pieces(peer, BODY + SMALL)
+    await assert_echoed(peer, BODY)
+    await assert_echoed(peer, b"hi")
     for piece in (SMALL[:1], SMALL[1:40], SMALL[40:]):
         await peer.send(piece)
         await asyncio.sleep(0.01)
-    await answered(peer, b"hi")
+    await assert_echoed(peer, b"hi")
     chunked = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     await peer.send(chunked + b"2\r\nhi\r\n")
     await peer.send(b"0\r\n\r\n")
-    await answered(peer, b"hi")
+    await assert_echoed(peer, b"hi")
 
 
-async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpServe) -> None:
+async def test_a_slow_client_does_not_time_out(serve_http: HttpServe) -> None:
     harness = await serve_http(QUICK)
     peer = await harness.connect()
     await peer.send(head())
-    await in_pieces(peer, BODY[: len(BODY) // 2])
+    await send_in_pieces(peer, BODY[: len(BODY) // 2])
     rest = BODY[len(BODY) // 2 :]
     for at in range(0, 10 * MIN_BODY_RATE, MIN_BODY_RATE):
         await peer.send(rest[at : at + MIN_BODY_RATE])
-        await asyncio.sleep(0.1)  # ten of these take three times the longest pause
-    await in_pieces(peer, rest[10 * MIN_BODY_RATE :])
-    await answered(peer, BODY)
+        await asyncio.sleep(0.1)  # in total three times the idle timeout
+    await send_in_pieces(peer, rest[10 * MIN_BODY_RATE :])
+    await assert_echoed(peer, BODY)
 
 
-async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None:
+async def test_a_stalled_client_times_out(serve_http: HttpServe) -> None:
     harness = await serve_http(QUICK)
     peer = await harness.connect()
     await peer.send(head())
-    await in_pieces(peer, BODY[:-300_000])
-    answer = await peer.answer()
-    assert (answer.status, answer.headers["connection"]) == (408, "close")
-    assert await peer.ended()
+    await send_in_pieces(peer, BODY[:-300_000])
+    response = await peer.read_response()
+    assert (response.status, response.headers["connection"]) == (408, "close")
+    assert await peer.reads_eof()
 
 
-async def test_a_disconnect_is_noticed_immediately(serve_http: HttpServe) -> None:
+async def test_a_disconnect_is_detected_immediately(serve_http: HttpServe) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(head())
-    await in_pieces(peer, BODY[:-300_000])
+    await send_in_pieces(peer, BODY[:-300_000])
     await until(lambda: harness.admission.bytes == len(BODY))
     await peer.close()
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_a_rejected_long_request_keeps_the_connection_usable(
+async def test_refusing_a_long_request_keeps_the_connection_usable(
     serve_http: HttpServe,
 ) -> None:
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
-    holding = await harness.connect()
-    await holding.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    busy = await harness.connect()
+    await busy.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await harness.app.entered.wait()
     peer = await harness.connect()
     await peer.send(head())
-    await in_pieces(peer, BODY)
-    assert (await peer.answer()).status == 503
+    await send_in_pieces(peer, BODY)
+    assert (await peer.read_response()).status == 503
     harness.app.release.set()
-    assert (await holding.answer()).status == 200
+    assert (await busy.read_response()).status == 200
 
 
-async def test_sockets_without_the_option_are_left_unchanged() -> None:
+async def test_unsupported_sockets_are_left_unchanged() -> None:
     class Transport(asyncio.Transport):
         def __init__(self, **attributes: object) -> None:
             super().__init__(attributes)
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs, socket.socket() as plain:
-        for attributes in ({"socket": ours}, {}, {"socket": plain, "ssl_object": object()}):
+    one, other = socket.socketpair()
+    with one, other, socket.socket() as plain:
+        for attributes in ({"socket": one}, {}, {"socket": plain, "ssl_object": object()}):
             watermark = ReceiveWatermark(Transport(**attributes))
             watermark.set_min_bytes(1000)
             assert watermark.min_bytes == 1
@@ -154,5 +151,5 @@ async def test_sockets_without_the_option_are_left_unchanged() -> None:
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1000
         watermark.set_min_bytes(1)
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
-    watermark.set_min_bytes(1000)  # it is closed
+    watermark.set_min_bytes(1000)  # the socket is closed
     assert watermark.min_bytes == 1

@@ -6,10 +6,10 @@ from typing import Any
 from infergate.transport.net.timer import CATCH_UP_SECONDS, LATE_SECONDS, Timer
 
 
-class Alarm:
-    def __init__(self, due: float, ring: Callable[[], None]) -> None:
+class FakeHandle:
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
         self.due = due
-        self.ring = ring
+        self.callback = callback
         self.is_cancelled = False
 
     def when(self) -> float:
@@ -19,71 +19,71 @@ class Alarm:
         self.is_cancelled = True
 
 
-class Loop:
-    """A loop whose ``went_to`` calls what is due, in order."""
+class FakeLoop:
+    """An event loop with a clock; ``advance_to`` runs the due callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.alarms: list[Alarm] = []
+        self.handles: list[FakeHandle] = []
 
     def time(self) -> float:
         return self.now
 
-    def call_at(self, due: float, ring: Callable[[], None]) -> Alarm:
-        self.alarms.append(Alarm(due, ring))
-        return self.alarms[-1]
+    def call_at(self, due: float, callback: Callable[[], None]) -> FakeHandle:
+        self.handles.append(FakeHandle(due, callback))
+        return self.handles[-1]
 
-    def went_to(self, now: float) -> None:
+    def advance_to(self, now: float) -> None:
         self.now = now
-        due = [each for each in self.alarms if each.due <= now]
-        self.alarms = [each for each in self.alarms if each.due > now]
+        due = [each for each in self.handles if each.due <= now]
+        self.handles = [each for each in self.handles if each.due > now]
         for each in due:
             if not each.is_cancelled:
-                each.ring()
+                each.callback()
 
 
-def made() -> tuple[Any, Timer, list[float]]:
-    loop: Any = Loop()
-    rung: list[float] = []
-    return loop, Timer(loop, lambda: rung.append(loop.now)), rung
+def make_timer() -> tuple[Any, Timer, list[float]]:
+    loop: Any = FakeLoop()
+    timeouts: list[float] = []
+    return loop, Timer(loop, lambda: timeouts.append(loop.now)), timeouts
 
 
 def test_the_timer_fires_when_due() -> None:
-    loop, timer, rung = made()
+    loop, timer, timeouts = make_timer()
     timer.set(1.0)
     timer.set(2.0)
-    loop.went_to(1.0)
-    assert rung == []
-    loop.went_to(2.0 + LATE_SECONDS / 2)
-    assert rung == [2.0 + LATE_SECONDS / 2]
+    loop.advance_to(1.0)
+    assert timeouts == []
+    loop.advance_to(2.0 + LATE_SECONDS / 2)
+    assert timeouts == [2.0 + LATE_SECONDS / 2]
 
 
 def test_received_bytes_are_read_before_a_late_timeout() -> None:
-    loop, timer, rung = made()
+    loop, timer, timeouts = make_timer()
     timer.set(1.0)
-    loop.went_to(5.0)
-    assert rung == []
+    loop.advance_to(5.0)
+    assert timeouts == []
     timer.set(1.0)  # received bytes
-    loop.went_to(5.0 + CATCH_UP_SECONDS)
-    assert rung == []
-    loop.went_to(6.0)
-    assert rung == [6.0]
+    loop.advance_to(5.0 + CATCH_UP_SECONDS)
+    assert timeouts == []
+    loop.advance_to(6.0)
+    assert timeouts == [6.0]
 
 
-def test_an_idle_connection_times_out_one_loop_turn_later() -> None:
-    loop, timer, rung = made()
+def test_a_late_timer_fires_in_the_next_iteration_of_the_loop() -> None:
+    loop, timer, timeouts = make_timer()
     timer.set(1.0)
-    loop.went_to(5.0)
-    loop.went_to(9.0)
-    assert rung == [9.0]
+    loop.advance_to(5.0)
+    loop.advance_to(9.0)
+    assert timeouts == [9.0]
 
 
-def test_the_timer_does_not_fire_after_stop_or_close() -> None:
-    loop, timer, rung = made()
+def test_a_stopped_or_closed_timer_does_not_fire() -> None:
+    loop, timer, timeouts = make_timer()
     timer.set(1.0)
     timer.stop()
-    loop.went_to(5.0)
+    loop.advance_to(5.0)
     timer.set(1.0)
     timer.close()
-    loop.went_to(9.0)
-    assert rung == []
+    loop.advance_to(9.0)
+    assert timeouts == []

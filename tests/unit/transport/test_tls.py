@@ -1,4 +1,4 @@
-"""https and grpcs to real TLS servers: trusted certificates, and errors of both clients."""
+"""Clients of TLS servers: trusted certificates and errors."""
 
 import asyncio
 import dataclasses
@@ -27,10 +27,10 @@ FILES = Path(__file__).parents[2] / "data" / "tls"
 AUTHORITY, STRANGER = FILES / "authority.pem", FILES / "stranger.pem"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-Ask = Callable[[Endpoint], Awaitable[bytes]]
-Client = Callable[[], AbstractAsyncContextManager[Ask]]
+SendRequest = Callable[[Endpoint], Awaitable[bytes]]
+Client = Callable[[], AbstractAsyncContextManager[SendRequest]]
 Serve = Callable[[str], AbstractAsyncContextManager[Endpoint]]
-"""Serve with the certificate of this name."""
+"""Start a server with the certificate of the given name."""
 Trust = Callable[[Path], None]
 
 
@@ -56,15 +56,15 @@ async def https(name: str) -> AsyncIterator[Endpoint]:
     context.load_cert_chain(FILES / f"{name}.pem", FILES / f"{name}.key")
     async with fake_backend(script, context) as fake:
         yield dataclasses.replace(fake.endpoint, tls=True)
-    assert fake.connections <= 1, "a connection is used again"
+    assert fake.connections <= 1, "the connection is reused"
 
 
 class _Echo(grpc.GenericRpcHandler):
     def service(self, handler_call_details: object) -> object:
-        async def answer(message: bytes, context: object) -> bytes:
+        async def response(message: bytes, context: object) -> bytes:
             return message
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.unary_unary_rpc_method_handler(response)
 
 
 @asynccontextmanager
@@ -81,54 +81,54 @@ async def grpcs(name: str) -> AsyncIterator[Endpoint]:
 
 
 @asynccontextmanager
-async def ask_https() -> AsyncIterator[Ask]:
+async def https_client() -> AsyncIterator[SendRequest]:
     upstream = H1Upstream(LIMITS)
 
-    async def ask(endpoint: Endpoint) -> bytes:
-        answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
-        return bytes(join_parts(answer.body))
+    async def send_request(endpoint: Endpoint) -> bytes:
+        response = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
+        return bytes(join_parts(response.body))
 
     try:
-        yield ask
+        yield send_request
     finally:
         await upstream.close()
 
 
-def ask_grpcs() -> AbstractAsyncContextManager[Ask]:
-    return exchange_with(GrpcioUpstream(LIMITS))
+def grpcs_client() -> AbstractAsyncContextManager[SendRequest]:
+    return rpc_client(GrpcioUpstream(LIMITS))
 
 
-def ask_own_grpcs() -> AbstractAsyncContextManager[Ask]:
-    return exchange_with(H2Upstream(LIMITS))
+def own_grpcs_client() -> AbstractAsyncContextManager[SendRequest]:
+    return rpc_client(H2Upstream(LIMITS))
 
 
 @asynccontextmanager
-async def exchange_with(upstream: RpcUpstream) -> AsyncIterator[Ask]:
-    async def ask(endpoint: Endpoint) -> bytes:
-        answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
-        return bytes(join_parts(answer.message))
+async def rpc_client(upstream: RpcUpstream) -> AsyncIterator[SendRequest]:
+    async def send_request(endpoint: Endpoint) -> bytes:
+        response = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
+        return bytes(join_parts(response.message))
 
     try:
-        yield ask
+        yield send_request
     finally:
         await upstream.close()
 
 
 TRANSPORTS = pytest.mark.parametrize(
     ("serve", "client"),
-    [(https, ask_https), (grpcs, ask_grpcs), (grpcs, ask_own_grpcs)],
+    [(https, https_client), (grpcs, grpcs_client), (grpcs, own_grpcs_client)],
     ids=["https", "grpcs", "grpcs by the own engine"],
 )
 
 
-OF_GRPCS = pytest.mark.parametrize("client", [ask_grpcs, ask_own_grpcs])
+GRPCS_CLIENTS = pytest.mark.parametrize("client", [grpcs_client, own_grpcs_client])
 
 
-async def refused(
-    ask: Ask, endpoint: Endpoint, public: str = client_context.NO_TLS
+async def connect_error(
+    send_request: SendRequest, endpoint: Endpoint, public: str = client_context.NO_TLS
 ) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        await ask(endpoint)
+        await send_request(endpoint)
     error = caught.value
     assert (error.kind, error.origin) == (Kind.CONNECT, Origin.BACKEND)
     assert error.public == public
@@ -140,40 +140,40 @@ async def refused(
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host: str) -> None:
     trust(AUTHORITY)
-    async with serve("server") as endpoint, client() as ask:
+    async with serve("server") as endpoint, client() as send_request:
         for _ in range(3):
-            assert await ask(dataclasses.replace(endpoint, host=host)) == b"ok"
+            assert await send_request(dataclasses.replace(endpoint, host=host)) == b"ok"
 
 
 @TRANSPORTS
-async def test_an_address_is_verified_by_its_name(
+async def test_certificates_are_checked_for_the_name_not_the_address(
     serve: Serve, client: Client, trust: Trust
 ) -> None:
     """The certificates are for 127.0.0.1 and localhost only."""
     trust(AUTHORITY)
-    async with serve("server") as endpoint, client() as ask:
+    async with serve("server") as endpoint, client() as send_request:
         named = dataclasses.replace(endpoint, host="localhost", address="127.0.0.1")
-        assert await ask(named) == b"ok"
-    async with serve("server") as endpoint, client() as ask:
+        assert await send_request(named) == b"ok"
+    async with serve("server") as endpoint, client() as send_request:
         named = dataclasses.replace(endpoint, host="pods.test", address="127.0.0.1")
         with raises_kind(Kind.CONNECT) as caught:
-            await ask(named)
+            await send_request(named)
         assert "127.0.0.1" in caught.value.detail
 
 
 @TRANSPORTS
 async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -> None:
     trust(STRANGER)
-    async with serve("server") as endpoint, client() as ask:
-        error = await refused(ask, endpoint)
+    async with serve("server") as endpoint, client() as send_request:
+        error = await connect_error(send_request, endpoint)
     assert "CERTIFICATE_VERIFY_FAILED" in error.detail
 
 
 @TRANSPORTS
 async def test_a_certificate_for_another_name(serve: Serve, client: Client, trust: Trust) -> None:
     trust(AUTHORITY)
-    async with serve("other") as endpoint, client() as ask:
-        error = await refused(ask, endpoint)
+    async with serve("other") as endpoint, client() as send_request:
+        error = await connect_error(send_request, endpoint)
     assert "mismatch" in error.detail or "Hostname Verification" in error.detail
 
 
@@ -182,36 +182,36 @@ async def test_no_authority_is_trusted(
     serve: Serve, client: Client, trust: Trust, tmp_path: Path
 ) -> None:
     trust(tmp_path / "none")
-    async with serve("server") as endpoint, client() as ask:
-        await refused(ask, endpoint)
+    async with serve("server") as endpoint, client() as send_request:
+        await connect_error(send_request, endpoint)
 
 
 async def test_https_to_a_server_without_tls(harness: HttpHarness, trust: Trust) -> None:
     trust(AUTHORITY)
-    async with ask_https() as ask:
-        error = await refused(ask, dataclasses.replace(harness.endpoint, tls=True))
+    async with https_client() as send_request:
+        error = await connect_error(send_request, dataclasses.replace(harness.endpoint, tls=True))
     assert "SSLError" in error.detail
 
 
-@OF_GRPCS
+@GRPCS_CLIENTS
 async def test_grpcs_to_a_server_without_tls(
     client: Client, harness: HttpHarness, grpc_harness: GrpcHarness, trust: Trust
 ) -> None:
     trust(AUTHORITY)
-    async with client() as ask:
-        error = await refused(ask, dataclasses.replace(harness.endpoint, tls=True))
+    async with client() as send_request:
+        error = await connect_error(send_request, dataclasses.replace(harness.endpoint, tls=True))
         assert "handshake failed" in error.detail or "SSLError" in error.detail
         with raises_kind(Kind.CONNECT):
-            await ask(dataclasses.replace(grpc_harness.endpoint, tls=True))
+            await send_request(dataclasses.replace(grpc_harness.endpoint, tls=True))
 
 
-@OF_GRPCS
+@GRPCS_CLIENTS
 async def test_grpcs_to_a_tls_server_without_http2(
     client: Client, trust: Trust, caplog: pytest.LogCaptureFixture
 ) -> None:
     trust(AUTHORITY)
-    async with https("server") as endpoint, client() as ask:
-        await refused(ask, endpoint, client_context.NO_HTTP2)
+    async with https("server") as endpoint, client() as send_request:
+        await connect_error(send_request, endpoint, client_context.NO_HTTP2)
     gc.collect()
     assert not caplog.records, "asyncio reports exceptions that were not retrieved"
 
@@ -224,34 +224,31 @@ async def test_grpcs_to_a_tls_server_without_http2(
         (client_context.CIPHERS, True),
     ],
 )
-def test_ciphers_of_tls_1_2(ciphers: str, is_good: bool, trust: Trust) -> None:
+def test_tls_1_2_ciphers(ciphers: str, is_good: bool, trust: Trust) -> None:
     trust(AUTHORITY)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(FILES / "server.pem", FILES / "server.key")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(ciphers)
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = (
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = (
         client_context.ClientTlsContext(None)
         .context()
-        .wrap_bio(down, up, server_hostname="localhost")
+        .wrap_bio(to_client, to_server, server_hostname="localhost")
     )
-    theirs = context.wrap_bio(up, down, server_side=True)
+    server = context.wrap_bio(to_server, to_client, server_side=True)
     rejections = []
-    for end in (ours, theirs) * 3:
+    for end in (client, server) * 3:
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLError as error:
             rejections.append(error.reason)
-    assert (ours.cipher() is not None, "NO_SHARED_CIPHER" in rejections) == (is_good, not is_good)
+    assert (client.cipher() is not None, "NO_SHARED_CIPHER" in rejections) == (is_good, not is_good)
 
 
-# ---- the store
-
-
-def test_authorities_are_those_of_the_context(trust: Trust, tmp_path: Path) -> None:
+def test_default_authorities_are_those_of_openssl(trust: Trust, tmp_path: Path) -> None:
     one, two = AUTHORITY.read_bytes(), STRANGER.read_bytes()
     (tmp_path / "01234567.0").write_bytes(b"subject: a comment\n" + two)
     (tmp_path / "89abcdef.0").write_bytes(one)
@@ -263,7 +260,9 @@ def test_authorities_are_those_of_the_context(trust: Trust, tmp_path: Path) -> N
     assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(one.decode())]
 
 
-def test_several_directories(trust: Trust, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_authorities_in_several_directories(
+    trust: Trust, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     trust(tmp_path / "none")
     directories = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
     for directory, file in zip(directories, (AUTHORITY, STRANGER), strict=False):

@@ -1,6 +1,6 @@
-"""Listening on unix sockets: the file, and HTTP over it."""
+"""Unix sockets: the socket file, and HTTP over them."""
 
-# ruff: noqa: ASYNC240 - local files, in tests
+# ruff: noqa: ASYNC240 - local files
 
 import asyncio
 import errno
@@ -48,7 +48,7 @@ async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> N
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
         await peer.send(REQUEST)
-        assert (await peer.answer()).body == b"POST hi"
+        assert (await peer.read_response()).body == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
     assert {call.peer for call in app.calls} == {"unix"}
@@ -59,8 +59,8 @@ async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path
     upstream = H1Upstream(QUICK)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):
-        answer = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)
-        assert join_parts(answer.body) == b"POST hi"
+        response = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)
+        assert join_parts(response.body) == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
     assert app.requests[0].path == "/base/x"
@@ -77,7 +77,7 @@ async def test_the_socket_file_has_its_mode_and_is_removed_on_stop(path: Path) -
     assert not path.exists()
 
 
-async def test_a_dead_socket_is_replaced(path: Path) -> None:
+async def test_a_stale_socket_file_is_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
         dead.listen()
@@ -85,7 +85,7 @@ async def test_a_dead_socket_is_replaced(path: Path) -> None:
     await server.start()
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     await peer.send(REQUEST)
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
     await peer.close()
     await server.stop(0)
 
@@ -98,7 +98,7 @@ async def test_a_socket_in_use_is_an_error(server: HttpAppListener, path: Path) 
     await peer.close()
 
 
-async def test_a_listener_with_a_full_backlog_is_alive(path: Path) -> None:
+async def test_a_socket_with_a_full_backlog_is_in_use(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(path))
         busy.listen(0)
@@ -117,7 +117,7 @@ async def test_a_listener_with_a_full_backlog_is_alive(path: Path) -> None:
             client.close()
 
 
-async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Path) -> None:
+async def test_a_bound_socket_that_does_not_listen_is_in_use(path: Path) -> None:
     first = SocketFile(str(path), 0o660)
     bound_socket = first.bind()
     with pytest.raises(OSError, match="address already in use") as caught:
@@ -131,14 +131,14 @@ async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Pat
     assert list(path.parent.iterdir()) == []
 
 
-async def test_the_file_of_a_dead_process_is_replaced(path: Path) -> None:
-    """The lock ended with its process, though the file exists."""
+async def test_a_socket_file_of_a_dead_process_is_replaced(path: Path) -> None:
+    """Its lock is released although the file exists."""
     code = (
         "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
         "SocketFile(sys.argv[1], 0o660).bind(); os._exit(0)"
     )
-    died = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(path))
-    assert await died.wait() == 0
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(path))
+    assert await process.wait() == 0
     assert len(list(path.parent.iterdir())) == 2
     server = server_at(path)
     await server.start()
@@ -148,36 +148,35 @@ async def test_the_file_of_a_dead_process_is_replaced(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_lock_on_a_deleted_file_does_not_count(
+def test_a_lock_on_a_deleted_file_is_taken_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening and locking the file, another process replaces it."""
-    flock, beside = fcntl.flock, path.with_name(path.name + ".lock")
+    """Another process may replace the file between opening and locking it."""
+    flock, lock_file = fcntl.flock, path.with_name(path.name + ".lock")
 
-    def late(lock: int, how: int) -> None:
-        if beside.exists() and not accepted:
-            beside.unlink()
-        accepted.append(how)
-        flock(lock, how)
+    def delete_and_lock(lock: int, operation: int) -> None:
+        if lock_file.exists() and not operations:
+            lock_file.unlink()
+        operations.append(operation)
+        flock(lock, operation)
 
-    accepted: list[int] = []
-    monkeypatch.setattr(fcntl, "flock", late)
+    operations: list[int] = []
+    monkeypatch.setattr(fcntl, "flock", delete_and_lock)
     file = SocketFile(str(path), 0o660)
     bound_socket = file.bind()
-    assert len(accepted) == 2
-    assert beside.exists()
+    assert len(operations) == 2
+    assert lock_file.exists()
     bound_socket.close()
     file.remove()
 
 
-async def test_many_processes_start_concurrently(path: Path) -> None:
-    """One of them owns the path and can be reached there."""
+async def test_one_of_many_concurrent_servers_gets_the_path(path: Path) -> None:
     servers = [server_at(path) for _ in range(20)]
     outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
     assert [outcome for outcome in outcomes if outcome is None] == [None]
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     await peer.send(REQUEST)
-    assert (await peer.answer()).status == 200
+    assert (await peer.read_response()).status == 200
     await peer.close()
     for each in servers:
         await each.stop(0)
@@ -185,7 +184,7 @@ async def test_many_processes_start_concurrently(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-async def test_a_file_that_is_not_a_socket_is_left_unchanged(path: Path, kind: str) -> None:
+async def test_other_files_are_not_replaced(path: Path, kind: str) -> None:
     if kind == "file":
         path.write_text("precious")
     else:
@@ -195,7 +194,7 @@ async def test_a_file_that_is_not_a_socket_is_left_unchanged(path: Path, kind: s
     assert list(path.parent.iterdir()) == [path]
 
 
-async def test_no_such_folder(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await server_at(tmp_path / "none" / "gp.sock").start()
 
@@ -203,8 +202,8 @@ async def test_no_such_folder(tmp_path: Path) -> None:
 async def test_a_socket_file_of_another_process_is_not_removed(path: Path) -> None:
     server = server_at(path)
     await server.start()
-    mine = path.with_name("moved")
-    path.rename(mine)
+    moved = path.with_name("moved")
+    path.rename(moved)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         await server.stop(0)

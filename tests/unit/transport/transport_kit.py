@@ -1,5 +1,5 @@
-"""Helpers for the transport tests: small limits, applications controlled by their requests, and
-raw sockets for clients and servers that misbehave."""
+"""Helpers for the transport tests: small limits, applications that their requests control, and raw
+sockets for clients and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -97,17 +97,16 @@ class HttpHarness:
         )
         return self.peers[-1]
 
-    async def good(self) -> None:
-        """A request on another connection succeeds."""
+    async def check_serving(self) -> None:
         peer = await self.connect()
         await peer.send(b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-        answer = await peer.answer()
-        assert (answer.status, answer.body) == (200, b"POST hi")
+        response = await peer.read_response()
+        assert (response.status, response.body) == (200, b"POST hi")
         await peer.close()
 
 
 @dataclasses.dataclass
-class Answer:
+class RawResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -124,16 +123,18 @@ class Peer:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self, *, body: bool = True) -> Answer:
+    async def read_response(self, *, body: bool = True) -> RawResponse:
         async with asyncio.timeout(10):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.rstrip().split("\r\n")
             headers = dict(line.split(": ", 1) for line in lines)
             length = int(headers.get("content-length", 0)) if body else 0
-            return Answer(int(first.split()[1]), headers, await self.reader.readexactly(length))
+            return RawResponse(
+                int(first.split()[1]), headers, await self.reader.readexactly(length)
+            )
 
-    async def ended(self) -> bool:
-        """The server closes the connection without another byte."""
+    async def reads_eof(self) -> bool:
+        """Return whether the server closes the connection without another byte."""
         async with asyncio.timeout(10):
             return await self.reader.read() == b""
 
@@ -142,8 +143,8 @@ class Peer:
         with suppress(ConnectionError):
             await self.writer.wait_closed()
 
-    async def close_badly(self) -> None:
-        """Close after TLS has failed, which raises once more."""
+    async def close_quietly(self) -> None:
+        """Close, ignoring errors of TLS."""
         with suppress(ssl.SSLError):
             await self.close()
 
@@ -152,11 +153,7 @@ class Peer:
 async def http_harness(
     engine: Engine, limits: Limits, app: HttpEcho | None = None, **options: bool
 ) -> AsyncIterator[HttpHarness]:
-    """Start an HTTP server.
-
-    Afterwards the peers are closed, a request on another connection succeeds if the server still
-    runs, and no request may be admitted.
-    """
+    """Start an HTTP server; at the end, check that it still serves and no request is admitted."""
     app, admission = app or HttpEcho(), Admission(limits)
     harness = HttpHarness(engine.http(LOCAL, app, limits, admission, **options), app, admission)
     await harness.server.start()
@@ -164,7 +161,7 @@ async def http_harness(
     for peer in harness.peers:
         await peer.close()
     with suppress(ConnectionRefusedError):
-        await harness.good()
+        await harness.check_serving()
     await harness.server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
 
@@ -176,7 +173,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclasses.dataclass
-class Fake:
+class FakeBackend:
     """A backend that runs a script, and counts its connections."""
 
     endpoint: Endpoint
@@ -186,7 +183,7 @@ class Fake:
 
 
 async def run_loop(count: int) -> None:
-    """Run ``count`` turns of the event loop."""
+    """Run ``count`` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -199,14 +196,16 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[Fake]:
+async def fake_backend(
+    script: Script, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[FakeBackend]:
     """Serve ``script`` on a free port."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if not server.is_serving():  # accepted at the moment when the listener closed
+        if not server.is_serving():  # accepted while the listener closed
             writer.transport.abort()
             return
         tasks.add(task)
@@ -223,11 +222,11 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
             tasks.discard(task)
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-    fake = Fake(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
+    fake = FakeBackend(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
     try:
         yield fake
     finally:
-        # asyncio (3.11) leaks a connection that is accepted at the moment when its server closes.
+        # asyncio (3.11) leaks connections that are accepted while their server closes.
         await run_loop(20)
         server.close()
         for task in tuple(tasks):
@@ -237,7 +236,7 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """One HTTP request, head and body."""
+    """Read one HTTP request, head and body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = 0
     for line in head.split(b"\r\n"):
@@ -247,14 +246,14 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 class RpcEcho:
-    """Echoes the message; the method's last part names another action."""
+    """Echoes the message, or performs another action that the method names."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.left = asyncio.Event()
-        self.staying = asyncio.Event()
+        self.stream_ended = asyncio.Event()
+        self.stream_waiting = asyncio.Event()
         self.calls: list[RequestContext] = []
         self.serving = 0
         self.pulled = 0
@@ -295,8 +294,8 @@ class RpcEcho:
     @property
     def request_streams(self) -> Mapping[str, Callable[[RequestContext], RequestStream]]:
         return {
-            "/t.T/Turns": lambda context: Repeating(self, context, 1),
-            "/t.T/Talk": lambda context: Repeating(self, context, 3),
+            "/t.T/RepeatInOrder": lambda context: RepeatStream(self, context, 1),
+            "/t.T/Repeat": lambda context: RepeatStream(self, context, 3),
         }
 
     @property
@@ -314,20 +313,20 @@ class RpcEcho:
                 elif message == b"bug":
                     raise ZeroDivisionError("secret")
                 elif message == b"stay":
-                    self.staying.set()
+                    self.stream_waiting.set()
                     await self.release.wait()
                 yield RpcResponse((message, b"!"))
         finally:
-            self.left.set()
+            self.stream_ended.set()
 
 
-class Repeating:
-    """Responds to ``MESSAGE N`` with N times MESSAGE; ``wait`` waits; ``fail`` ends the stream."""
+class RepeatStream:
+    """Responds to ``MESSAGE N`` with N copies of MESSAGE; ``wait`` waits, ``fail`` fails."""
 
-    def __init__(self, app: RpcEcho, context: RequestContext, at_once: int) -> None:
+    def __init__(self, app: RpcEcho, context: RequestContext, max_concurrent: int) -> None:
         self.app = app
         self.context = context
-        self.max_concurrent = at_once
+        self.max_concurrent = max_concurrent
 
     async def open(self) -> None:
         if "x-no-stream" in self.context.headers:
@@ -338,12 +337,12 @@ class Repeating:
     ) -> AsyncGenerator[RpcResponse, None]:
         del memory
         message = bytes(message)
-        if message == b"badly":
+        if message == b"bug":
             raise ZeroDivisionError("secret")
         self.app.calls.append(self.context)
-        return self.answers(message, error)
+        return self.responses(message, error)
 
-    async def answers(
+    async def responses(
         self, message: bytes, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:
         self.app.serving += 1
@@ -352,8 +351,8 @@ class Repeating:
                 yield RpcResponse((b"no: ", refused.public.encode()))
                 return
             word, _, number = message.partition(b" ")
-            if word == b"told":
-                self.context.response_headers = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
+            if word == b"header":
+                self.context.response_headers = {"x-header": str(number, "ascii"), "x-b-bin": "AP8"}
                 number = b"1"
             if word == b"fail":
                 yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})
@@ -364,7 +363,7 @@ class Repeating:
                 yield RpcResponse((word,))
         finally:
             self.app.serving -= 1
-            self.app.left.set()
+            self.app.stream_ended.set()
 
 
 @dataclasses.dataclass(frozen=True)

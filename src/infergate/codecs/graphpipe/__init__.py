@@ -1,10 +1,7 @@
 """The GraphPipe protocol, over HTTP and over size-prefixed frames, towards clients and backends.
 
-The entry point is ``codec.GraphPipeCodec``. Read ``paths`` (how paths name models),
-``infer_request`` and ``infer_response`` (inferences), ``name_resolution`` (how omitted tensor names
-are supplied), then ``flatbuffer_reader`` and ``flatbuffer_writer``. ``metadata`` describes models,
-``config_text`` maps the request's ``config`` to parameters, ``backend`` holds the requests to
-servers.
+The entry point is ``codec.GraphPipeCodec``. Read ``paths``, ``infer_request`` and
+``infer_response``, ``name_resolution``, then ``flatbuffer_reader`` and ``flatbuffer_writer``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Requests to GraphPipe servers, and their responses.
 
-*Rule 1.* The address of a server is the address of a model, so every request is a POST to that
-address without a further path. Every operation except an inference becomes a MetadataRequest.
-*Rule 2.* Not every server has metadata (graphpipe-py's examples drop the connection), and some
-return it only to a GET: :func:`metadata_get_request` is the alternative request, whose response the
-same function reads.
+Each server has one model and one address. Every operation except an inference becomes a
+MetadataRequest. Some servers return metadata only to a GET; graphpipe-py's examples have no
+metadata and drop the connection.
 """
 
 from __future__ import annotations
@@ -19,25 +17,15 @@ from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage
 from infergate.codecs.graphpipe.infer_request import write_request
 from infergate.codecs.graphpipe.infer_response import read_response
 from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
 _REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses of a proxy that has no server at this address, or that denies access to it."""
+"""Statuses of a proxy without a server at this address, or that denies access to it."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
 """The response of graphpipe-py's servers to a GET; it shows that they are alive."""
@@ -58,36 +46,38 @@ METADATA_REQUEST: Final = _metadata_request()
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Raises UNSUPPORTED for an operation that GraphPipe lacks, BAD_REQUEST and TOO_LARGE."""
+    """Build a request. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
             return HttpRequest("POST", "", body=write_request(operation, model))
         case (
-            ServerLiveRequest()
-            | ServerReadyRequest()
-            | ServerMetadataRequest()
-            | ModelReadyRequest()
-            | ModelMetadataRequest()
+            messages.ServerLiveRequest()
+            | messages.ServerReadyRequest()
+            | messages.ServerMetadataRequest()
+            | messages.ModelReadyRequest()
+            | messages.ModelMetadataRequest()
         ):
             return HttpRequest("POST", "", body=[METADATA_REQUEST])
     raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
 
 
 def metadata_get_request() -> HttpRequest:
-    """Return the GET that replaces a MetadataRequest; graphpipe-go's servers answer it with
-    JSON."""
+    """Return the GET to which graphpipe-go's servers return metadata as JSON."""
     return HttpRequest("GET", "")
 
 
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Raises the backend's error, or BACKEND_GARBAGE."""
-    if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
+    """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
+    if isinstance(
+        operation,
+        messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,
+    ):
         if wire.status in _REFUSAL_STATUSES:
             raise _backend_error(wire)
-        return HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
+        return messages.HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:
         raise _backend_error(wire)
     try:
@@ -117,18 +107,17 @@ def _read(
         )
     if _is_json(wire):
         document = metadata.read_json(bytes(body), limits)
-        if isinstance(operation, ModelMetadataRequest):
+        if isinstance(operation, messages.ModelMetadataRequest):
             return metadata.metadata_from_json(document, operation.model, limits)
         return metadata.server_from_json(document)
     check_loop_cost(limits, len(body), metadata.MAX_BYTES_ON_LOOP)
     table = FlatbufferMessage(body).root("MetadataResponse")
-    if isinstance(operation, ModelMetadataRequest):
+    if isinstance(operation, messages.ModelMetadataRequest):
         return metadata.read_metadata(table, operation.model, limits)
     return metadata.read_server(table)
 
 
 def _is_json(wire: HttpResponse) -> bool:
-    """Whether the response is the JSON that answers a GET."""
     return any(
         name.lower() == "content-type" and value.partition(";")[0].strip().lower() == _JSON
         for name, value in wire.headers.items()

@@ -1,9 +1,6 @@
 """The GraphPipe codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-The path names the model (``paths``); the body, a flatbuffer read in place (``flatbuffer_reader``),
-names the operation. The model's metadata supplies the names that a message omits
-(``name_resolution``). Inferences are written around the memory of their tensors
-(``flatbuffer_writer``), all other messages by the flatbuffers library. Raw sockets carry the same
+The path names the model; the body, a flatbuffer, names the operation. Raw sockets carry the same
 bodies: their transport wraps them as HttpRequests.
 
 Sources: seed specification 003, and the observed messages of servers and clients
@@ -41,27 +38,18 @@ from infergate.codecs.graphpipe.infer_response import write_response
 from infergate.codecs.graphpipe.metadata import write_json, write_metadata
 from infergate.codecs.graphpipe.options import ErrorStyle, Options, read_options
 from infergate.codecs.graphpipe.paths import GraphPipePathMatch, match_path
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelMetadataRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _STRING_COST_BYTES: Final = 4
-"""The cost of writing a string, as the number of JSON bytes that cost the same."""
+"""The cost of writing a string, in bytes of JSON that take as long."""
 _TENSOR_METADATA_COST_BYTES: Final = 512
-"""The cost of writing one input or output of the metadata (30 µs), as the number of JSON bytes that
-cost the same."""
+"""The cost of one input or output of metadata (30 µs), in bytes of JSON that take as long."""
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -89,29 +77,29 @@ class GraphPipeCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Raises NOT_FOUND for an unknown path, BAD_REQUEST for a body that is not a request."""
+        """Read the operation and the model. Raises NOT_FOUND, BAD_REQUEST."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
         if wire.method == "GET" or _read_envelope(wire)[0] == METADATA:
-            return RequestSummary(ModelMetadataRequest, match.model, match.version)
+            return RequestSummary(messages.ModelMetadataRequest, match.model, match.version)
         return RequestSummary(InferRequest, match.model, match.version)
 
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Raises NOT_FOUND for an unknown path, and errors in the body."""
+        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return ParsedRequest(match.operation, match.operation)
         if wire.method == "GET":
             return ParsedRequest(
-                ModelMetadataRequest(match.model, match.version), MetadataFormat.JSON
+                messages.ModelMetadataRequest(match.model, match.version), MetadataFormat.JSON
             )
         request_type, request = _read_envelope(wire)
         if request_type == METADATA:
             return ParsedRequest(
-                ModelMetadataRequest(match.model, match.version), MetadataFormat.FLATBUFFER
+                messages.ModelMetadataRequest(match.model, match.version), MetadataFormat.FLATBUFFER
             )
         table = request.table(REQ)
         if table is None:
@@ -119,7 +107,7 @@ class GraphPipeCodec(BinaryEstimates):
         return read_request(table, match.model, match.version, limits)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Write the response in the format that the request selected."""
+        """Write the response in the requested format."""
         match response:
             case InferResponse():
                 return HttpResponse(
@@ -129,13 +117,13 @@ class GraphPipeCodec(BinaryEstimates):
                 return HttpResponse(200, _JSON_HEADERS, [write_json(response)])
             case ModelMetadata():
                 return HttpResponse(200, BINARY_HEADERS, [write_metadata(response)])
-            case HealthStatus(ok):
+            case messages.HealthStatus(ok):
                 return _health_response(ok, parsed.response_options)
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write the error as text, or as an InferResponse if the option selects that and ``wire``
-        is a GraphPipe message. A request without a method is one whose head could not be parsed."""
+        """Write the error as text, or as an InferResponse if the option selects that and the
+        request could be parsed."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:
@@ -145,22 +133,22 @@ class GraphPipeCodec(BinaryEstimates):
         return status_error_response(error) if match.operation else infer_error_response(error)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Count strings, each of which needs an offset, and the inputs and outputs of metadata."""
+        """Return the cost of strings, and of the inputs and outputs of metadata."""
         if isinstance(response, ModelMetadata):
             return _TENSOR_METADATA_COST_BYTES * (len(response.inputs) + len(response.outputs))
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return the size of the strings, which are copied; numeric data is not."""
+        """Return the size of the strings, which are copied, unlike numeric data."""
         return 0, _max_string_bytes(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Count strings, as in ``response_text_bytes``."""
+        """Return the cost of strings."""
         del profile
         return _string_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the strings, as in ``response_size``."""
+        """Return the size of the strings."""
         del profile
         return _max_string_bytes(operation.inputs)
 
@@ -169,7 +157,7 @@ class GraphPipeCodec(BinaryEstimates):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Raises UNSUPPORTED for an operation that GraphPipe lacks, BAD_REQUEST, TOO_LARGE."""
+        """Build a request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
         del profile
         return backend.build_request(operation, model)
 
@@ -188,16 +176,13 @@ class GraphPipeCodec(BinaryEstimates):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
         return backend.parse_response(wire, operation, limits, model)
 
 
 def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
-    """Return the type and the table of the Request in the body.
-
-    Raises BAD_REQUEST, also for an unknown type (as the specification requires; graphpipe-go
-    answers with its metadata), and UNSUPPORTED_ENCODING, because no client compresses.
-    """
+    """Return the type and the table of the Request in the body. Raises BAD_REQUEST, also for an
+    unknown type (as specified; graphpipe-go returns its metadata), and UNSUPPORTED_ENCODING."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise GatewayError(
@@ -217,22 +202,20 @@ def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
 
 
 def _string_cost(tensors: Sequence[Tensor]) -> int:
-    """Return the cost of writing the strings in ``tensors``, in bytes of JSON that cost the
-    same."""
     counts = [math.prod(tensor.shape) for tensor in tensors if tensor.datatype is Datatype.BYTES]
     return _STRING_COST_BYTES * sum(counts)
 
 
 def _max_string_bytes(tensors: Sequence[Tensor]) -> int:
-    """Return the maximum size of the offsets and strings that are written for ``tensors``."""
+    """Return the maximum size of the offsets and strings of ``tensors``."""
     return 3 * sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
 
 
 def _health_response(ok: bool, operation: Operation) -> HttpResponse:  # noqa: FBT001
-    """Write a health response like those of graphpipe-go's control paths."""
+    """Write a health response as graphpipe-go does."""
     if ok:
         return HttpResponse(200, TEXT_HEADERS, [b"ok\n"])
-    word = b"alive" if isinstance(operation, ServerLiveRequest) else b"ready"
+    word = b"alive" if isinstance(operation, messages.ServerLiveRequest) else b"ready"
     return HttpResponse(503, TEXT_HEADERS, [b"not " + word + b"\n"])
 
 

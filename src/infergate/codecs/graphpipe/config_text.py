@@ -1,11 +1,11 @@
 """The free text ``config`` of an inference ⇄ its request parameters.
 
-*Rule 1.* A config is sent to a GraphPipe server unchanged, whatever it contains.
-*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters. Any other text
-that is not empty becomes the single parameter ``graphpipe_config``. In the other direction, that
-parameter alone becomes the text again, unless the text would then parse as a JSON object; no
-parameters become an empty text; all other parameters become a JSON object. So parameters survive a
-round trip, and a config does except for the spelling of its JSON.
+*Rule 1.* A config is sent to a GraphPipe server unchanged.
+
+*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters, and any other
+text the single parameter ``graphpipe_config``. In the other direction, that parameter alone becomes
+the text again, unless the text would then parse as a JSON object; no parameters become an empty
+text; all other parameters become a JSON object.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 MAX_CONFIG_BYTES: Final = 64 * 1024
-"""Maximum size of a config in bytes. Parsing it blocks the event loop."""
+"""Maximum size of a config in bytes. The event loop parses it."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 """The integers that the other protocols can express."""
 _MAX_INTEGER_CHARACTERS: Final = 20
-"""Maximum number of characters of such an integer. Parsing longer ones takes disproportionate
-time."""
+"""Maximum number of characters of such an integer. Longer ones parse slowly."""
 
 
 def read_config(config: memoryview) -> Parameters:
     """Return the parameters in ``config``.
 
-    Other protocols reject a config that is not UTF-8 or holds JSON that they cannot express
-    (BAD_REQUEST), or that is longer than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
+    Other protocols reject a config that is not UTF-8 or is JSON that they cannot express
+    (BAD_REQUEST), or is longer than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
     """
     text = bytes(config)
     if not text:
@@ -59,7 +58,7 @@ def _decode_config(config: bytes) -> Parameters:
 
 
 def write_config(parameters: Parameters) -> bytes:
-    """Raises BAD_REQUEST for parameters that JSON cannot express, TOO_LARGE."""
+    """Write ``parameters``. Raises BAD_REQUEST if JSON cannot express them, TOO_LARGE."""
     if isinstance(parameters, OpaqueParameters):
         return parameters.text
     if not parameters:
@@ -151,8 +150,7 @@ def _check_depth(parameters: Any) -> None:
 
 
 def _check_text(parameters: dict[str, Any]) -> None:
-    """Reject a lone surrogate from an escape: UTF-8, and so the other protocols, cannot express
-    it."""
+    """Reject a lone surrogate from an escape, which UTF-8 cannot express."""
     try:
         json.dumps(parameters, ensure_ascii=False).encode()
     except UnicodeError:

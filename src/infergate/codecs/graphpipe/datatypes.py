@@ -24,7 +24,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
 """BOOL and BF16 have no number."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
 _NULL_TYPE: Final = 0
-"""The type number of a datatype that is unknown or that GraphPipe lacks."""
+"""The type number of an unknown datatype."""
 
 
 def type_number(name: str, datatype: Datatype) -> int:
@@ -38,7 +38,7 @@ def type_number(name: str, datatype: Datatype) -> int:
 
 
 def metadata_type_number(datatype: str) -> int:
-    """Return the type number for a datatype in metadata, Null for one that GraphPipe lacks."""
+    """Return the type number for a datatype in metadata, Null for an unsupported one."""
     known = DATATYPES_BY_NAME.get(datatype)
     return _NULL_TYPE if known is None else TYPE_NUMBERS.get(known, _NULL_TYPE)
 

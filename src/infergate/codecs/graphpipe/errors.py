@@ -1,5 +1,4 @@
-"""Errors towards clients and from backends: as an HTTP status with text, and as the errors of an
-InferResponse."""
+"""Errors towards clients and from backends."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from infergate.core.errors import GatewayError, Kind, Origin, error_headers, par
 from infergate.core.wire import HttpResponse
 
 MAX_MESSAGE_CHARACTERS: Final = 2000
-"""Maximum number of characters of a message sent to a client."""
 TEXT_HEADERS: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
     "x-content-type-options": "nosniff",
@@ -28,8 +26,7 @@ BINARY_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/octet-s
 
 
 def status_error_response(error: GatewayError) -> HttpResponse:
-    """Return the message as text that ends in a line feed, as graphpipe-go writes it. Never
-    raises."""
+    """Return the message as text, with the line feed of graphpipe-go. Never raises."""
     return HttpResponse(
         STATUS_BY_KIND[error.kind],
         {**TEXT_HEADERS, **error_headers(error)},
@@ -65,8 +62,7 @@ def _public_text(error: GatewayError) -> bytes:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response with a status other than 200, with its text unless that is an
-    HTML page."""
+    """Return the error in a response, with its text unless that is an HTML page."""
     text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
@@ -89,8 +85,7 @@ def _error_text(error: FlatbufferTable) -> str:
 
 def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
     """Return the error in a response's ``errors``: the kind of the first one's code, which servers
-    set to an HTTP status or omit, and the messages of all. Raises BAD_REQUEST if one cannot be
-    parsed."""
+    set to an HTTP status or omit, and all messages. Raises BAD_REQUEST."""
     code = errors[0].int64(CODE)
     messages = ""
     for error in errors:

@@ -1,16 +1,16 @@
 """A flatbuffer reader that works in place and checks each access against the end of the message.
 
-The code that flatc generates does not check offsets, so a hostile offset reads arbitrary bytes, and
-Python has no verifier to run first. The schema is small, so this module reads its fields itself,
-checks and uses them in one step, and is faster than the generated code.
+The code that flatc generates does not check offsets, Python has no verifier, and this module is
+faster.
 
-*Rule 1.* Nothing outside the message is read; a field that would lie there is BAD_REQUEST naming
-it.
+*Rule 1.* Nothing outside the message is read; a field outside is BAD_REQUEST.
+
 *Rule 2.* The variations of old writers are accepted: any order and alignment, vtables after their
 tables and shared vtables, strings without NUL, absent vectors (read as empty), bytes after the last
 object.
+
 *Rule 3.* Several offsets may point to the same object, so a message can refer to far more bytes
-than it has. Bytes read are counted and limited to ``MAX_EXPANSION`` times the message's size.
+than it has. Bytes read are limited to ``MAX_EXPANSION`` times the message's size.
 """
 
 from __future__ import annotations
@@ -34,19 +34,16 @@ _I64: Final = struct.Struct("<q").unpack_from
 _OFFSET_BYTES: Final = 4
 """Bytes of an offset, and of a vector's length."""
 MIN_BATCH_STRINGS: Final = 64
-"""Minimum number of strings that are read, or written, in a batch: a loop takes a microsecond for
-each."""
+"""Minimum number of strings for numpy: a loop takes a microsecond for each."""
 LONG_STRING_BYTES: Final = 128
-"""Minimum size in bytes from which a string is copied faster by itself than in a batch."""
+"""Minimum size in bytes from which a string is copied faster singly than in a batch."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
-"""Limits on the temporary memory of numpy, which is several times 8 bytes for each string or
-byte."""
+"""Limits on numpy's temporary memory, several times 8 bytes for each string or byte."""
 
 
 class TableField(NamedTuple):
-    """A field of a table. ``entry`` is the position of its offset in the vtable: 4, plus 2 for each
-    preceding field."""
+    """A field of a table. ``entry`` is its vtable position: 4, plus 2 per preceding field."""
 
     entry: int
     name: str
@@ -139,8 +136,7 @@ class FlatbufferTable:
     def _elements(
         self, field: TableField, max_elements: int, *, truncate: bool = False
     ) -> list[tuple[int, str]]:
-        """Return the position and the label of each element. If there are more than
-        ``max_elements``, the rest is dropped if ``truncate``, else rejected."""
+        """Return each element's position and label, at most ``max_elements``."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length > max_elements:
             if not truncate:
@@ -198,8 +194,7 @@ class FlatbufferTable:
         return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
 
     def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
-        """Return up to ``max_texts`` UTF-8 strings. Further strings are ignored if ``truncate``,
-        else rejected."""
+        """Return up to ``max_texts`` UTF-8 strings. More are truncated or rejected."""
         items = self._elements(field, max_texts, truncate=truncate)
         return [_decode(self._string(*item), item[1]) for item in items]
 
@@ -213,8 +208,7 @@ class FlatbufferTable:
         return self._vector(field, _OFFSET_BYTES)[1]
 
     def packed_strings(self, field: TableField) -> bytearray:
-        """Return all strings of a vector in the canonical layout of BYTES, which stores each as a
-        flatbuffer does, without padding."""
+        """Return a vector of strings in the canonical layout of BYTES: as here, without padding."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length < MIN_BATCH_STRINGS:
             return self._packed_singly(field, start, length)
@@ -267,8 +261,8 @@ def _gather(
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None:
-    """Append to ``packed`` the pieces of ``data`` with the given positions and sizes. Long pieces
-    are copied one by one, short ones byte by byte with an index array. No piece is empty."""
+    """Append the pieces of ``data``, which are not empty, to ``packed``. Long pieces are copied one
+    by one, short ones byte by byte with an index array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total >= LONG_STRING_BYTES * len(sizes):

@@ -1,13 +1,11 @@
 """Inferences written as flatbuffers around their tensors' data, which is not copied.
 
-The Builder of the flatbuffers library copies all data and is slow for small parts. This module
-writes a message front to back: a constant head (the vtables and the outermost tables), the objects
-that these refer to, then the data of the tensors, each as its own part of the body.
+The Builder of the flatbuffers library copies all data and is slow for small parts. Here a message
+is written front to back: a constant head (the vtables and the outermost tables), the objects that
+these refer to, then the data of the tensors, each as a separate part of the body.
 
-*Rule 1.* Offsets only point forward, so every object is written after the tables that refer to it.
-*Rule 2.* Every vector is written, even if it is empty, because clients fail on an absent one. All
-empty vectors are the same object.
-*Rule 3.* Data is aligned to 8 bytes, all else as C++ verifiers require; strings end in NUL.
+Every vector is written, because clients fail on an absent one; all empty vectors are the same
+object. Data is aligned to 8 bytes, all else as C++ verifiers require.
 """
 
 from __future__ import annotations
@@ -68,8 +66,7 @@ _OUTPUT_TENSORS_FIELD, _ERRORS_FIELD = 28, 32
 def write_request(
     config: bytes, tensors: Sequence[Tensor], output_names: Sequence[str]
 ) -> list[Buffer]:
-    """Write the Request of an inference. Raises UNSUPPORTED for datatypes that GraphPipe lacks,
-    TOO_LARGE."""
+    """Write the Request of an inference. Raises UNSUPPORTED, TOO_LARGE."""
     writer = _MessageWriter(_REQUEST_HEAD)
     writer.write_string(_CONFIG_FIELD, config)
     writer.write_strings(_INPUT_NAMES_FIELD, [tensor.name for tensor in tensors])
@@ -79,7 +76,7 @@ def write_request(
 
 
 def write_response(tensors: Sequence[Tensor]) -> list[Buffer]:
-    """Write an InferResponse. Raises UNSUPPORTED for datatypes that GraphPipe lacks, TOO_LARGE."""
+    """Write an InferResponse. Raises UNSUPPORTED, TOO_LARGE."""
     writer = _MessageWriter(_RESPONSE_HEAD)
     writer.write_empty_vector(_ERRORS_FIELD)
     writer.write_tensors(_OUTPUT_TENSORS_FIELD, tensors)
@@ -174,8 +171,7 @@ class _MessageWriter:
 
 
 def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
-    """Return the offsets of a vector of strings, and the strings. The canonical layout stores each
-    string as a flatbuffer does, except for the NUL and padding."""
+    """Return the offsets of a vector of strings, and the strings."""
     count = math.prod(tensor.shape)
     if count >= MIN_BATCH_STRINGS and len(tensor.data) < LONG_STRING_BYTES * count:
         return _pack_many_strings(tensor.data, count)
@@ -193,7 +189,7 @@ def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
 
 
 def _pack_many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """Do the same for many short strings with numpy."""
+    """Return the same as ``_pack_strings``, with numpy."""
     sizes = 4 + _string_lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)

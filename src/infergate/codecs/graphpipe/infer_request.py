@@ -1,14 +1,14 @@
 """InferRequest messages ⇄ canonical inference requests.
 
-*Rule 1.* Errors in the message itself are reported before the model's metadata is requested.
-*Rule 2.* A backend is asked for outputs in the order of its metadata, because graphpipe-go's Serve
-ignores their names and returns all outputs in that order.
-*Rule 3.* A client that names no outputs gets all: the backend is asked for the outputs in its
-metadata. If the metadata uses a name for both an input and an output, it lists the nodes of a graph
-(graphpipe-tf lists all of them); then the backend is asked for no outputs and chooses its defaults.
-*Rule 4.* An output that is not in the metadata is requested only from a graph, which can return any
+*Rule 1.* Outputs are requested from a backend in the order of its metadata, because graphpipe-go's
+Serve ignores their names and returns all outputs in that order.
+
+*Rule 2.* For a client that names no outputs, the outputs in the metadata are requested. If the
+metadata uses a name for both an input and an output, it lists the nodes of a graph (graphpipe-tf);
+then no outputs are requested, and the backend chooses its defaults.
+
+*Rule 3.* An output that is not in the metadata is requested only from a graph, which can return any
 of its nodes: a server that ignores names would return a different output.
-*Rule 5.* The message cannot carry the model, the version, the id, or the parameters of tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 @record
 class OutputSelection:
-    """The outputs that a client wants, in order: those it named if ``is_explicit``, else those of
-    the model."""
+    """The requested outputs in order; without ``is_explicit``, those of the model."""
 
     outputs: tuple[str, ...]
     is_explicit: bool
@@ -46,8 +45,7 @@ class OutputSelection:
 def read_request(
     table: FlatbufferTable, model: str, version: str, limits: Limits
 ) -> PartialInferRequest[ParsedRequest]:
-    """Parse an inference of ``model`` and ``version``. Raises BAD_REQUEST, also on completion, and
-    TOO_LARGE."""
+    """Parse an inference. Raises BAD_REQUEST, also on completion, and TOO_LARGE."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
     inputs = table.texts(INPUT_NAMES, len(tables), truncate=True)
@@ -90,7 +88,7 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """Return the names of the outputs to request from the backend, or none if it chooses."""
+    """Return the names of the outputs to request, or none if the backend chooses."""
     known = [tensor.name for tensor in model.outputs]
     if request.outputs:
         positions = {name: position for position, name in enumerate(known)}
@@ -104,18 +102,12 @@ def _is_graph(model: ModelMetadata) -> bool:
     return any(tensor.name in input_names for tensor in model.outputs)
 
 
-def _check_outputs(request: InferRequest, model: ModelMetadata) -> None:
-    """Apply Rule 4. Raises BAD_REQUEST."""
+def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
+    """Write the Request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
     known = {tensor.name for tensor in model.outputs}
     unknown = [output.name for output in request.outputs if output.name not in known]
-    if unknown and known and not _is_graph(model):
+    if unknown and known and not _is_graph(model):  # Rule 3
         raise bad_request(f"model '{request.model}' has no output '{unknown[0]}'")
-
-
-def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
-    """Write the Request. Raises UNSUPPORTED for datatypes that GraphPipe lacks, BAD_REQUEST for
-    parameters that config cannot express and for outputs that the model lacks, TOO_LARGE."""
-    _check_outputs(request, model)
     return flatbuffer_writer.write_request(
         write_config(request.parameters), request.inputs, backend_outputs(request, model)
     )

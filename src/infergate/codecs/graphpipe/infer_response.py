@@ -1,16 +1,16 @@
-"""InferResponse messages ⇄ canonical inference responses. Tensors have no names in the message:
-their order identifies them.
+"""InferResponse messages ⇄ canonical inference responses. The order of tensors identifies them.
 
-*Rule 1.* A client receives the outputs that it named in its order, an output named twice twice. A
-client that named none receives all, first those in the metadata, in that order.
-*Rule 2.* A response with as many tensors as the backend was asked for holds those outputs;
-otherwise, with as many as the model has, it holds the model's (graphpipe-go's Serve). If both
-numbers are equal but the outputs differ, it is read as the model's, since the message does not
-distinguish the two cases. If the client named none and neither number fits, the outputs are called
-``output0``, ``output1``, …, as in graphpipe-go: a wrong name would be worse. A response without
-outputs is invalid if the model has outputs.
-*Rule 3.* Errors count even if there are outputs, as in the Python client; errors that cannot be
-parsed are ignored then, because graphpipe-py on newer flatbuffers writes a vector of errors without
+*Rule 1.* A client receives the outputs that it named in its order, possibly repeated. A client that
+named none receives all, first those in the metadata, in that order.
+
+*Rule 2.* A response with as many tensors as were requested holds those outputs; otherwise, with as
+many as the model has, it holds the model's (graphpipe-go's Serve). If both numbers are equal but
+the outputs differ, it is read as the model's, since the message does not distinguish the two cases.
+If the client named none and neither number fits, the outputs are called ``output0``, ``output1``,
+…, as in graphpipe-go.
+
+*Rule 3.* Errors are reported even if there are outputs, as in the Python client; then invalid
+errors are ignored, because graphpipe-py on newer flatbuffers writes a vector of errors without
 elements.
 """
 
@@ -33,8 +33,7 @@ from infergate.core.tensor import Buffer, Tensor
 
 
 def write_response(response: InferResponse, selection: OutputSelection) -> list[Buffer]:
-    """Write the InferResponse. Raises BACKEND_GARBAGE if the response lacks an output, UNSUPPORTED
-    for datatypes that GraphPipe lacks, TOO_LARGE."""
+    """Write the InferResponse. Raises BACKEND_GARBAGE, UNSUPPORTED, TOO_LARGE."""
     if not selection.is_explicit:
         positions = {name: position for position, name in enumerate(selection.outputs)}
         ordered = sorted(
@@ -54,8 +53,8 @@ def write_response(response: InferResponse, selection: OutputSelection) -> list[
 def read_response(
     table: FlatbufferTable, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE for a response
-    that does not match the request, BAD_REQUEST and TOO_LARGE for one that cannot be parsed."""
+    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE, BAD_REQUEST
+    and TOO_LARGE."""
     tables = table.tables(OUTPUT_TENSORS, limits.tensors)
     if error := _read_error(table, limits, has_outputs=bool(tables)):
         raise error

@@ -1,10 +1,8 @@
-"""MetadataResponse ⇄ ModelMetadata, as a flatbuffer and as the JSON that answers a GET.
+"""MetadataResponse ⇄ ModelMetadata, as a flatbuffer and as the JSON response to a GET.
 
-*Rule 1.* Towards clients, a datatype that GraphPipe lacks is type 0 (Null); from backends, an
-unknown type is an empty datatype.
-*Rule 2.* ``version``, ``server`` and ``description`` describe the server. For a GraphPipe backend,
-clients receive its values. For any other backend, ``version`` holds the model's versions, which
-clients cannot learn otherwise, ``description`` the model's platform, and ``server`` is infergate.
+``version``, ``server`` and ``description`` describe the server. For other backends than GraphPipe,
+``version`` holds the model's versions, ``description`` the model's platform, and ``server`` is
+infergate.
 """
 
 from __future__ import annotations
@@ -35,18 +33,15 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 
 _SERVER_NAME: Final = "infergate"
 MAX_TENSORS: Final = 8192
-"""Maximum number of inputs or outputs in a backend's metadata. graphpipe-tf lists every node of a
-graph. Each takes the event loop 1 µs even if a helper process parsed the message."""
+"""Maximum number of inputs or outputs in metadata; graphpipe-tf lists every node of a graph. Each
+takes the event loop 1 µs even if a helper process parsed the message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
-"""Maximum number of inputs and outputs that the event loop parses. Each takes 10 µs."""
+"""Maximum number of inputs and outputs parsed on the event loop, at 10 µs each."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
-"""Maximum size of a MetadataResponse that the event loop parses. Its bytes may be referred to
-several times."""
+"""Maximum size of a MetadataResponse parsed on the event loop, with bytes read repeatedly."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
-"""Maximum size of metadata as JSON that the event loop parses."""
 MAX_JSON_BYTES: Final = 4 * MIB
-"""Maximum size of metadata as JSON: each value becomes a Python object that the event loop
-reads."""
+"""Maximum size of metadata as JSON: each value becomes a Python object."""
 
 # ---- towards clients
 
@@ -71,7 +66,10 @@ def write_metadata(metadata: ModelMetadata) -> bytes:
 
 def _write_tensors(builder: Any, tensors: Sequence[TensorMetadata]) -> int:
     tables = [_write_tensor(builder, tensor) for tensor in tensors]
-    return _write_vector(builder, tables)
+    MetadataResponse.StartInputsVector(builder, len(tables))
+    for table in reversed(tables):
+        builder.PrependUOffsetTRelative(table)
+    return int(builder.EndVector())
 
 
 def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
@@ -89,19 +87,12 @@ def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
     return int(IOMetadata.End(builder))
 
 
-def _write_vector(builder: Any, tables: Sequence[int]) -> int:
-    MetadataResponse.StartInputsVector(builder, len(tables))
-    for table in reversed(tables):
-        builder.PrependUOffsetTRelative(table)
-    return int(builder.EndVector())
-
-
 def _write_text(builder: Any, text: str) -> int:
     return int(builder.CreateString(text.encode("utf-8", "replace")))
 
 
 def write_json(metadata: ModelMetadata) -> bytes:
-    """Write the JSON with which graphpipe-go answers a GET."""
+    """Write the JSON of graphpipe-go's response to a GET."""
     version, server, description = _server_info(metadata)
     document = {
         "Name": metadata.name,
@@ -124,7 +115,7 @@ def _tensor_object(tensor: TensorMetadata) -> dict[str, Any]:
 
 
 def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
-    """Return version, server and description (Rule 2)."""
+    """Return version, server and description."""
     if metadata.server or metadata.server_version or metadata.description:
         return metadata.server_version, metadata.server, metadata.description
     return ", ".join(metadata.versions), _SERVER_NAME, metadata.platform
@@ -134,8 +125,8 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
-    """Read a MetadataResponse as the metadata of ``model``, which the server may call otherwise.
-    Raises BAD_REQUEST for an invalid message, and NeedsOffloadError on the event loop."""
+    """Read a MetadataResponse as the metadata of ``model``, which the server may name differently.
+    Raises BAD_REQUEST, and NeedsOffloadError on the event loop."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
         model,
@@ -168,8 +159,7 @@ def _read_tensors(
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Parse the response to a GET. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event
-    loop."""
+    """Parse the response to a GET. Raises BACKEND_GARBAGE, NeedsOffloadError."""
     check_loop_cost(limits, len(body), MAX_JSON_ON_LOOP)
     try:
         document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON_BYTES) else None

@@ -1,12 +1,10 @@
 """Resolution of the input and output names in a message to those of the model.
 
-GraphPipe lets clients omit names: the model's metadata has them, in order.
-
 *Rule 1.* A tensor without a name, or with an empty name, is the input at its position; an output
 with an empty name is the output at its position (graphpipe-tf's client requests ``[""]``).
-*Rule 2.* Names beyond the last tensor are ignored: graphpipe-batcher sends each name twice.
-*Rule 3.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. A
-name that the model does not have is sent on unchanged, so that the server reports the error.
+
+*Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. An
+unknown name is sent on, so that the server reports the error.
 """
 
 from __future__ import annotations

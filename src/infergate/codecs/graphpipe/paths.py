@@ -1,12 +1,8 @@
 """Paths of GraphPipe: the model or operation that a path names.
 
-*Rule 1.* On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a
-listener for one model every path means that model, because clients keep whatever address they were
-given.
-*Rule 2.* GET requests the metadata; for any other method the body determines the operation, as on
-graphpipe-go's server.
-*Rule 3.* Of that server's control paths, a listener for one model has the two that report health,
-``/control/is_ready`` and ``/control/is_alive``, for any method.
+On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a listener
+for one model, every path means that model, except two of graphpipe-go's control paths, which report
+health.
 """
 
 from __future__ import annotations
@@ -39,8 +35,7 @@ class GraphPipePathMatch:
 
 
 def match_path(path: str, model: str) -> GraphPipePathMatch:
-    """Match ``path`` on a listener for ``model`` (empty: a shared port). Raises NOT_FOUND, or
-    BAD_REQUEST for a name that cannot be decoded."""
+    """Match ``path``; ``model`` is empty on a shared port. Raises NOT_FOUND, BAD_REQUEST."""
     if model:
         return (
             _match_control(path.removeprefix(_CONTROL_PREFIX), model)
@@ -62,7 +57,7 @@ def _match_path(path: str) -> GraphPipePathMatch:
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""A cache, because a request's path is matched several times and clients use few paths."""
+"""A request's path is matched several times, and clients use few paths."""
 
 
 def _match_control(word: str, model: str) -> GraphPipePathMatch:

@@ -21,7 +21,7 @@ def read_tensors(
     """Return each table as a tensor of the given name. Only strings are copied.
 
     The type determines whether ``data`` or ``string_val`` is read, as in all servers. Raises
-    BAD_REQUEST naming the tensor, TOO_LARGE.
+    BAD_REQUEST, TOO_LARGE.
     """
     tensors: list[Tensor] = []
     elements = 0

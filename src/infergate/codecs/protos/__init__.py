@@ -1,14 +1,8 @@
-"""The protobuf schema of the gRPC services, in a private descriptor pool, and helpers to read and
-write its messages.
+"""The protobuf schema of the gRPC services, and helpers to read and write its messages.
 
-*Rule 1.* A process may already hold tritonclient's or MLServer's package ``inference`` in the
-default pool, with other files and fields. The private pool keeps the two apart in either order of
-import.
-*Rule 2.* ``proto/generate.py`` generates ``schema.binpb`` from ``proto/*.proto``.
-
-``wire_scanner`` reads fields without the protobuf runtime, ``bounded_parser`` limits what the
-runtime parses, ``plain_values`` converts messages to JSON-like values, ``statuses`` maps gRPC
-statuses to errors.
+The schema is in a private descriptor pool, because a process may hold tritonclient's or MLServer's
+package ``inference``, with other fields, in the default pool. ``proto/generate.py`` generates
+``schema.binpb`` from ``proto/*.proto``.
 """
 
 from __future__ import annotations
@@ -31,20 +25,19 @@ class ProtoSchema:
             self._pool.AddSerializedFile(self._files[file.name])
 
     def message_class(self, full_name: str) -> Any:
-        """Return a message class. Raises KeyError if the schema does not have it."""
+        """Return a message class. Raises KeyError if it is not in the schema."""
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
 
     def method_classes(self, method: str) -> tuple[Any, Any]:
         """Return the request and response classes of ``method`` (``/package.Service/Method``).
-        Raises KeyError if the schema does not have it."""
+        Raises KeyError if it is not in the schema."""
         descriptor = self._pool.FindMethodByName(method[1:].replace("/", "."))
         message_class = message_factory.GetMessageClass
         return message_class(descriptor.input_type), message_class(descriptor.output_type)
 
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
-        """Return the serialized file of this name and all files that it imports. Raises
-        KeyError."""
+        """Return the serialized file of this name and all its imports. Raises KeyError."""
         found: dict[str, bytes] = {}
         wanted = [filename]
         while wanted:
@@ -55,8 +48,7 @@ class ProtoSchema:
         return tuple(found.values())
 
     def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
-        """Return the file that declares ``symbol`` and all files that it imports. Raises
-        KeyError."""
+        """Return the file that declares ``symbol`` and all its imports. Raises KeyError."""
         try:
             file = self._pool.FindFileContainingSymbol(symbol)
         except KeyError:  # the pool's C implementation does not find methods by symbol

@@ -1,10 +1,7 @@
-"""Parsing with the protobuf runtime, after a message's fields have been counted.
+"""Parsing with the protobuf runtime, after a message's fields have been counted at every depth.
 
-The runtime allocates up to a hundred times the size of a message: an empty string or submessage is
-two bytes and becomes an object, a dimension is one byte and becomes an integer.
-
-*Rule.* Fields are counted at every depth of the schema, and each element of a packed list counts as
-one. At most ``max_fields`` fields in ``max_bytes`` bytes reach the runtime.
+The runtime allocates up to a hundred times the size of a message: an empty string or submessage
+takes two bytes and becomes an object, a dimension takes one byte and becomes an integer.
 """
 
 from __future__ import annotations
@@ -35,17 +32,15 @@ _FIXED_SIZES: Final = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-"""Bytes of a packed list's element. All other types are varints of one or more bytes."""
+"""The element sizes of packed lists, in bytes. All other types are varints."""
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""The fields of a message type that can hold more than one value: the layout of a submessage, or
-the element size of a packed list in bytes."""
+"""The repeated fields of a message type: the layout of a submessage, or an element's size."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
-    """Return ``max_fields`` if ``limits`` are for work on the event loop, else None (no extra
-    limit)."""
+    """Return ``max_fields`` on the event loop, elsewhere None (no extra limit)."""
     return max_fields if limits.is_on_event_loop else None
 
 
@@ -56,8 +51,8 @@ def parse(
     max_bytes: int,
     max_on_loop: int | None = None,
 ) -> Any:
-    """Parse ``data`` as a message of class ``message_class``. Raises MalformedMessageError, and
-    NeedsOffloadError for more than ``max_on_loop`` fields if that is given."""
+    """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
+    for more than ``max_on_loop`` fields if that is given."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes, the limit is {max_bytes}")
     check_fields(message_class, data, max_fields, max_on_loop)
@@ -70,9 +65,9 @@ def parse(
 def check_fields(
     message_class: Any, data: Buffer, max_fields: int, max_on_loop: int | None = None
 ) -> None:
-    """Check the number of fields in ``data``, a message of class ``message_class``, at any depth.
-    Raises MalformedMessageError for more than ``max_fields``, NeedsOffloadError for more than
-    ``max_on_loop``."""
+    """Count the fields of ``data``, a ``message_class``, at all depths; an element of a packed
+    list counts as one. Raises MalformedMessageError for more than ``max_fields``,
+    NeedsOffloadError for more than ``max_on_loop``."""
     fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)
     outer: list[tuple[int, int, FieldLayout]] = []  # the unread rest of the enclosing messages

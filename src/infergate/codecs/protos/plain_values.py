@@ -1,11 +1,8 @@
 """Conversion between protobuf messages and plain Python values, which servers write as JSON.
 
-The format is protobuf's JSON format with the original field names and with integers as numbers, as
-in Triton's REST API. Fields without presence are always written, message fields only if they are
+The format is that of Triton's REST API: protobuf's JSON format with the original field names and
+integers as numbers. Fields without presence are always written, message fields only if they are
 set.
-
-*Rule.* The depth of the result is that of the schema, not of the input. Its size is limited to
-``MAX_VALUES``, because an empty message of 2 bytes becomes one value for each of its fields.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from infergate.codecs.protos.wire_scanner import FieldBudget
 
 MAX_VALUES: Final = 131072
-"""Maximum number of object members and list items that one message is converted to."""
+"""Maximum number of values of one message. An empty message of 2 bytes has one for each field."""
 
 
 def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
@@ -42,8 +39,7 @@ def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
 
 @functools.cache
 def _fields(descriptor: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
-    """Return each field's name, the field, the value field if it is a map (else None), and whether
-    it has presence."""
+    """Return name, field, value field (if it is a map, else None) and presence of each field."""
     fields = []
     for field in descriptor.fields:
         message_type = field.message_type
@@ -64,8 +60,8 @@ def _plain_value(field: Any, value: Any, budget: FieldBudget) -> Any:
 
 
 def from_plain(message_class: Any, plain: Any) -> Any:
-    """Return the message of class ``message_class`` with the fields in ``plain``; unknown members
-    are ignored. Raises ValueError if a value does not fit its field."""
+    """Return a ``message_class`` with the fields in ``plain``; unknown members are ignored. Raises
+    ValueError if a value does not fit its field."""
     try:
         return ParseDict(plain, message_class(), ignore_unknown_fields=True)
     except (ParseError, TypeError, AttributeError, OverflowError) as error:

@@ -27,12 +27,11 @@ KIND_BY_CODE: Final[dict[int, Kind]] = {
     15: Kind.BACKEND_ERROR,  # DATA_LOSS
     16: Kind.UNAUTHENTICATED,  # UNAUTHENTICATED
 }
-"""The error kind of each gRPC status code. A code that gRPC does not define is a BACKEND_ERROR."""
+"""Kinds by gRPC status code. A code that gRPC does not define is a BACKEND_ERROR."""
 
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
-"""The RESOURCE_EXHAUSTED messages that mean an oversized message, so that a retry cannot help, as
-grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds maximum size") and
-.NET word them."""
+"""The RESOURCE_EXHAUSTED messages of grpc-core, Go, Java and .NET for an oversized message, for
+which a retry cannot help."""
 
 
 def raise_status(wire: RpcResponse) -> NoReturn:

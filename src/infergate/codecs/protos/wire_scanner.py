@@ -1,17 +1,14 @@
-"""A protobuf wire scanner, which finds a message's top-level fields without parsing their contents.
+"""A protobuf wire scanner, which finds a message's top-level fields without parsing their
+contents.
 
-A ModelInferRequest is a small head (names, shapes, parameters) and many megabytes of tensors in one
-repeated bytes field. Parsing the whole message copies every tensor at least once. The scanner walks
-only the top-level fields, skips by length, and returns the raw entries as memoryviews of the
-message; the protobuf runtime parses the rest.
+An inference is a small head (names, shapes, parameters) and many megabytes of tensors in one
+repeated bytes field; parsing the whole message copies every tensor at least once. The scanner
+returns the tensors as memoryviews, and the protobuf runtime parses the rest.
 
-*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`; nothing past the end is
-read.
-*Rule 2.* The scanner rejects what protobuf's own parsers reject: tags over 5 bytes, field number 0,
-lengths over 2^31-1, varints over 10 bytes. It also rejects groups, which proto3 does not have.
-*Rule 3.* Every loop counts the fields that it walks and stops when the limit is exceeded, so that a
-body of two-byte fields costs no more than a normal one. A :class:`FieldBudget` counts nested fields
-together. ``bounded_parser`` counts fields before the protobuf runtime parses a whole message.
+*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`. *Rule 2.* The scanner
+rejects what protobuf's own parsers reject (tags over 5 bytes, field number 0, lengths over 2^31-1,
+varints over 10 bytes), and groups, which proto3 does not have. *Rule 3.* Every loop counts its
+fields against a limit, because a field may have only two bytes.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """
@@ -31,31 +28,29 @@ FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 MAX_NESTED_FIELDS_ON_LOOP: Final = 16384
-"""Maximum number of nested fields that are read on the event loop. Each takes at least 1 µs."""
+"""Maximum number of nested fields that are read on the event loop, at 1 µs or more for each."""
 MAX_METADATA_FIELDS_ON_LOOP: Final = 2048
-"""Maximum number of fields in a response about a server or its models that is read on the event
-loop. Each field becomes several Python objects; an empty message becomes one for each possible
-field."""
+"""Maximum number of fields of a metadata response that are read on the event loop. Each becomes
+several Python objects; an empty message becomes one for each possible field."""
 _MAX_TAG_BYTES: Final = 5
 MAX_VARINT_BYTES: Final = 10
 MAX_LENGTH_BYTES: Final = 5
 _MAX_LENGTH: Final = 2**31 - 1
 CONTINUATION_BIT: Final = 0x80
-"""The bit in a varint's byte that is set if another byte follows."""
+"""The bit of a varint's byte that is set if another byte follows."""
 SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
 """The bits of a tag's first byte that hold the wire type and whether another byte follows."""
 
 MAX_NAME_BYTES: Final = 4 * KIB
-"""Maximum number of bytes of a model's name or version, which are read before the access check."""
+"""Maximum size of a model's name or version, which are read before the access check."""
 DECODE_ERROR: Final = "a field inside another is cut short, or a text is not UTF-8"
-"""The error for a message that scans but that the protobuf runtime rejects without a reason."""
+"""The error for a message that scans, but that the protobuf runtime rejects."""
 
 
 class MalformedMessageError(Exception):
-    """The bytes are not a protobuf message, or exceed a limit.
+    """The bytes are not a protobuf message, or exceed the limit ``limit_name``.
 
-    The caller decides whether the client or the backend is at fault. ``limit_name`` is the exceeded
-    limit, or empty.
+    The caller decides whether the client or the backend is at fault.
     """
 
     def __init__(self, reason: str, limit_name: str = "") -> None:
@@ -64,8 +59,7 @@ class MalformedMessageError(Exception):
 
 
 class WireField(NamedTuple):
-    """A top-level field: its number and wire type, and the positions of its tag (``start``), of its
-    value (``value_start``) and of its ``end``."""
+    """A top-level field: number, wire type, and positions of its tag, its value and its end."""
 
     number: int
     wire_type: int
@@ -79,8 +73,8 @@ _new_tuple: Final = tuple.__new__
 
 
 def scan_fields(data: Buffer, max_fields: int) -> Iterator[WireField]:
-    """Yield the top-level fields of ``data`` in order. Raises MalformedMessageError, also for more
-    than ``max_fields``."""
+    """Yield the top-level fields of ``data``. Raises MalformedMessageError, also for more than
+    ``max_fields``."""
     position, end, fields_left = 0, len(data), max_fields
     while position < end:
         fields_left -= 1
@@ -140,8 +134,7 @@ class FieldBudget:
 
 
 class _LoopFieldBudget(FieldBudget):
-    """A budget for work on the event loop; if it is exceeded, a helper process reads the
-    message."""
+    """A budget on the event loop; if it is exceeded, a helper process reads the message."""
 
     __slots__ = ()
 
@@ -153,16 +146,15 @@ class _LoopFieldBudget(FieldBudget):
 
 
 def field_budget(max_fields: int, limits: Limits) -> FieldBudget:
-    """Return a budget of ``max_fields``. On the event loop the budget may be smaller; exceeding it
-    then raises NeedsOffloadError."""
+    """Return a budget of ``max_fields``; on the event loop possibly a smaller one, which raises
+    NeedsOffloadError."""
     if limits.is_on_event_loop and max_fields > MAX_NESTED_FIELDS_ON_LOOP:
         return _LoopFieldBudget(MAX_NESTED_FIELDS_ON_LOOP)
     return FieldBudget(max_fields)
 
 
 def budgeted_fields(data: Buffer, budget: FieldBudget) -> Iterator[WireField]:
-    """Yield the fields of ``data``, itself a field of a message, and count each against its
-    budget."""
+    """Yield the fields of ``data``, a nested message, and count each against ``budget``."""
     for field in scan_fields(data, len(data)):
         budget.spend()
         yield field
@@ -180,7 +172,7 @@ def _value_end(data: Buffer, position: int, number: int, wire_type: int) -> int:
 
 
 def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
-    """Read the varint at ``start``, of at most ``max_bytes``. Returns its value and end. Raises
+    """Read the varint at ``start``, of at most ``max_bytes``; return its value and end. Raises
     MalformedMessageError."""
     value = shift = 0
     position = start
@@ -201,8 +193,7 @@ def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
 def split_raw_fields(
     data: Buffer, raw_number: int, max_fields: int
 ) -> tuple[Buffer, list[memoryview]]:
-    """Return ``data`` without its bytes fields numbered ``raw_number``, and the values of those
-    fields, not copied."""
+    """Return ``data`` without its bytes fields ``raw_number``, and their values as views."""
     view = memoryview(data)
     runs: list[Buffer] = []
     blobs: list[memoryview] = []
@@ -220,7 +211,7 @@ def split_raw_fields(
 
 
 def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> list[memoryview]:
-    """Return the parts of ``data`` that remain without the fields in ``numbers``, not copied."""
+    """Return the parts of ``data`` without the fields in ``numbers``, not copied."""
     view = memoryview(data)
     runs: list[memoryview] = []
     kept_from = 0
@@ -237,9 +228,9 @@ def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> lis
 def read_strings(
     data: Buffer, numbers: frozenset[int], max_fields: int, max_bytes: int
 ) -> dict[int, str]:
-    """Return the string fields in ``numbers``. If a field occurs twice, the last value counts, as
-    protobuf defines. Raises MalformedMessageError, also for more than ``max_fields`` fields or a
-    text of more than ``max_bytes`` bytes.
+    """Return the string fields in ``numbers``; of a repeated field, the last. Raises
+    MalformedMessageError, also for more than ``max_fields`` fields or a text of more than
+    ``max_bytes`` bytes.
 
     This runs before the access check, so it creates no :class:`WireField` for a short field.
     """

@@ -1,14 +1,10 @@
 """The legacy TensorRT Inference Server API (v1.0 to v1.15) over HTTP and gRPC, for clients and
 backends.
 
-``http_codec`` and ``grpc_codec`` are the entry points. An inference consists of a header (a
-protobuf message: text over HTTP, binary over gRPC) and raw data; the code for both is shared by the
-two transports.
-
-Read in this order: ``http_codec``, ``http_frontend`` (clients) and ``http_backend`` (servers),
-``infer_request`` and ``infer_response`` (header and data ⇄ canonical tensors), ``header_checks``
-(validation like the servers'), then ``http_pass_through`` with ``validated_headers`` (forwarding
-without translation). ``request_status`` maps errors, ``server_status`` maps metadata.
+An inference consists of a header (a protobuf message: text over HTTP, binary over gRPC) and raw
+data. Read ``http_codec``, ``http_frontend`` and ``http_backend``, ``infer_request`` and
+``infer_response`` (header and data ⇄ canonical tensors), ``header_checks``, then
+``http_pass_through`` with ``validated_headers``. The gRPC modules have the same structure.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ HTTP: Final = CodecPlugin(
     http_codec.create,
     supports_shared_memory=True,
     min_header_bytes=64 * KIB,  # NV-InferRequest describes every tensor
-    # NV-InferResponse contains all classes
     max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,
 )
 GRPC: Final = CodecPlugin(

@@ -15,7 +15,7 @@ from infergate.core.messages import InferRequest
 
 
 class TrtisCodec(BinaryEstimates):
-    """The facts, the options and the cost estimates of the legacy API."""
+    """Capabilities, options and cost estimates of the legacy API."""
 
     capabilities: Capabilities = Capabilities(
         datatypes=frozenset(DATATYPE_NUMBERS),

@@ -1,6 +1,6 @@
 """An output's ``batch_classes`` ⇄ a BYTES tensor of ``value:index[:label]``.
 
-On the wire, the value of a class is a 32-bit float whatever the output's datatype.
+The value of a class is a 32-bit float in the message, for all datatypes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _MAX_INDEX: Final = 2**31 - 1
 
 
 def write_classes(entries: Any, tensor: Tensor, rows: int) -> None:
-    """Fill ``entries``, a ``batch_classes`` field, with one entry for each of ``rows``. Raises
-    BACKEND_GARBAGE."""
+    """Add an entry for each of ``rows`` to a ``batch_classes`` field. Raises BACKEND_GARBAGE."""
     if tensor.datatype is not Datatype.BYTES:
         raise backend_garbage(
             f"output '{tensor.name}' should contain classes, but is {tensor.datatype.value}"
@@ -54,11 +53,7 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
 
 
 def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Datatype) -> Tensor:
-    """Return the tensor for the ``batch_classes`` of an output of ``datatype``. Its shape is
-    ``batch`` and the number of classes.
-
-    Raises BACKEND_GARBAGE.
-    """
+    """Return an output's classes in the shape ``(*batch, classes)``. Raises BACKEND_GARBAGE."""
     rows = [row.cls for row in entries]
     counts = {len(row) for row in rows}
     if len(rows) != (batch[0] if batch else 1) or len(counts) != 1:

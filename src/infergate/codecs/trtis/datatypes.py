@@ -26,7 +26,7 @@ DATATYPES_BY_NUMBER: Final = {number: datatype for datatype, number in DATATYPE_
 INVALID_TYPE: Final = "TYPE_INVALID"
 """The name for a datatype without a number (0)."""
 CLASSIFIABLE: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
-"""The datatypes whose values the servers classify."""
+"""The datatypes for which servers support classification."""
 
 
 def legacy_name(datatype: Datatype) -> str:

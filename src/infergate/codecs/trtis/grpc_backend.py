@@ -1,6 +1,6 @@
 """Builds requests to gRPC servers and parses their responses.
 
-``request_status`` in the response decides about success, whatever the gRPC status.
+``request_status`` in the response, not the gRPC status, reports success.
 """
 
 from __future__ import annotations
@@ -25,40 +25,20 @@ from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import read_response
 from infergate.codecs.trtis.request_status import check_status
 from infergate.codecs.trtis.server_status import MAX_BYTES, parse_status, response_from_status
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""The most fields of a response that contains little more than its status. It has about ten."""
+"""Maximum number of fields of a response that contains only a status, about ten."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
-    BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST."""
     try:
         if isinstance(operation, InferRequest):
             assert model is not None
@@ -71,34 +51,34 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
 
 def _method_and_message(operation: Operation) -> tuple[str, Any]:
     match operation:
-        case ServerLiveRequest():
+        case messages.ServerLiveRequest():
             return HEALTH, pb.HealthRequest(mode="live")
-        case ServerReadyRequest():
+        case messages.ServerReadyRequest():
             return HEALTH, pb.HealthRequest(mode="ready")
-        case ServerMetadataRequest() | ModelIndexRequest():
+        case messages.ServerMetadataRequest() | messages.ModelIndexRequest():
             return STATUS, pb.StatusRequest()
         case (
-            ModelMetadataRequest("")
-            | ModelReadyRequest("")
-            | ModelConfigRequest("")
-            | ModelStatisticsRequest("")
+            messages.ModelMetadataRequest("")
+            | messages.ModelReadyRequest("")
+            | messages.ModelConfigRequest("")
+            | messages.ModelStatisticsRequest("")
         ):  # an empty name would request all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
-            ModelMetadataRequest(model)
-            | ModelReadyRequest(model)
-            | ModelConfigRequest(model)
-            | ModelStatisticsRequest(model)
-            | ServerStatusRequest(model)
+            messages.ModelMetadataRequest(model)
+            | messages.ModelReadyRequest(model)
+            | messages.ModelConfigRequest(model)
+            | messages.ModelStatisticsRequest(model)
+            | messages.ServerStatusRequest(model)
         ):
             return STATUS, pb.StatusRequest(model_name=model)
-        case ModelLoadRequest():
+        case messages.ModelLoadRequest():
             name = require_name_only(operation).model
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name, type=LOAD)
-        case ModelUnloadRequest():
+        case messages.ModelUnloadRequest():
             name = require_name_only(operation).model
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name)
-        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+        case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             return SHARED_MEMORY, _shared_memory_message(operation)
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
@@ -106,15 +86,15 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
 
 
 def _shared_memory_message(
-    operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest,
+    operation: messages.SharedMemoryRegisterRequest | messages.SharedMemoryUnregisterRequest,
 ) -> Any:
     message = pb.SharedMemoryControlRequest()
     match operation:
-        case SharedMemoryUnregisterRequest(""):
+        case messages.SharedMemoryUnregisterRequest(""):
             message.unregister_all.SetInParent()
-        case SharedMemoryUnregisterRequest(name):
+        case messages.SharedMemoryUnregisterRequest(name):
             message.unregister.name = name
-        case SharedMemoryRegisterRequest(name):
+        case messages.SharedMemoryRegisterRequest(name):
             register = message.register
             register.name, register.byte_size = name, operation.size
             if operation.device is None:
@@ -156,16 +136,16 @@ def parse_response(
                 ) from None
             check_status(head.request_status, wire.metadata)
             assert model is not None
-            allot = grpc_infer.output_splitter(raw)
-            return read_response(head.meta_data, allot, operation, model, limits)
-        case ServerLiveRequest() | ServerReadyRequest():
-            return HealthStatus(ok=_parse_successful(pb.HealthResponse, wire).health)
-        case ModelLoadRequest() | ModelUnloadRequest():
+            split_outputs = grpc_infer.output_splitter(raw)
+            return read_response(head.meta_data, split_outputs, operation, model, limits)
+        case messages.ServerLiveRequest() | messages.ServerReadyRequest():
+            return messages.HealthStatus(ok=_parse_successful(pb.HealthResponse, wire).health)
+        case messages.ModelLoadRequest() | messages.ModelUnloadRequest():
             _parse_successful(pb.ModelControlResponse, wire)
-            return Acknowledgement()
-        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+            return messages.Acknowledgement()
+        case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             _parse_successful(pb.SharedMemoryControlResponse, wire)
-            return Acknowledgement()
+            return messages.Acknowledgement()
     response = parse_status(pb.StatusResponse, join_parts(wire.message), limits)
     check_status(response.request_status, wire.metadata)
     return response_from_status(response.server_status, operation)

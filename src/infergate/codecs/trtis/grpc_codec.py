@@ -1,12 +1,8 @@
 """The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-The gRPC status is OK even for errors: ``request_status`` in the response reports them. Only an
-unknown method or an unreadable message ends with a gRPC error status. The requests of StreamInfer
-are those of Infer, answered in turn. ``grpc_backend`` covers the backend side; the contents of
-messages are shared with HTTP.
-
-Sources: seed specification 004, and messages captured from servers and clients of the API
-(docs/fidelity-trtis.md).
+The gRPC status is OK even for errors, except for an unknown method or an unreadable message:
+``request_status`` in the response reports them. Sources: seed specification 004, and messages
+captured from servers and clients of the API (docs/fidelity-trtis.md).
 """
 
 from __future__ import annotations
@@ -16,12 +12,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.base import (
-    ParsedRequest,
-    PartialInferRequest,
-    Profile,
-    RequestSummary,
-)
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
@@ -41,14 +32,13 @@ _MAX_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST_VERSION: Final = -1
 _MAX_OTHER_BYTES: Final = 64 * KIB
-"""The largest request other than an inference: it contains a name or two."""
+"""Maximum size of a request other than an inference: it contains a name or two."""
 _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 
 
 class _UnreadableMessageError(GatewayError):
-    """The bytes are not a message of the method: the only error that is reported as a gRPC
-    status."""
+    """The bytes are not a message of the method. It is reported as a gRPC status."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
@@ -76,7 +66,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def parse_request(
         self, wire: RpcRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises UNSUPPORTED for an unknown method, and errors of the message."""
+        """Parse a request. Raises UNSUPPORTED for an unknown method, and the client's errors."""
         if wire.method not in _INFERENCES:
             return ParsedRequest(*_parse_other(wire))
         try:
@@ -112,9 +102,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the response for ``error``: with a ``request_status``, or, for an unknown method or
-        an unreadable message, with a gRPC status. The response to an inference has its id. The
-        Retry-After value is sent as metadata."""
+        """Build the response for ``error`` with a ``request_status``, or a gRPC status for an
+        unknown method or an unreadable message."""
         if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
@@ -148,8 +137,7 @@ class TrtisGrpcCodec(TrtisCodec):
         return head
 
     def number_response(self, wire: RpcResponse) -> RpcResponse:
-        """Return ``wire`` with the next request number. The status is appended once more: protobuf
-        merges it with the first."""
+        """Return ``wire`` with the next request number in a status, which protobuf merges."""
         status = pb.InferResponse()
         status.request_status.request_id = self._status_factory.next_number()
         return RpcResponse(
@@ -167,7 +155,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build the request to a backend. Raises UNSUPPORTED for operations that the API lacks."""
+        """Build the request to a backend. Raises UNSUPPORTED."""
         del profile
         return grpc_backend.build_request(operation, model)
 
@@ -211,8 +199,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend; None if server releases interpret the message
-        differently."""
+        """Return the request for the backend; None if releases interpret it differently."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)
@@ -228,8 +215,8 @@ class TrtisGrpcCodec(TrtisCodec):
 
 
 def _requested_model(model: str, version: int) -> InferRequest:
-    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist. The
-    servers treat 0, the value of an unset field, as such a version."""
+    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist,
+    such as 0, the value of an unset field."""
     if version < 1 and version != _LATEST_VERSION:
         raise GatewayError(
             Kind.NOT_FOUND,
@@ -257,6 +244,5 @@ def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
 
 
 def create(options: Mapping[str, Any]) -> TrtisGrpcCodec:
-    """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
-    ValueError."""
+    """Return the codec for ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
     return TrtisGrpcCodec(read_options(options))

@@ -1,9 +1,7 @@
 """The gRPC messages InferRequest and InferResponse, with the raw data separate from the rest.
 
-Tensors are memoryviews of the incoming message, and parts of the outgoing message
-(``protos.wire_scanner``); only the rest is parsed by the protobuf runtime. The runtime's objects
-are many times as large as the message, so the fields are counted before it parses them
-(``protos.bounded_parser``).
+Tensors are memoryviews of a received message, and parts of a sent message
+(``protos.wire_scanner``).
 """
 
 from __future__ import annotations
@@ -39,20 +37,18 @@ from infergate.core.wire import join_parts
 RAW_INPUT: Final = 4
 RAW_OUTPUT: Final = 3
 MAX_HEAD_BYTES: Final = 4 * MIB
-"""The largest message without raw data. Parsing it holds the interpreter for about 6 ms per MiB."""
+"""Maximum size of a message without raw data. Parsing takes about 6 ms per MiB."""
 MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""The most fields of a request that are scanned. Scanning them takes up to 50 ms of interpreter
-time."""
+"""Maximum number of fields of a request, which take up to 50 ms to scan."""
 MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
-"""The most fields of a response that are scanned. A class takes four: itself and its three
-fields."""
+"""Maximum number of fields of a response. A class takes four."""
 _OTHER_FIELDS: Final = 16
-"""Fields besides raw data. There are three."""
+"""Maximum number of fields besides raw data. There are three."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     """Return ``model_name`` and ``model_version`` (fields 1 and 2); of a repeated field, the last.
-    Raises MalformedMessageError, and BAD_REQUEST for a name longer than ``MAX_NAME_BYTES``."""
+    Raises MalformedMessageError, BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -69,11 +65,11 @@ def read_id(message: Sequence[Buffer]) -> int:
     """Return ``meta_data.id`` (field 5 of field 3). Raises MalformedMessageError."""
     id_ = 0
     data = memoryview(join_parts(message))
-    allowance = FieldBudget(MAX_REQUEST_FIELDS)
-    for field in budgeted_fields(data, allowance):
+    budget = FieldBudget(MAX_REQUEST_FIELDS)
+    for field in budgeted_fields(data, budget):
         if field.number == 3 and field.wire_type == DELIMITED:
             header = data[field.value_start : field.end]
-            for header_field in budgeted_fields(header, allowance):
+            for header_field in budgeted_fields(header, budget):
                 if header_field.number == 5 and header_field.wire_type == VARINT:
                     id_ = _uint64(header, header_field.value_start)
     return id_
@@ -91,16 +87,9 @@ def _uint64(data: Buffer, position: int) -> int:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Return an InferRequest without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    head, raw = split_request(message, limits)
+    """Return an InferRequest, and its raw data. Raises MalformedMessageError."""
+    head, raw = split_raw(message, RAW_INPUT, limits)
     return parse_head(head), raw
-
-
-def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """Return the bytes of an InferRequest without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    return _split(message, RAW_INPUT, limits)
 
 
 def parse_head(head: Buffer) -> Any:
@@ -109,16 +98,9 @@ def parse_head(head: Buffer) -> Any:
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Return an InferResponse without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    head, raw = split_response(message, limits)
+    """Return an InferResponse, and its raw data. Raises MalformedMessageError."""
+    head, raw = split_raw(message, RAW_OUTPUT, limits)
     return parse_response_head(head, limits), raw
-
-
-def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """Return the bytes of an InferResponse without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    return _split(message, RAW_OUTPUT, limits)
 
 
 def parse_response_head(head: Buffer, limits: Limits) -> Any:
@@ -128,9 +110,10 @@ def parse_response_head(head: Buffer, limits: Limits) -> Any:
     )
 
 
-def _split(
+def split_raw(
     message: Sequence[Buffer], raw_number: int, limits: Limits
 ) -> tuple[Buffer, list[memoryview]]:
+    """Return ``message`` without its raw data, and the raw data. Raises MalformedMessageError."""
     rest, entries = split_raw_fields(
         join_parts(message), raw_number, 2 * limits.tensors + _OTHER_FIELDS
     )
@@ -142,14 +125,12 @@ def _split(
 
 
 def message_parts(head: Any, raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Return the parts of a message, without copying: ``head``, then a field ``raw_number`` for
-    each of ``raw``."""
+    """Return ``head`` and a field ``raw_number`` for each of ``raw``, without copying these."""
     return add_raw([head.SerializeToString(deterministic=True)], raw_number, raw)
 
 
 def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Append a field ``raw_number`` for each of ``raw`` to ``parts``, without copying. Return
-    ``parts``."""
+    """Append a field ``raw_number`` for each of ``raw`` to ``parts`` and return ``parts``."""
     for entry in raw:
         parts.append(field_prefix(raw_number, len(entry)))
         if len(entry):
@@ -183,8 +164,7 @@ def _split_inputs(
 
 
 def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
-    """Return a splitter that assigns an entry to each output. The entry of an output whose classes
-    are in the header is empty."""
+    """Return a splitter that assigns an entry to each output; with classes, it is empty."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

@@ -1,7 +1,6 @@
 """The methods of the gRPC service other than inferences, towards clients.
 
-Each method has one row: its message classes, how to parse the request, and how to write the
-response. Every response contains ``request_status``, which the caller fills.
+Every response contains ``request_status``, which the caller fills.
 """
 
 from __future__ import annotations
@@ -13,24 +12,8 @@ from typing import Any, Final
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis import response_messages
 from infergate.codecs.trtis.request_status import TrtisStatusError
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    ModelIndex,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerReadyRequest,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core import messages
+from infergate.core.messages import Operation, Response
 
 INFER: Final = f"/{pb.SERVICE}/Infer"
 STREAM_INFER: Final = f"/{pb.SERVICE}/StreamInfer"
@@ -44,8 +27,7 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A method. ``write`` puts one of ``response_types`` into a response message; its last argument
-    is the id of the server."""
+    """A method. ``write(message, response, server_id)`` fills a response message."""
 
     request_class: Any
     response_class: Any
@@ -57,21 +39,21 @@ class TrtisMethod:
 def _read_health(message: Any) -> Operation:
     match message.mode:
         case "live":
-            return ServerLiveRequest()
+            return messages.ServerLiveRequest()
         case "ready":
-            return ServerReadyRequest()
+            return messages.ServerReadyRequest()
     raise TrtisStatusError("UNKNOWN", f"unknown health mode '{message.mode}'")
 
 
 def _read_control(message: Any) -> Operation:
-    kind = ModelLoadRequest if message.type == LOAD else ModelUnloadRequest
+    kind = messages.ModelLoadRequest if message.type == LOAD else messages.ModelUnloadRequest
     return kind(message.model_name)
 
 
 def _read_repository(message: Any) -> Operation:
     if message.WhichOneof("request_type") is None:
         raise TrtisStatusError("UNKNOWN", "request type is not specified")
-    return ModelIndexRequest()
+    return messages.ModelIndexRequest()
 
 
 def _read_memory(message: Any) -> Operation:
@@ -79,11 +61,11 @@ def _read_memory(message: Any) -> Operation:
         case "register":
             return _read_register(message.register)
         case "unregister":
-            return SharedMemoryUnregisterRequest(message.unregister.name)
+            return messages.SharedMemoryUnregisterRequest(message.unregister.name)
         case "unregister_all":
-            return SharedMemoryUnregisterRequest()
+            return messages.SharedMemoryUnregisterRequest()
         case "status":
-            return SharedMemoryStatusRequest()
+            return messages.SharedMemoryStatusRequest()
     raise TrtisStatusError("UNKNOWN", "unknown sharedmemorycontrol request type")
 
 
@@ -91,12 +73,12 @@ def _read_register(message: Any) -> Operation:
     match message.WhichOneof("shared_memory_types"):
         case "system_shared_memory":
             memory = message.system_shared_memory
-            return SharedMemoryRegisterRequest(
+            return messages.SharedMemoryRegisterRequest(
                 message.name, memory.shared_memory_key, memory.offset, message.byte_size
             )
         case "cuda_shared_memory":
             memory = message.cuda_shared_memory
-            return SharedMemoryRegisterRequest(
+            return messages.SharedMemoryRegisterRequest(
                 message.name,
                 size=message.byte_size,
                 device=memory.device_id,
@@ -108,53 +90,53 @@ def _read_register(message: Any) -> Operation:
     )
 
 
-def _write_health(response: Any, answer: Any, _: str) -> None:
-    response.health = answer.ok
+def _write_health(message: Any, response: Any, _: str) -> None:
+    message.health = response.ok
 
 
-def _write_status(response: Any, answer: Any, server_id: str) -> None:
-    response.server_status.CopyFrom(response_messages.status_message(answer, server_id))
+def _write_status(message: Any, response: Any, server_id: str) -> None:
+    message.server_status.CopyFrom(response_messages.status_message(response, server_id))
 
 
-def _write_index(response: Any, answer: Any, _: str) -> None:
-    response.index.CopyFrom(response_messages.index_message(answer))
+def _write_index(message: Any, response: Any, _: str) -> None:
+    message.index.CopyFrom(response_messages.index_message(response))
 
 
-def _write_memory(response: Any, answer: Any, _: str) -> None:
-    if isinstance(answer, SharedMemoryStatus):
-        response.shared_memory_status.SetInParent()
-        response_messages.add_regions(response.shared_memory_status.shared_memory_region, answer)
-
-
-def _write_nothing(response: Any, answer: Any, server_id: str) -> None:
-    del response, answer, server_id
+def _write_memory(message: Any, response: Any, _: str) -> None:
+    if isinstance(response, messages.SharedMemoryStatus):
+        message.shared_memory_status.SetInParent()
+        response_messages.add_regions(message.shared_memory_status.shared_memory_region, response)
 
 
 METHODS: Final[dict[str, TrtisMethod]] = {
     STATUS: TrtisMethod(
         pb.StatusRequest,
         pb.StatusResponse,
-        (ServerStatus,),
-        lambda message: ServerStatusRequest(message.model_name),
+        (messages.ServerStatus,),
+        lambda message: messages.ServerStatusRequest(message.model_name),
         _write_status,
     ),
     HEALTH: TrtisMethod(
-        pb.HealthRequest, pb.HealthResponse, (HealthStatus,), _read_health, _write_health
+        pb.HealthRequest, pb.HealthResponse, (messages.HealthStatus,), _read_health, _write_health
     ),
     MODEL_CONTROL: TrtisMethod(
         pb.ModelControlRequest,
         pb.ModelControlResponse,
-        (Acknowledgement,),
+        (messages.Acknowledgement,),
         _read_control,
-        _write_nothing,
+        lambda *_: None,
     ),
     f"/{pb.SERVICE}/Repository": TrtisMethod(
-        pb.RepositoryRequest, pb.RepositoryResponse, (ModelIndex,), _read_repository, _write_index
+        pb.RepositoryRequest,
+        pb.RepositoryResponse,
+        (messages.ModelIndex,),
+        _read_repository,
+        _write_index,
     ),
     SHARED_MEMORY: TrtisMethod(
         pb.SharedMemoryControlRequest,
         pb.SharedMemoryControlResponse,
-        (SharedMemoryStatus, Acknowledgement),
+        (messages.SharedMemoryStatus, messages.Acknowledgement),
         _read_memory,
         _write_memory,
     ),

@@ -1,8 +1,4 @@
-"""Pass-through between legacy gRPC clients and servers: messages are forwarded with their tensors
-unchanged.
-
-The rules are those of ``http_pass_through``; only the position of the header differs.
-"""
+"""Pass-through between legacy gRPC clients and servers, by the rules of ``http_pass_through``."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ class ValidatedRpcRequest(RpcRequest):
     id: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what is needed to validate a response (Rule 2), without the cached responses."""
         arguments = (
             self.method,
             self.message,
@@ -74,7 +69,7 @@ class ValidatedRpcRequest(RpcRequest):
             self.model_and_version,
             self.parse,
         )
-        return ValidatedRpcRequest, (*arguments, self.id)
+        return ValidatedRpcRequest, (*arguments, self.id)  # without `codec_state`
 
 
 def validate(
@@ -84,18 +79,16 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
-    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
-
-    Raises MalformedMessageError, BAD_REQUEST.
-    """
-    head, raw = grpc_infer.split_request(wire.message, limits)
+    """Return ``wire``, to be validated with the model's metadata. Raises MalformedMessageError,
+    BAD_REQUEST."""
+    head, raw = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
     header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
     key = None if header_bytes is None else (header_bytes, target.model, target.version)
     entry = header_cache.find(key)
     parse = partial(_parse_request, head, raw, target, level, limits)
     parsed_request = parse() if entry is None else None
 
-    def finish(metadata: ModelMetadata) -> RpcRequest:
+    def complete(metadata: ModelMetadata) -> RpcRequest:
         validated, id_ = entry, number
         if (
             validated is not None
@@ -106,10 +99,10 @@ def validate(
                 validated.check_bytes_data(raw)
         else:
             try:
-                header, unfinished = parsed_request or parse()
+                header, partial_request = parsed_request or parse()
             except MalformedMessageError as error:
                 raise bad_request(f"the message cannot be parsed: {error}") from None
-            parsed = unfinished.complete(metadata)
+            parsed = partial_request.complete(metadata)
             validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
         return ValidatedRpcRequest(
             wire.method,
@@ -121,7 +114,7 @@ def validate(
             id_,
         )
 
-    return PartialInferRequest(target.model, target.version, finish)
+    return PartialInferRequest(target.model, target.version, complete)
 
 
 def _parse_request(
@@ -136,8 +129,8 @@ def _parse_request(
 
 
 def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id. The header is None if it is too long to be
-    cached. Raises MalformedMessageError."""
+    """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached.
+    Raises MalformedMessageError."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept: list[memoryview] = []
@@ -153,9 +146,8 @@ def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, 
 def _single_field(
     head: Buffer, number: int, merged_number: int
 ) -> tuple[memoryview | None, memoryview]:
-    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and the
-    contents of all fields ``merged_number``, which protobuf merges. Raises
-    MalformedMessageError."""
+    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and all
+    fields ``merged_number`` joined, as protobuf merges them. Raises MalformedMessageError."""
     view = memoryview(head)
     matches: list[memoryview] = []
     merged: list[memoryview] = []
@@ -173,7 +165,7 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
     """Return the sequence that ``wire`` belongs to. Raises MalformedMessageError."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         return wire.header.sequence
-    head, _ = grpc_infer.split_request(wire.message, limits)
+    head, _ = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
     return grpc_infer.parse_head(head).meta_data.correlation_id or None
 
 
@@ -199,9 +191,9 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     model: str,
     version: str,
     limits: Limits,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
 ) -> RpcResponse:
-    """Return the backend's response as the response to ``request``, with the gateway's own status.
+    """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
     error, or BACKEND_GARBAGE.
@@ -210,8 +202,8 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
         raise_status(wire)
     try:
         if isinstance(request, ValidatedRpcRequest) and request.header is not None:
-            return _rewrite_validated(wire, request, (model, version), limits, make_status)
-        return _relay(wire, model, version, limits, make_status)
+            return _rewrite_validated(wire, request, (model, version), limits, create_status)
+        return _relay(wire, model, version, limits, create_status)
     except (MalformedMessageError, DecodeError) as error:
         raise backend_garbage("the backend's InferResponse cannot be parsed", str(error)) from None
 
@@ -221,13 +213,13 @@ def _rewrite_validated(
     request: ValidatedRpcRequest,
     names: tuple[str, str],
     limits: Limits,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
 ) -> RpcResponse:
     """Build the response to a validated request (Rule 2)."""
     entry, parse = request.header, request.parse
     assert entry is not None
     assert parse is not None
-    rest, entries = grpc_infer.split_response(wire.message, limits)
+    rest, entries = grpc_infer.split_raw(wire.message, grpc_infer.RAW_OUTPUT, limits)
     header, code = _single_field(rest, _RESPONSE_HEADER, _STATUS)
     header_bytes, _ = _split_id(header, limits)
     validated = None if header_bytes is None else entry.responses.get((header_bytes, *names))
@@ -238,15 +230,15 @@ def _rewrite_validated(
         head = grpc_infer.parse_response_head(rest, limits)
         check_status(head.request_status, wire.metadata)
         parsed = parse()[1].complete(entry.metadata)
-        allot = grpc_infer.output_splitter(entries)
+        split_outputs = grpc_infer.output_splitter(entries)
         validated, raw, is_cacheable = validate_response(
-            head.meta_data, allot, parsed, entry, names
+            head.meta_data, split_outputs, parsed, entry, names
         )
         written = validated.header.SerializeToString(deterministic=True)
         validated = replace(validated, header=written)
         if is_cacheable and header_bytes is not None:
             entry.cache_response((header_bytes, *names), validated)
-    status_bytes = make_status().SerializeToString(deterministic=True)
+    status_bytes = create_status().SerializeToString(deterministic=True)
     client_header = validated.header
     if request.id:
         client_header += pb.InferResponseHeader(id=request.id).SerializeToString()
@@ -266,7 +258,7 @@ def _rewrite_validated(
 
 
 def _relay(
-    wire: RpcResponse, model: str, version: str, limits: Limits, make_status: Callable[[], Any]
+    wire: RpcResponse, model: str, version: str, limits: Limits, create_status: Callable[[], Any]
 ) -> RpcResponse:
     """Relay the response to a request that was not validated (Rule 3)."""
     head, raw = grpc_infer.read_response(wire.message, limits)
@@ -275,5 +267,5 @@ def _relay(
         head.meta_data.model_name = model
     if version:
         head.meta_data.model_version = model_version(version)
-    head.request_status.CopyFrom(make_status())
+    head.request_status.CopyFrom(create_status())
     return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))

@@ -1,11 +1,8 @@
 """Validates an inference header the way the servers do, in their order and with their messages.
 
-A header names tensors and may omit shapes; it never contains datatypes. With the model's metadata,
-this module determines the inputs, their sizes in bytes and the requested outputs. Nothing is sent
-to a backend before it passes.
-
-Where a server would answer with nonsense or not at all (dimensions below 0, an input given twice,
-contents that contradict the shape), the request is rejected with a message like the servers'.
+A header names tensors and may omit shapes; datatypes come from the model's metadata. Requests that
+break servers (dimensions below 0, duplicate inputs, contents that contradict the shape) are also
+rejected, with a message like the servers'.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ _MAX_SHOWN: Final = 80
 
 @record
 class CheckedInput:
-    """A validated input. ``size`` is in bytes, for the whole batch; ``dims`` exclude the batch. An
-    input in shared memory has 0 bytes in the message."""
+    """A validated input: ``size`` bytes of the batch in the message, ``dims`` without the batch."""
 
     name: str
     datatype: Datatype
@@ -42,8 +38,7 @@ class CheckedInput:
 
 @record
 class CheckedOutput:
-    """A requested output. ``classes``: how many; 0 requests the values. ``shared_memory``: where
-    the server is to write them."""
+    """A requested output; with ``classes`` of 0, its values."""
 
     name: str
     datatype: Datatype
@@ -52,18 +47,17 @@ class CheckedOutput:
 
 
 def is_batched(model: ModelMetadata) -> bool:
-    """Return whether the first dimension of every shape is the batch; False if that is unknown."""
+    """Return whether the first dimension of every shape is known to be the batch."""
     return (model.max_batch_size or 0) > 0
 
 
 def dims_without_batch(tensor: TensorMetadata, model: ModelMetadata) -> tuple[int, ...]:
-    """Return the dimensions as the API has them: without the batch."""
+    """Return the dimensions without the batch, as in the API."""
     return tensor.shape[1:] if is_batched(model) else tensor.shape
 
 
 def datatype_of(label: str, tensor: TensorMetadata) -> Datatype:
-    """Return the datatype in a tensor's metadata; ``label`` is "input" or "output". Raises
-    UNSUPPORTED."""
+    """Return the datatype of an "input" or "output" (``label``). Raises UNSUPPORTED."""
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype not in DATATYPE_NUMBERS:
         raise GatewayError(
@@ -75,7 +69,7 @@ def datatype_of(label: str, tensor: TensorMetadata) -> Datatype:
 
 
 def check_counts(header: Any, limits: Limits) -> None:
-    """Raise BAD_REQUEST for too many tensors, or too many dimensions of one."""
+    """Raise BAD_REQUEST for too many tensors or dimensions."""
     for label, tensors in (("inputs", header.input), ("outputs", header.output)):
         if len(tensors) > limits.tensors:
             raise bad_request(
@@ -91,7 +85,7 @@ def check_counts(header: Any, limits: Limits) -> None:
 
 
 def check_batch(header: Any, model: ModelMetadata) -> None:
-    """Check the batch size, from 1 to the maximum of the model; 1 for models without batching."""
+    """Raise BAD_REQUEST unless the batch size is from 1 to the model's maximum."""
     max_batch_size = model.max_batch_size or 0
     if header.batch_size < 1:
         raise bad_request(f"inference request batch-size must be >= 1 for '{model.name}'")
@@ -188,7 +182,7 @@ def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> S
 
 
 def check_classes(outputs: Iterable[CheckedOutput]) -> None:
-    """Raise BAD_REQUEST for classes of an output whose datatype the servers do not classify."""
+    """Raise BAD_REQUEST for classes of an output that servers do not classify."""
     for output in outputs:
         if output.classes and output.datatype not in CLASSIFIABLE:
             raise bad_request(

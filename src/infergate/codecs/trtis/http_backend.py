@@ -1,10 +1,12 @@
 """Builds requests to HTTP servers and parses their responses.
 
-*Rule 1.* NV-Status decides about success; only for health, the HTTP status does.
-*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat the header after the raw
-data; it is requested in binary, as the real client does. The copy is used for classes that
+*Rule 1.* NV-Status reports success, except for health.
+
+*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat it after the raw data;
+this copy is requested in binary, as by the real client. It is used for classes that
 NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because it is parsed
 faster.
+
 *Rule 3.* Servers close the connection without a response on a header over 8190 bytes, so such a
 request is rejected here.
 """
@@ -32,46 +34,24 @@ from infergate.codecs.trtis.infer_response import OutputSplitter, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
 from infergate.codecs.trtis.request_status import check_status
 from infergate.codecs.trtis.server_status import parse_status, response_from_status
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, parse_retry_after
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 MAX_REQUEST_HEADER: Final = 8190
-"""The longest NV-InferRequest that servers accept, in bytes (8192 is too long)."""
+"""Maximum size of NV-InferRequest that servers accept, in bytes (8192 is too long)."""
 MAX_TEXT: Final = 128 * 1024
-"""The longest header that is parsed as text, in characters. Parsing holds the interpreter for about
-1 ms per KiB."""
+"""Maximum number of characters of a text header, which takes 1 ms per KiB to parse."""
 _BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
 BINARY_QUERY: Final = "format=binary"
 _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""NV-Status as servers print it for success. Its number differs each time, so parsing it would not
-be cached."""
+"""NV-Status for success. It is not parsed, because its number always differs."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -80,38 +60,40 @@ _KIND_BY_STATUS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""The error kinds of responses without NV-Status, which come from a proxy, or from a server that
-reached no handler."""
+"""Kinds of responses without NV-Status: a proxy's, or a server's for requests without a handler."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
-    BAD_REQUEST, TOO_LARGE."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
             return _infer_request(operation, model)
-        case ServerLiveRequest():
+        case messages.ServerLiveRequest():
             return HttpRequest("GET", LIVE)
-        case ServerReadyRequest():
+        case messages.ServerReadyRequest():
             return HttpRequest("GET", READY)
-        case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
+        case (
+            messages.ServerMetadataRequest()
+            | messages.ModelIndexRequest()
+            | messages.ServerStatusRequest("")
+        ):
             return HttpRequest("GET", STATUS_PATH, BINARY_QUERY)
         case (
-            ModelMetadataRequest()
-            | ModelReadyRequest()
-            | ModelConfigRequest()
-            | ModelStatisticsRequest()
-            | ServerStatusRequest()
+            messages.ModelMetadataRequest()
+            | messages.ModelReadyRequest()
+            | messages.ModelConfigRequest()
+            | messages.ModelStatisticsRequest()
+            | messages.ServerStatusRequest()
         ):
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY_QUERY)
-        case ModelLoadRequest():
+        case messages.ModelLoadRequest():
             name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
-        case ModelUnloadRequest():
+        case messages.ModelUnloadRequest():
             name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
-        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+        case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             return HttpRequest(
                 "POST", memory_path(operation), body=[getattr(operation, "handle", b"")]
             )
@@ -147,34 +129,33 @@ def parse_response(
 ) -> Response:
     """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, InferRequest):
-        header = infer_header_text(wire)
+        header_text = infer_header_text(wire)
         assert model is not None
-        return _parse_inference(wire, header, operation, model, limits)
+        header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
+        split_outputs = output_splitter(memoryview(join_parts(wire.body)))
+        return read_response(header, split_outputs, operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
-    if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
+    if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         return _parse_health(wire, headers)
     _check_success(wire, headers)
     match operation:
         case (
-            ModelLoadRequest()
-            | ModelUnloadRequest()
-            | SharedMemoryRegisterRequest()
-            | SharedMemoryUnregisterRequest()
+            messages.ModelLoadRequest()
+            | messages.ModelUnloadRequest()
+            | messages.SharedMemoryRegisterRequest()
+            | messages.SharedMemoryUnregisterRequest()
         ):
-            return Acknowledgement()
+            return messages.Acknowledgement()
     status = parse_status(ServerStatus, join_parts(wire.body), limits)
     return response_from_status(status, operation)
 
 
 def infer_header_text(wire: HttpResponse) -> str:
-    """Return NV-InferResponse of a successful response. Raises the backend's error, or
-    BACKEND_GARBAGE."""
+    """Return NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if wire.status == 400 and _STATUS_KEY not in headers:
         raise GatewayError(
-            Kind.BAD_REQUEST,
-            "the legacy server cannot parse the request",
-            origin=Origin.BACKEND,
+            Kind.BAD_REQUEST, "the legacy server cannot parse the request", origin=Origin.BACKEND
         )
     if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS_KEY, "")) is None:
         _check_success(wire, headers)
@@ -184,11 +165,11 @@ def infer_header_text(wire: HttpResponse) -> str:
     return header_text
 
 
-def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> HealthStatus:
-    """Parse a health response: not ready is HTTP 400 with an NV-Status of SUCCESS."""
+def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.HealthStatus:
+    """Parse a health response; "not ready" is HTTP 400 with an NV-Status of SUCCESS."""
     if wire.status != 200:
         check_status(_parse_nv_status(wire, headers), headers)
-    return HealthStatus(ok=wire.status == 200)
+    return messages.HealthStatus(ok=wire.status == 200)
 
 
 def _check_success(wire: HttpResponse, headers: dict[str, str]) -> None:
@@ -230,27 +211,13 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
         ) from None
 
 
-def _parse_inference(
-    wire: HttpResponse,
-    header_text: str,
-    operation: InferRequest,
-    model: ModelMetadata,
-    limits: Limits,
-) -> InferResponse:
-    header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
-    return read_response(
-        header, output_splitter(memoryview(join_parts(wire.body))), operation, model, limits
-    )
-
-
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Parse NV-InferResponse. Return the header, which must not be modified, and how many bytes of
-    ``body`` are tensors.
+    """Return the header, which must not be modified, and the size of the tensors in ``body``.
 
-    Classes that NV-InferResponse omits (v1.0 to 1.4) are in the header after the tensors, which is
-    in ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
+    Classes that NV-InferResponse omits are in its copy, which is in ``body_format``. Raises
+    BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
@@ -267,8 +234,8 @@ def parse_infer_header(
 def _parse_binary_copy(
     header_text: str, body: memoryview, limits: Limits
 ) -> tuple[Any, int] | None:
-    """Parse the binary copy of ``header_text`` after the tensors in ``body``, in a thousandth of
-    the time. Return the same as ``parse_infer_header``; None if there is no such copy."""
+    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``, in a
+    thousandth of the time; None if there is no such copy."""
     length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)
@@ -279,7 +246,7 @@ def _parse_binary_copy(
 
 
 def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
-    """Return the header that follows the tensors, or ``header`` if there is none."""
+    """Return the header after the tensors, or ``header`` if there is none."""
     if not len(data):
         return header
     try:
@@ -298,8 +265,7 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 
 def output_splitter(body: memoryview) -> OutputSplitter:
-    """Return a splitter that takes the data of the outputs one after another from ``body``, without
-    copying."""
+    """Return a splitter that returns consecutive slices of ``body``."""
 
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         outputs: list[Buffer] = []

@@ -1,9 +1,5 @@
 """The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-The path determines the operation (``http_paths``), NV-InferRequest the names and shapes of the
-tensors, and the model's metadata their datatypes. ``http_frontend`` covers the client side,
-``http_backend`` the backend side; the rest is shared with gRPC.
-
 Sources: seed specification 004, and messages captured from servers and clients of the API
 (docs/fidelity-trtis.md).
 """
@@ -15,12 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from infergate.codecs.base import (
-    ParsedRequest,
-    PartialInferRequest,
-    Profile,
-    RequestSummary,
-)
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
 from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
 from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_frontend import BodyFormat
@@ -30,22 +21,10 @@ from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
 from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelMetadata,
-    Operation,
-    Response,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
@@ -70,51 +49,50 @@ class TrtisHttpCodec(TrtisCodec):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors of
-        the inference."""
+        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         operation = _operation_of(wire)
         match operation:
             case InferRequest():
                 header = http_frontend.parse_header(wire, limits)
-                unfinished = read_request(
+                partial_request = read_request(
                     header,
                     operation,
                     http_frontend.input_splitter(wire.body),
                     self._options.level,
                     limits,
                 )
-                return _with_format(unfinished, http_frontend.body_format_of(wire))
-            case ServerStatusRequest():
+                return _with_format(partial_request, http_frontend.body_format_of(wire))
+            case messages.ServerStatusRequest():
                 return ParsedRequest(
                     operation, http_frontend.status_format_of(wire, self._options.level)
                 )
-            case SharedMemoryRegisterRequest(device=int()):
+            case messages.SharedMemoryRegisterRequest(device=int()):
                 return ParsedRequest(replace(operation, handle=bytes(join_parts(wire.body))))
         return ParsedRequest(operation, http_frontend.body_format_of(wire))
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build a response in the format that the request asked for."""
+        """Build a response in the requested format."""
         status = self._status_factory.success
         match response:
             case InferResponse():
-                reply: _HttpResponseOptions = parsed.response_options
+                options: _HttpResponseOptions = parsed.response_options
                 assert isinstance(parsed.operation, InferRequest)
                 header, raw = write_response(
                     response,
                     parsed.operation,
-                    reply.infer_options,
+                    options.infer_options,
                     data_type=self._options.data_type,
                 )
-                return http_frontend.infer_response(header, raw, reply.body_format, status())
-            case HealthStatus(ok):
+                return http_frontend.infer_response(header, raw, options.body_format, status())
+            case messages.HealthStatus(ok):
                 return http_frontend.status_response(status(), ok=ok)
-            case Acknowledgement():
+            case messages.Acknowledgement():
                 return http_frontend.status_response(status(), ok=True)
-            case ServerStatus():
+            case messages.ServerStatus():
                 message = response_messages.status_message(response, self._options.server_id)
-            case ModelIndex():
+            case messages.ModelIndex():
                 message = response_messages.index_message(response)
-            case SharedMemoryStatus():
+            case messages.SharedMemoryStatus():
                 message = Regions()
                 response_messages.add_regions(message.shared_memory_region, response)
             case _:
@@ -125,8 +103,8 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``: a bare 400 or 405 if a server would have reached no
-        handler, else one with NV-Status."""
+        """Build the response for ``error``: with NV-Status, or a bare 400 or 405 if a server would
+        not have called a handler."""
         error_response = self._error_response(error, wire)
         return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
@@ -159,8 +137,7 @@ class TrtisHttpCodec(TrtisCodec):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a backend. Raises UNSUPPORTED for operations that the API lacks and
-        names that do not fit in a path, TOO_LARGE."""
+        """Build the request to a backend. Raises UNSUPPORTED, TOO_LARGE."""
         del profile
         return http_backend.build_request(operation, model)
 
@@ -197,8 +174,7 @@ class TrtisHttpCodec(TrtisCodec):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return the request for the backend; None if server releases interpret the message
-        differently."""
+        """Return the request for the backend; None if releases interpret it differently."""
         del profile
         return http_pass_through.rewrite_request(wire, model, version)
 
@@ -212,17 +188,17 @@ class TrtisHttpCodec(TrtisCodec):
 
 @record
 class _HttpResponseOptions:
-    """The response options of an inference, and the format of the header after its data."""
+    """The response options of an inference, and the format of its trailing header."""
 
     infer_options: Any
     body_format: BodyFormat
 
 
 def _with_format(
-    unfinished: PartialInferRequest[ParsedRequest], body_format: BodyFormat
+    partial_request: PartialInferRequest[ParsedRequest], body_format: BodyFormat
 ) -> PartialInferRequest[ParsedRequest]:
-    finish = partial(_complete, unfinished.complete, body_format)
-    return PartialInferRequest(unfinished.model, unfinished.version, finish)
+    complete = partial(_complete, partial_request.complete, body_format)
+    return PartialInferRequest(partial_request.model, partial_request.version, complete)
 
 
 def _complete(
@@ -237,12 +213,11 @@ def _complete(
 
 
 def _operation_of(wire: HttpRequest) -> Operation:
-    """Return the operation of the path: that of ``summarize``, if it was called."""
+    """Return the operation of ``summarize``, if it was called, else parse the path."""
     operation: Operation | None = wire.codec_state
     return parse_path(wire.method, wire.path) if operation is None else operation
 
 
 def create(options: Mapping[str, Any]) -> TrtisHttpCodec:
-    """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
-    ValueError."""
+    """Return the codec for ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
     return TrtisHttpCodec(read_options(options))

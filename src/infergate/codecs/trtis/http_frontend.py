@@ -1,10 +1,8 @@
 """Parses requests of HTTP clients and builds the responses.
 
-*Rule 1.* Every response by a handler has an NV-Status. Responses to inferences have an
-NV-InferResponse, which for an error contains only the id. A request that reaches no handler gets a
-bare response with an empty body.
-*Rule 2.* The HTTP status is 200, 400 or 405 only: clients read NV-Status.
-*Rule 3.* Spelling and order of the headers are those of the servers.
+Every response by a handler has an NV-Status. Responses to inferences have an NV-InferResponse,
+which for an error contains only the id. A request without a handler gets a bare response. The HTTP
+status is 200, 400 or 405 only. Spelling and order of the headers are those of the servers.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.http_paths import query_value
 from infergate.codecs.trtis.infer_request import InputSplitter
-from infergate.codecs.trtis.messages import (
-    InferRequestHeader,
-    InferResponseHeader,
-)
+from infergate.codecs.trtis.messages import InferRequestHeader, InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
@@ -43,7 +38,7 @@ _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
 """The longest header line that libcurl, and therefore the real clients, accept."""
 _LINE_OVERHEAD: Final = 64
-"""The header name, an id that is appended later, and the line end."""
+"""The size of the header name, an id that is appended later, and the line end."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -59,7 +54,7 @@ class BodyFormat(enum.Enum):
 
 
 def body_format_of(wire: HttpRequest) -> BodyFormat:
-    """Return the format in the query; anything but ``binary`` means text."""
+    """Return the format in the query, by default text."""
     return BodyFormat.BINARY if query_value(wire.query, "format") == "binary" else BodyFormat.TEXT
 
 
@@ -81,8 +76,7 @@ class UnreadableHeaderError(GatewayError):
 
 
 def parse_header(wire: HttpRequest, limits: Limits) -> Any:
-    """Parse NV-InferRequest. The message must not be modified. Raises BAD_REQUEST, and
-    NeedsOffloadError on the event loop."""
+    """Parse NV-InferRequest, not to be modified. Raises BAD_REQUEST, NeedsOffloadError."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(MISSING_HEADER)
@@ -94,8 +88,7 @@ def parse_header(wire: HttpRequest, limits: Limits) -> Any:
 
 
 def input_splitter(body: Sequence[Buffer]) -> InputSplitter:
-    """Return a splitter that takes the data of the inputs one after another from ``body``, without
-    copying if it is in one part."""
+    """Return a splitter that returns consecutive slices of ``body``."""
     return partial(_split_inputs, body)
 
 
@@ -120,16 +113,14 @@ def _split_inputs(
 
 
 def _status_line(status: Any) -> str:
-    """Print NV-Status. Everything but the request number is cached: the number comes last and
-    differs each time."""
+    """Print NV-Status, cached except for the request number at its end."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text_format.to_line(status)}{_REQUEST_ID}{number}"
 
 
 def with_number(wire: HttpResponse, number: int) -> HttpResponse:
-    """Return ``wire``, a response of ``infer_response`` or ``relayed_response``, with another
-    request number."""
+    """Return ``wire``, a response to an inference, with another request number."""
     status, separator, _ = wire.headers[STATUS_HEADER].rpartition(_REQUEST_ID)
     return replace(wire, headers={**wire.headers, STATUS_HEADER: f"{status}{separator}{number}"})
 
@@ -174,8 +165,7 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - the parts of a response
     data: Sequence[Buffer],
     status: Any,
 ) -> HttpResponse:
-    """Return a response from the parts that ``render_header`` made. The id is the last field in
-    every format."""
+    """Return a response from the results of ``render_header``. The id is the last field."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += _WRITERS[body_format](InferResponseHeader(id=id_))
@@ -190,10 +180,9 @@ def relayed_response(header: str, body: Sequence[Buffer], status: Any) -> HttpRe
 
 
 def infer_error(
-    wire: HttpRequest, error: GatewayError, make_status: Callable[[], Any]
+    wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
-    """Return the response to ``wire`` for ``error``; without a status if the header cannot be
-    parsed."""
+    """Return the response for ``error``; without a status if the header cannot be parsed."""
     if REQUEST_HEADER not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING_HEADER.encode()])
     if isinstance(error, UnreadableHeaderError):
@@ -207,15 +196,15 @@ def infer_error(
         400,
         {
             RESPONSE_HEADER: header_text,
-            STATUS_HEADER: _status_line(make_status()),
+            STATUS_HEADER: _status_line(create_status()),
             _TYPE: _BINARY_TYPE,
         },
     )
 
 
 def _request_id(header_text: str) -> int:
-    """Return the id in a header. A long header is searched for the id without being parsed. Raises
-    ValueError if a short one cannot be parsed."""
+    """Return the id in a header; a long header is only searched for it. Raises ValueError if a
+    short one cannot be parsed."""
     if len(header_text) <= text_format.MAX_ON_LOOP:
         return int(text_format.parse(InferRequestHeader, header_text).id)
     ids = _ID.findall(_STRING.sub("", header_text))
@@ -263,5 +252,5 @@ def status_response(status: Any, *, ok: bool) -> HttpResponse:
 
 
 def bare_response(status: int) -> HttpResponse:
-    """Return the response to a request that reached no handler."""
+    """Return the response to a request without a handler."""
     return HttpResponse(status, {_TYPE: _TEXT_TYPE}, reason="Not Allowed" if status == 405 else "")

@@ -1,11 +1,11 @@
-"""Pass-through between legacy HTTP clients and servers: messages are forwarded with their tensors
-unchanged.
+"""Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
 *Rule 1.* A request is validated by the function that parses it, or found in the cache
-(``validated_headers``). Validation needs the model's metadata, so the result is a
-``PartialInferRequest``, as of a parse.
-*Rule 2.* The client's response is the same as if the message had been translated: the outputs in
-the requested order, the client's id, and the gateway's NV-Status.
+(``validated_headers``). Validation needs the model's metadata.
+
+*Rule 2.* The client's response is the same as a translated one: the outputs in the requested order,
+the client's id, and the gateway's NV-Status.
+
 *Rule 3.* The response to a request that was not validated is relayed as the server wrote it.
 """
 
@@ -39,7 +39,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 _NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""Found in a header that was not parsed, these fields forbid forwarding it unchanged."""
+"""Fields that forbid forwarding a header that was not parsed."""
 _RESPONSE_START: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
@@ -58,11 +58,8 @@ class ValidatedHttpRequest(HttpRequest):
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without the id at its end, where C++ prints it, and the id.
-
-    Return the text unchanged and 0 if there is no id, or if the apparent id might be something
-    else.
-    """
+    """Return ``header_text`` without the id at its end, where C++ prints it, and the id; the text
+    unchanged and 0 if there is no id or if it is ambiguous."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
         separator
@@ -84,15 +81,14 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[HttpRequest]:
-    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
-    Raises BAD_REQUEST."""
+    """Return ``wire``, to be validated with the model's metadata. Raises BAD_REQUEST."""
     header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)
     parse = partial(_parse_request, wire, target, level, limits)
-    unfinished = parse() if entry is None else None
+    partial_request = parse() if entry is None else None
 
-    def finish(metadata: ModelMetadata) -> HttpRequest:
+    def complete(metadata: ModelMetadata) -> HttpRequest:
         validated, id_ = entry, number
         if (
             validated is not None
@@ -102,14 +98,14 @@ def validate(
             if validated.bytes_tensors:
                 validated.check_bytes_data(_slice_body(wire.body, validated.sizes))
         else:
-            parsed = (unfinished or parse()).complete(metadata)
+            parsed = (partial_request or parse()).complete(metadata)
             header = http_frontend.parse_header(wire, limits)
             validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
         return ValidatedHttpRequest(
             wire.method, wire.path, wire.query, wire.headers, wire.body, validated, level, id_
         )
 
-    return PartialInferRequest(target.model, target.version, finish)
+    return PartialInferRequest(target.model, target.version, complete)
 
 
 def _parse_request(
@@ -137,8 +133,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model; None if it must be translated, which may shorten its
-    header. Raises UNSUPPORTED for a name that does not fit in a path."""
+    """Return ``wire`` for another model; None if it must be translated. Raises UNSUPPORTED for a
+    name that does not fit in a path."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)
@@ -151,7 +147,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
         query = http_backend.BINARY_QUERY
     elif _NEEDS_TRANSLATION.search(header_text) is not None:
         return None
-    else:  # a relayed response has the format that the client asked for
+    else:  # a relayed response has the format that the client requested
         query = (
             http_backend.BINARY_QUERY
             if http_frontend.body_format_of(wire) is BodyFormat.BINARY
@@ -167,17 +163,17 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     request: HttpRequest,
     model: str,
     version: str,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
-    """Return the backend's response as the response to ``request``, with the gateway's own status.
+    """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
     error, or BACKEND_GARBAGE.
     """
     header_text = http_backend.infer_header_text(wire)
     if not isinstance(request, ValidatedHttpRequest) or request.header is None:
-        return _relay(wire, header_text, request, model, version, make_status, limits)
+        return _relay(wire, header_text, request, model, version, create_status, limits)
     body_format = http_frontend.body_format_of(request)
     key = (split_id(header_text)[0], body_format, model, version)
     validated = request.header.responses.get(key)
@@ -188,7 +184,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     client_header, trailer = validated.header
     data = [part for part in validated.select_outputs(raw) if len(part)]
     return http_frontend.rendered_response(
-        client_header, trailer, request.id, body_format, data, make_status()
+        client_header, trailer, request.id, body_format, data, create_status()
     )
 
 
@@ -208,8 +204,8 @@ def _validate_response(
     header, _ = http_backend.parse_infer_header(
         header_text, wire.body, BodyFormat.BINARY, entry.limits
     )
-    allot = http_backend.output_splitter(memoryview(join_parts(wire.body)))
-    validated, raw, is_cacheable = validate_response(header, allot, parsed, entry, key[2:])
+    split_outputs = http_backend.output_splitter(memoryview(join_parts(wire.body)))
+    validated, raw, is_cacheable = validate_response(header, split_outputs, parsed, entry, key[2:])
     validated = replace(
         validated, header=http_frontend.render_header(validated.header, body_format)
     )
@@ -224,12 +220,12 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     request: HttpRequest,
     model: str,
     version: str,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
     """Relay the response to a request that was not validated (Rule 3)."""
     if not model and not version and _RESPONSE_START.match(header_text) is not None:
-        return http_frontend.relayed_response(header_text, wire.body, make_status())
+        return http_frontend.relayed_response(header_text, wire.body, create_status())
     body_format = http_frontend.body_format_of(request)
     parsed, length = http_backend.parse_infer_header(header_text, wire.body, body_format, limits)
     header = InferResponseHeader()
@@ -239,4 +235,4 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     if version:
         header.model_version = model_version(version)
     data = memoryview(join_parts(wire.body))[:length]
-    return http_frontend.infer_response(header, (data,), body_format, make_status())
+    return http_frontend.infer_response(header, (data,), body_format, create_status())

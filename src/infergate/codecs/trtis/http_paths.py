@@ -1,8 +1,6 @@
 """HTTP paths ⇄ operations.
 
-*Rule 1.* Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
-*Rule 2.* An unknown path, or a wrong method, is answered by an empty 400 or 405; it reaches no
-handler.
+Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
 """
 
 from __future__ import annotations
@@ -12,20 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import (
-    InferRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelUnloadRequest,
-    Operation,
-    ServerLiveRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import Operation
 from infergate.core.records import record
 
 LIVE: Final = "/api/health/live"
@@ -37,52 +24,50 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The match of a path: the ``method`` that it requires, and the ``operation`` with the values
-    from the path."""
+    """The method that a path requires, and the operation with the values from the path."""
 
     method: str
     operation: Operation
 
 
-def _infer(model: str, version: str | None) -> Operation:
-    return InferRequest(model, (version.lstrip("0") or "0") if version else "")
+def _infer_operation(model: str, version: str | None) -> Operation:
+    return messages.InferRequest(model, (version.lstrip("0") or "0") if version else "")
 
 
 _PATTERNS: Final[tuple[tuple[str, str, Callable[..., Operation]], ...]] = (
-    ("GET", LIVE, ServerLiveRequest),
-    ("GET", READY, ServerReadyRequest),
-    ("GET", f"{STATUS}(?:/(.*))?", lambda model: ServerStatusRequest(model or "")),
-    ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer),
-    ("POST", "/api/modelcontrol/load/([^/]+)", ModelLoadRequest),
-    ("POST", "/api/modelcontrol/unload/([^/]+)", ModelUnloadRequest),
-    ("GET", INDEX, ModelIndexRequest),
+    ("GET", LIVE, messages.ServerLiveRequest),
+    ("GET", READY, messages.ServerReadyRequest),
+    ("GET", f"{STATUS}(?:/(.*))?", lambda model: messages.ServerStatusRequest(model or "")),
+    ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer_operation),
+    ("POST", "/api/modelcontrol/load/([^/]+)", messages.ModelLoadRequest),
+    ("POST", "/api/modelcontrol/unload/([^/]+)", messages.ModelUnloadRequest),
+    ("GET", INDEX, messages.ModelIndexRequest),
     (
         "POST",
         _MEMORY_PATH + r"/register/([^/]+)/(/[^/]+)/(\d{1,20})/(\d{1,20})",
-        lambda name, key, offset, size: SharedMemoryRegisterRequest(
+        lambda name, key, offset, size: messages.SharedMemoryRegisterRequest(
             name, key, int(offset), int(size)
         ),
     ),
     (
         "POST",
         _MEMORY_PATH + r"/cudaregister/([^/]+)/(\d{1,20})/(\d{1,20})",
-        lambda name, size, device: SharedMemoryRegisterRequest(
+        lambda name, size, device: messages.SharedMemoryRegisterRequest(
             name, size=int(size), device=int(device)
         ),
     ),
-    ("POST", _MEMORY_PATH + "/unregister/([^/]+)", SharedMemoryUnregisterRequest),
-    ("POST", _MEMORY_PATH + "/unregisterall", SharedMemoryUnregisterRequest),
-    ("GET", _MEMORY_PATH + "/status", SharedMemoryStatusRequest),
+    ("POST", _MEMORY_PATH + "/unregister/([^/]+)", messages.SharedMemoryUnregisterRequest),
+    ("POST", _MEMORY_PATH + "/unregisterall", messages.SharedMemoryUnregisterRequest),
+    ("GET", _MEMORY_PATH + "/status", messages.SharedMemoryStatusRequest),
 )
 _COMPILED_PATTERNS: Final = tuple(
-    (method, re.compile(form, re.ASCII), make) for method, form, make in _PATTERNS
+    (method, re.compile(pattern, re.ASCII), create) for method, pattern, create in _PATTERNS
 )
 _MAX_SHOWN: Final = 200
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 """The characters of a path segment (RFC 3986)."""
 _MAX_SEGMENT: Final = 4000
-"""Bytes. A path may contain two names, and servers close the connection without a response if the
-request target is over 8190 bytes."""
+"""Bytes. Servers close the connection on a request target over 8190 bytes."""
 
 
 def match_path(path: str) -> TrtisPathMatch:
@@ -91,26 +76,23 @@ def match_path(path: str) -> TrtisPathMatch:
 
 
 def _match_path(path: str) -> TrtisPathMatch:
-    for method, form, make in _COMPILED_PATTERNS:
-        match = form.fullmatch(path)
+    for method, pattern, create in _COMPILED_PATTERNS:
+        match = pattern.fullmatch(path)
         if match is not None:
-            return TrtisPathMatch(method, make(*match.groups()))
+            return TrtisPathMatch(method, create(*match.groups()))
     shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "…"
     raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""A cache, because clients use few different paths."""
 
 
 def parse_path(method: str, path: str) -> Operation:
-    """Return the operation. Raises NOT_FOUND, and METHOD_NOT_ALLOWED if the path requires another
-    method."""
+    """Return the operation. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
     match = match_path(path)
     if method != match.method:
         raise GatewayError(
-            Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here; use {match.method}",
+            Kind.METHOD_NOT_ALLOWED, f"method {method[:20]} is not allowed here; use {match.method}"
         )
     return match.operation
 
@@ -125,8 +107,7 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(prefix: str, model: str, version: int = -1) -> str:
-    """Return the path ``prefix`` with ``model`` and ``version`` appended. Servers do not decode
-    paths, so some names cannot be sent.
+    """Return the path ``prefix`` with ``model`` and ``version``. Servers do not decode paths.
 
     Raises NOT_FOUND for a name that no model can have (model names are names of directories),
     UNSUPPORTED for one that does not fit in a path.
@@ -137,19 +118,20 @@ def model_path(prefix: str, model: str, version: int = -1) -> str:
     return path if version < 0 else f"{path}/{version}"
 
 
-def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
-    """Return the path of ``operation``. Raises UNSUPPORTED for a name or key that does not fit in a
-    path."""
+def memory_path(
+    operation: messages.SharedMemoryRegisterRequest | messages.SharedMemoryUnregisterRequest,
+) -> str:
+    """Return the path of ``operation``. Raises UNSUPPORTED if a name or key does not fit."""
     match operation:
-        case SharedMemoryUnregisterRequest(""):
+        case messages.SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY_PATH}/unregisterall"
-        case SharedMemoryUnregisterRequest(name):
+        case messages.SharedMemoryUnregisterRequest(name):
             return f"{_MEMORY_PATH}/unregister/{_segment(name, 'region')}"
-        case SharedMemoryRegisterRequest(name, device=None):
+        case messages.SharedMemoryRegisterRequest(name, device=None):
             key = _segment(operation.key.removeprefix("/"), "key")
             location = f"/{key}/{operation.offset}/{operation.size}"
             return f"{_MEMORY_PATH}/register/{_segment(name, 'region')}/{location}"
-        case SharedMemoryRegisterRequest(name):
+        case messages.SharedMemoryRegisterRequest(name):
             location = f"{operation.size}/{operation.device}"
             return f"{_MEMORY_PATH}/cudaregister/{_segment(name, 'region')}/{location}"
 

@@ -1,13 +1,9 @@
 """InferRequestHeader and raw data ⇄ InferRequest.
 
-Both transports have the same header, and the raw data of each input in the order of the header:
-HTTP in one piece, gRPC one piece for each input. Datatypes and shapes come from the model's
-metadata.
-
-*Rule 1.* A client that requests no outputs gets none, although the backend is asked for all.
-*Rule 2.* A backend is asked for every output by name: if it is asked for none, it returns none.
-*Rule 3.* A request to a backend is checked against its metadata for names and datatypes. The wire
-has no datatypes, so the server would read FP32 as INT32. The remaining checks are the server's.
+Datatypes and shapes come from the model's metadata. A client that requests no outputs gets none;
+from a backend, every output is requested by name. A request to a backend is checked against its
+metadata for names and datatypes, because the header has no datatypes: the server would read FP32 as
+INT32.
 """
 
 from __future__ import annotations
@@ -42,14 +38,12 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
-"""Assigns the raw data to the inputs; the second argument is the name of the model for errors.
-Raises BAD_REQUEST if there is too little or too much."""
+"""Assigns the raw data to the inputs of the named model. Raises BAD_REQUEST."""
 
 
 @record
 class TrtisResponseOptions:
-    """How to answer a client's inference. ``batch`` is the first dimension of every shape, or empty
-    if the model does not batch."""
+    """The form of the response. ``batch`` is the first dimension of every shape, or empty."""
 
     id: int
     batch_size: int
@@ -67,17 +61,14 @@ def read_request(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``, for the model and version of ``target``.
-
-    Raises BAD_REQUEST, as does its ``complete``.
-    """
+    """Return the inference in ``header``. Raises BAD_REQUEST, as does its ``complete``."""
     check_counts(header, limits)
-    finish = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
-    return PartialInferRequest(target.model, target.version, finish)
+    complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
+    return PartialInferRequest(target.model, target.version, complete)
 
 
 def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
-    carried: PicklableMessage,
+    picklable_header: PicklableMessage,
     target: InferRequest,
     split_inputs: InputSplitter,
     level: CompatibilityLevel,
@@ -87,7 +78,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
     if metadata.unavailable:
         text = level.unavailable_model_text(target.model, target.version)
         raise TrtisStatusError("UNAVAILABLE", text, Kind.NO_BACKEND)
-    header = carried.message
+    header = picklable_header.message
     check_batch(header, metadata)
     outputs = check_outputs(header, metadata, level)
     inputs = check_inputs(header, metadata, limits)
@@ -100,7 +91,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
         read_id(header),
         read_parameters(header),
         tensors,
-        tuple([_requested(output) for output in dict.fromkeys(outputs)]),
+        tuple([_requested_output(output) for output in dict.fromkeys(outputs)]),
     )
     return ParsedRequest(
         request, TrtisResponseOptions(header.id, header.batch_size, batch, outputs)
@@ -127,7 +118,7 @@ def _tensors(
     return tuple(tensors)
 
 
-def _requested(output: CheckedOutput) -> RequestedOutput:
+def _requested_output(output: CheckedOutput) -> RequestedOutput:
     if not output.classes:
         return RequestedOutput(output.name, shared_memory=output.shared_memory)
     return RequestedOutput(output.name, {CLASSIFICATION: output.classes}, output.shared_memory)
@@ -141,8 +132,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
-    """Return ``version`` as the API has it, -1 for the latest. Raises BAD_REQUEST if it is not a
-    number."""
+    """Return ``version`` as in the API, -1 for the latest. Raises BAD_REQUEST."""
     if not version:
         return _LATEST_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -157,7 +147,7 @@ def version_number(model: str, version: str) -> int:
 def requested_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
-    """Return each output to request from the backend, with its datatype. Raises BAD_REQUEST."""
+    """Return each output to request, with its datatype. Raises BAD_REQUEST."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     outputs = operation.outputs or tuple(RequestedOutput(name) for name in metadata_by_name)
     for output in outputs:
@@ -170,7 +160,6 @@ def requested_outputs(
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
     """Return the header of ``operation``, with priority and timeout if the server ``schedules``.
-    The raw data is that of the inputs in order.
 
     Raises NO_BACKEND for a model that is not ready, BAD_REQUEST for values that the header cannot
     hold or that contradict ``model``.
@@ -214,7 +203,7 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
 
 
 def _unavailable_text(model: str, version: str) -> str:
-    """Return the text that later server releases use."""
+    """Return the text of later server releases."""
     if version:
         return f"Request for unknown model: '{model}' version {version} is not at ready state"
     return f"Request for unknown model: '{model}' has no available versions"
@@ -229,8 +218,7 @@ def _write_region_ref(memory: Any, region_ref: RegionRef) -> None:
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
-    """Return the number of batch entries that the inputs hold. Raises BAD_REQUEST naming the tensor
-    at fault."""
+    """Return the number of batch entries of the inputs. Raises BAD_REQUEST."""
     if not is_batched(model):
         return 1
     size: int | None = None

@@ -1,9 +1,7 @@
 """InferResponseHeader and raw data ⇄ InferResponse.
 
-*Rule 1.* Clients get the outputs they requested, in the requested order. The classes of an output
-are in the header, its values in the raw data.
-*Rule 2.* Backends return outputs in the order of their header (from v1.12 on, any order). An output
-that does not match the metadata is BACKEND_GARBAGE, and the error names it.
+Clients get the requested outputs in order; classes are in the header, values in the raw data.
+Backends return outputs in the order of their header (from v1.12 on, any order).
 """
 
 from __future__ import annotations
@@ -23,13 +21,7 @@ from infergate.core.errors import GatewayError, as_backend_error, backend_garbag
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.region_ref import RegionRef
-from infergate.core.tensor import (
-    Buffer,
-    Tensor,
-    add_bytes_elements,
-    check_data,
-    check_shape,
-)
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 # ---- to clients
 
@@ -41,11 +33,8 @@ def write_response(
     *,
     data_type: bool,
 ) -> tuple[Any, Sequence[Buffer]]:
-    """Return the header, and the raw data of each output, which is empty for classes and for
-    outputs in shared memory.
-
-    Raises BACKEND_GARBAGE if the response does not match the request.
-    """
+    """Return the header, and the raw data of each output, which is empty for classes and shared
+    memory. Raises BACKEND_GARBAGE if the response does not match the request."""
     header = InferResponseHeader(
         model_name=request.model,
         model_version=model_version(response.version),
@@ -85,7 +74,7 @@ def write_response(
 
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
-    """Return the cost of writing the header of ``tensors``, in bytes of JSON that cost as much:
+    """Return the cost of writing the header of ``tensors``, in bytes of JSON that take as long:
     some microseconds for a dimension, nearly one for a byte of a class."""
     cost = 0
     for tensor in tensors:
@@ -103,8 +92,7 @@ _CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
-    """Return ``version`` as the API has it; 0, the value of an unset field, if it is not a
-    number."""
+    """Return ``version`` as in the API; 0, the value of an unset field, if it is not a number."""
     if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
         return int(version)
     return 0
@@ -113,8 +101,7 @@ def model_version(version: str) -> int:
 # ---- from backends
 
 OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""Splits the raw data into outputs of these sizes in bytes; None for an output without raw data.
-Raises BACKEND_GARBAGE."""
+"""Splits the raw data into outputs of these sizes (None: empty). Raises BACKEND_GARBAGE."""
 
 
 def read_response(
@@ -124,11 +111,7 @@ def read_response(
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    """Return the response to ``operation`` in ``header`` and the raw data, with the id of
-    ``operation``.
-
-    Raises BACKEND_GARBAGE, TOO_LARGE.
-    """
+    """Return the response to ``operation`` with its id. Raises BACKEND_GARBAGE, TOO_LARGE."""
     try:
         outputs = _read_outputs(header, split_outputs, operation, model, limits)
     except GatewayError as error:

@@ -1,5 +1,4 @@
-"""The protobuf message classes of the package ``nvidia.inferenceserver``, from a private descriptor
-pool."""
+"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool."""
 
 from __future__ import annotations
 

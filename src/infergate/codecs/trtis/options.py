@@ -1,7 +1,7 @@
-"""The options of a listener that determine how legacy clients are answered.
+"""The options of a listener for legacy clients.
 
-Server releases differ in some details; the option ``level`` selects the release to imitate. Two
-releases were examined: 1.15, and 1.9, which also stands for the releases in between.
+``level`` selects the server release to imitate. Two releases were examined: 1.15, and 1.9, which
+also stands for the releases in between.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class CompatibilityLevel:
     """The behaviour of one release."""
 
     has_json_status: bool
-    """Status as JSON, if the query or the Accept header asks for it (since 1.10)."""
+    """Status as JSON, if the query or the Accept header requests it (since 1.10)."""
     allows_repeated_outputs: bool
-    """Returns an output as often as it is requested; otherwise such a request is rejected."""
+    """Returns an output as often as it is requested, instead of an error."""
     names_unknown_versions: bool
     """The error for an unknown model version names the version."""
 

@@ -26,7 +26,7 @@ _END: Final = 2
 _SEQUENCE: Final = "sequence_id"
 _FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
 _NUMERIC_FIELDS: Final = {
-    # parameter: field, its bits
+    # the field of a parameter, and its bits
     _SEQUENCE: ("correlation_id", 64),
     "priority": ("priority", 32),
     "timeout": ("timeout_microseconds", 64),

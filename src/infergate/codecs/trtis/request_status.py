@@ -1,9 +1,7 @@
 """RequestStatus, which every response contains: errors towards clients, and from backends.
 
-*Rule 1.* Each kind of error has one code. Where the servers have their own text for a case, clients
-get that text.
-*Rule 2.* A request that reaches a handler has a number, which each codec counts as the servers do.
-A response that a helper process wrote gets its number afterwards (``SupportsResponseNumbering``).
+Clients get the servers' own texts. Each codec numbers its responses as the servers do; a response
+from a helper process gets its number afterwards (``SupportsResponseNumbering``).
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.CANCELLED: "UNAVAILABLE",
     Kind.INTERNAL: "INTERNAL",
 }
-"""The code that clients get. Every kind has a row; a test checks it."""
+"""The code for each kind of error. A test checks that every kind has an entry."""
 
 KIND_BY_CODE: Final[dict[str, Kind]] = {
     "INVALID": Kind.BACKEND_GARBAGE,
@@ -70,19 +68,18 @@ _NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""The servers' text. The code is UNAVAILABLE for an inference, INVALID_ARG for a status request."""
+"""The servers' text; the code is UNAVAILABLE for an inference, else INVALID_ARG."""
 _SEQUENCE_ERROR: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""The text of later servers. Those of the API only know numbers."""
+"""The text of later servers, which also support ids that are not numbers."""
 _MAX_MESSAGE_BYTES: Final = 1500
-"""The longest message. When printed into a header, a byte may take four characters, and clients and
-proxies reject headers over 8 KiB."""
+"""Maximum size of a message. A byte may take four characters of a header, of at most 8 KiB."""
 
 
 class TrtisStatusError(GatewayError):
-    """A client error for which the servers have a ``code`` of their own."""
+    """A client error with its own ``code``."""
 
     def __init__(self, code: str, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
         super().__init__(kind, public)
@@ -101,8 +98,7 @@ class RequestStatusFactory:
         return self._status(SUCCESS)
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
-        """Return the status for ``error`` in response to ``operation``; None if the operation is
-        unknown."""
+        """Return the status for ``error`` in response to ``operation``, if it is known."""
         code, text = self._code_and_text(error, operation)
         text = text.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
         return self._status(code, text)
@@ -148,8 +144,8 @@ class RequestStatusFactory:
 
 
 def check_status(status: Any, headers: Mapping[str, str]) -> None:
-    """Raise the error in a backend's ``status``, unless it is SUCCESS. The API has no field for the
-    time to retry after; the ``headers`` or metadata of the response may contain it."""
+    """Raise the error in a backend's ``status``, unless it is SUCCESS. ``headers`` or metadata may
+    contain the time to retry after."""
     code = _NAME_BY_CODE.get(status.code, str(status.code))
     if code == SUCCESS:
         return

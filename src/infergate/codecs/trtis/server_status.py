@@ -1,12 +1,11 @@
 """ServerStatus, the message about a server and all its models ⇄ canonical responses.
 
-*Rule 1.* Clients of the API use ``max_batch_size``, ``input``, ``output`` and the presence of
-``sequence_batching`` in a model's configuration, and the states of its versions and of the server.
-Other configuration of the server (policies, instances, ensembles, labels) is included where it fits
-the API.
-*Rule 2.* Statistics are included as far as V2 has the same. The API has them by the batch size of
-requests, which legacy backends report; V2 backends do not, so theirs are reported under size 1.
-*Rule 3.* Statistics without a version are reported for the highest version only.
+*Rule 1.* Clients use ``max_batch_size``, ``input``, ``output`` and the presence of
+``sequence_batching``, and the states of versions and of the server. Other configuration is included
+where it fits the API.
+
+*Rule 2.* Statistics are reported by the batch size of requests. V2 backends do not report that, so
+theirs are reported under size 1, and those without a version for the highest version only.
 """
 
 from __future__ import annotations
@@ -24,29 +23,11 @@ from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS, DATATYPES_BY_NUMB
 from infergate.codecs.trtis.header_checks import dims_without_batch
 from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.codecs.trtis.statistics import read_statistics, write_statistics
+from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import MIB, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelStatus,
-    Operation,
-    Response,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerStatus,
-    TensorMetadata,
-)
+from infergate.core.messages import ModelStatus, Operation, Response, ServerStatus
 from infergate.core.tensor import Buffer, Parameters
 
 _READY: Final = 2
@@ -62,8 +43,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 
 def write_status(status: ServerStatus, server_id: str) -> Any:
-    """Return the message for ``status``. Raises ValueError for values that protobuf cannot
-    represent: a dimension over 64 bits."""
+    """Return the message for ``status``. Raises ValueError for a dimension over 64 bits."""
     message = Message(
         id=server_id,
         version=status.version,
@@ -111,13 +91,10 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """Write the settings as far as the API has them. The presence of the field is reported in any
-    case, because settings from a server may not fit."""
+    """Write the field, of which only the presence is used, and the settings if they fit."""
     message.SetInParent()
-    try:
+    with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
-    except ValueError:
-        return
 
 
 def _datatype_number(datatype: str) -> int:
@@ -126,8 +103,7 @@ def _datatype_number(datatype: str) -> int:
 
 
 def _version_number(version: str) -> int | None:
-    """Return ``version`` as the API has it: version 1 for a server without versions; None if it is
-    not a number."""
+    """Return ``version`` as in the API: 1 without versions; None if it is not a number."""
     if not version:
         return _ONLY_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -138,14 +114,13 @@ def _version_number(version: str) -> int | None:
 # ---- from backends
 
 MAX_BYTES: Final = 8 * MIB
-"""The largest status. A model takes 1 to 4 KiB with all its statistics."""
+"""Maximum size of a status. A model takes 1 to 4 KiB with all its statistics."""
 MAX_FIELDS: Final = 262144
-"""The most fields of a status. A model has about 60, and 20 for each batch size with statistics."""
+"""Maximum number of fields. A model has about 60, and 20 for each batch size with statistics."""
 
 
 def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
-    """Parse a message of ``message_class`` that contains a status. Raises BACKEND_GARBAGE, and
-    NeedsOffloadError on the event loop."""
+    """Parse a ``message_class`` with a status. Raises BACKEND_GARBAGE, NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
             f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"
@@ -177,7 +152,7 @@ def read_status(message: Any) -> ServerStatus:
 
 def _read_model(name: str, message: Any) -> ModelStatus:
     versions = tuple(
-        ModelIndexEntry(
+        messages.ModelIndexEntry(
             name,
             str(number),
             _STATES.get(message.version_status[number].ready_state, ""),
@@ -189,7 +164,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()
     return ModelStatus(
-        ModelMetadata(
+        messages.ModelMetadata(
             name=name,
             versions=tuple(entry.version for entry in versions if entry.state == "READY"),
             platform=config.platform,
@@ -201,9 +176,11 @@ def _read_model(name: str, message: Any) -> ModelStatus:
     )
 
 
-def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[TensorMetadata, ...]:
+def _read_tensors(
+    tensors: Iterable[Any], batch: tuple[int, ...]
+) -> tuple[messages.TensorMetadata, ...]:
     return tuple(
-        TensorMetadata(
+        messages.TensorMetadata(
             tensor.name,
             DATATYPES_BY_NUMBER[tensor.data_type].value
             if tensor.data_type in DATATYPES_BY_NUMBER
@@ -215,17 +192,15 @@ def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[Tenso
 
 
 def response_from_status(message: Any, operation: Operation) -> Response:
-    """Return the response to ``operation`` from the status in ``message``.
-
-    Raises NOT_FOUND for a version that the model does not have, BACKEND_GARBAGE.
-    """
+    """Return the response to ``operation`` from the status in ``message``. Raises NOT_FOUND for a
+    version that the model does not have, BACKEND_GARBAGE."""
     status = read_status(message)
     match operation:
-        case ServerMetadataRequest():
-            return ServerMetadata(status.name, status.version)
-        case ModelIndexRequest(ready_only):
+        case messages.ServerMetadataRequest():
+            return messages.ServerMetadata(status.name, status.version)
+        case messages.ModelIndexRequest(ready_only):
             return _index(status, ready_only=ready_only)
-        case ModelMetadataRequest(model, version):
+        case messages.ModelMetadataRequest(model, version):
             metadata = _find_model(status, model, version).metadata
             usable = version in metadata.versions if version else bool(metadata.versions)
             metadata = replace(
@@ -239,40 +214,40 @@ def response_from_status(message: Any, operation: Operation) -> Response:
                     metadata, sequence_batching=_config_to_plain(config.sequence_batching, model)
                 )
             return metadata
-        case ModelConfigRequest(model, version):
+        case messages.ModelConfigRequest(model, version):
             _find_model(status, model, version)
-            return ModelConfig(model, _config_to_plain(message.model_status[model].config, model))
-        case ModelStatisticsRequest(model, version):
+            return messages.ModelConfig(
+                model, _config_to_plain(message.model_status[model].config, model)
+            )
+        case messages.ModelStatisticsRequest(model, version):
             entries = _find_model(status, model, version).versions
             statuses = message.model_status[model].version_status
             versions = [entry.version for entry in entries if version in ("", entry.version)]
-            return ModelStatistics(
+            return messages.ModelStatistics(
                 tuple(read_statistics(model, name, statuses[int(name)]) for name in versions)
             )
-        case ModelReadyRequest(model, version):
+        case messages.ModelReadyRequest(model, version):
             ready = _find_model(status, model, version).metadata.versions
-            return HealthStatus(ok=version in ready if version else bool(ready))
+            return messages.HealthStatus(ok=version in ready if version else bool(ready))
     return status
 
 
-def not_ready_if_unknown(error: GatewayError, operation: Operation) -> HealthStatus:
-    """Return "not ready" if ``error`` says that the server does not have the model whose readiness
-    ``operation`` asks for. Raises ``error`` otherwise."""
-    if error.kind is Kind.NOT_FOUND and isinstance(operation, ModelReadyRequest):
-        return HealthStatus(ok=False)
+def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.HealthStatus:
+    """Return "not ready" if ``error`` means that the model of ``operation`` does not exist. Raises
+    ``error`` otherwise."""
+    if error.kind is Kind.NOT_FOUND and isinstance(operation, messages.ModelReadyRequest):
+        return messages.HealthStatus(ok=False)
     raise error
 
 
 def _supports_scheduling(version: str) -> bool:
-    """Return whether a server of ``version`` supports priorities and timeouts; an older one rejects
-    a header that has them. The version may be empty, because it comes from the server's
-    environment."""
+    """Return whether a server of ``version``, which may be empty, supports priorities and timeouts;
+    others reject a header that has them."""
     numbers = _RELEASE.match(version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _FIRST_SCHEDULING_RELEASE
 
 
 def _config_to_plain(config: Any, model: str) -> dict[str, Any]:
-    """Return ``config``, the configuration of ``model`` or a part of it, as plain values."""
     try:
         return plain_values.to_plain(config)
     except MalformedMessageError as error:
@@ -281,13 +256,13 @@ def _config_to_plain(config: Any, model: str) -> dict[str, Any]:
         ) from None
 
 
-def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
-    """Return all versions of all models; a model without versions by its name alone."""
-    return ModelIndex(
+def _index(status: ServerStatus, *, ready_only: bool) -> messages.ModelIndex:
+    """Return all versions of all models, and the names of models without versions."""
+    return messages.ModelIndex(
         tuple(
             entry
             for model in status.models
-            for entry in model.versions or (ModelIndexEntry(model.metadata.name),)
+            for entry in model.versions or (messages.ModelIndexEntry(model.metadata.name),)
             if entry.state == "READY" or not ready_only
         )
     )

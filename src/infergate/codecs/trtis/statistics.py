@@ -1,5 +1,4 @@
-"""The statistics of a model version: the API's ModelVersionStatus ⇄ Triton's statistics
-extension."""
+"""The statistics of a model version: ModelVersionStatus ⇄ Triton's statistics extension."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from infergate.core.tensor import Parameters
 
 _UINT64: Final = range(2**64)
 _ALL_SIZES: Final = 1
-"""The batch size that stands for all sizes (Rule 2 of ``server_status``)."""
+"""The batch size that represents all sizes (Rule 2 of ``server_status``)."""
 _DURATIONS: Final = {
     "success": "success",
     "fail": "failed",
@@ -25,8 +24,8 @@ _BATCH_SIZE: Final = "batch_size"
 
 
 def write_statistics(version: Any, statistics: Parameters) -> None:
-    """Fill a ModelVersionStatus from ``statistics``, which has the names of Triton's extension. It
-    comes from a server, so any value that is not a valid count becomes 0."""
+    """Fill a ModelVersionStatus from ``statistics`` of Triton's extension. They come from a server,
+    so a value that is not a valid count becomes 0."""
     version.model_execution_count = _as_uint64(statistics.get("execution_count"))
     version.model_inference_count = _as_uint64(statistics.get("inference_count"))
     version.last_inference_timestamp_milliseconds = _as_uint64(statistics.get("last_inference"))
@@ -54,9 +53,8 @@ def _write_size(entry: Any, stats: Parameters) -> None:
 
 
 def read_statistics(model: str, name: str, version: Any) -> Parameters:
-    """Return the statistics of the version ``name`` of ``model`` from a ModelVersionStatus, with
-    the names of Triton's extension. Entries of ``batch_stats`` hold all statistics of requests of
-    their size."""
+    """Return the statistics of the version ``name`` of ``model``, as in Triton's extension. Entries
+    of ``batch_stats`` hold all statistics of requests of their size."""
     sizes = {
         size: {
             v2_name: _read_duration(version.infer_stats[size], api_name)
@@ -83,8 +81,7 @@ def read_statistics(model: str, name: str, version: Any) -> Parameters:
 
 
 def _read_duration(stats: Any, name: str) -> dict[str, int]:
-    """Read a duration. Before v1.13 there is no ``compute_infer``, only the sum of all compute
-    parts."""
+    """Read a duration. Before v1.13 there is only the sum of all compute parts."""
     duration = getattr(stats, name)
     if name == "compute_infer" and not duration.count:
         duration = stats.compute

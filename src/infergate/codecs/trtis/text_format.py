@@ -1,12 +1,9 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
-Parsing uses the library's ``text_format``, which has the whole grammar and takes about 1 µs per
-byte. Clients send the same header again and again, so short messages are cached, as are short
-printed responses. Printing is implemented here because the library prints floats differently
-(``8.0`` where C++ prints ``8``).
-
-*Rule 1.* A parsed message may be in the cache and must not be modified.
-*Rule 2.* Printed text is ASCII without control characters, so that it can be used in a header.
+Parsing with the library's ``text_format`` takes about 1 µs per byte. Clients send the same header
+again and again, so short messages are cached, as are short printed responses. The library is not
+used for printing, because it prints floats differently (``8.0`` where C++ prints ``8``). Printed
+text is ASCII without control characters.
 """
 
 from __future__ import annotations
@@ -30,18 +27,16 @@ MAX_ON_LOOP: Final = 8192
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
-"""Longer texts in the cache: the header of a request is parsed several times."""
+"""Cache size for longer texts: the header of a request is parsed several times."""
 _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Text with the escape sequences of C++ only. The library interprets others like Python, with a
-warning."""
+"""Text with the escape sequences of C++ only. The library also accepts Python's, with a warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
-    """Parse ``text`` to a message of ``message_class``, which must not be modified. Raises
-    ValueError."""
+    """Parse ``text`` to a ``message_class``, which must not be modified. Raises ValueError."""
     return (_cached_parse if len(text) <= MAX_CACHED else _recent_parse)(message_class, text)
 
 
@@ -64,8 +59,7 @@ def to_line(message: Any) -> str:
 
 
 def to_lines(message: Any) -> str:
-    """Print ``message`` with a line for each field, indented by two spaces a level, like C++
-    ``DebugString``."""
+    """Print ``message`` with one line for each field, like C++ ``DebugString``."""
     return _print_cached(_print_lines, message)
 
 
@@ -73,8 +67,7 @@ _printed_cache: Final = BoundedCache[Any, str](CACHE_SIZE)
 
 
 def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
-    """Print ``message``, with a cache by its bytes if these and the text are short: a byte may
-    become ten characters."""
+    """Print ``message``, cached by its bytes if these and the text are short."""
     data = message.SerializeToString(deterministic=True)
     if len(data) > MAX_CACHED:
         return printer(message)
@@ -99,7 +92,6 @@ _Lines = list[tuple[int, str]]
 
 
 def _lines(message: Any) -> _Lines:
-    """Return the lines of ``message`` with their depths."""
     lines: _Lines = []
     _add_fields(lines, message, 0)
     return lines
@@ -115,7 +107,6 @@ def _add_fields(printed_lines: _Lines, message: Any, depth: int) -> None:
 
 
 def _add_entries(printed_lines: _Lines, field: Any, entries: Any, depth: int) -> None:
-    """Add the entries of a map, sorted by key."""
     key, value = field.message_type.fields
     for entry in sorted(entries):
         printed_lines.append((depth, f"{field.name} {{"))
@@ -148,7 +139,6 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits if these identify it, else
-    with nine."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``: in six digits if possible, else nine."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

@@ -1,14 +1,11 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
-Clients send the same header again and again, and servers answer with the same header; only the
-``id`` differs. The key is a header without its id, in the form of its transport: text over HTTP,
-bytes over gRPC. The entry of a request header is enough to check another body; the entry of a
-response header contains the header to send to the client.
+Clients send the same header again and again, and servers respond with the same header; only the
+``id`` differs. The key is a header without its id. The entry of a request header is enough to check
+another body; the entry of a response header contains the header to send to the client.
 
-*Rule 1.* A request's entry holds for the metadata and limits that it was validated against. A
-response's entry is part of that request's entry.
-*Rule 2.* Only requests that are passed through unchanged are cached: at most ``MAX_HEADERS``, with
-``MAX_RESPONSES`` responses each, and with keys of at most ``MAX_KEY_LENGTH``.
+A request's entry is valid for the metadata and limits that it was validated against, and contains
+the entries of responses. Only requests that pass through are cached.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ MAX_KEY_LENGTH: Final = 2 * KIB
 HeaderKey = tuple[str | bytes, str, str]
 """A request's header without its id, the model and the version."""
 BytesTensors = tuple[tuple[int, Tensor], ...]
-"""The BYTES tensors of a message, without their data, with their indices."""
+"""The indices of a message's BYTES tensors, and the tensors without data."""
 
 
 def _bytes_tensors(tensors: Iterable[Tensor]) -> BytesTensors:
@@ -47,7 +44,6 @@ def _bytes_tensors(tensors: Iterable[Tensor]) -> BytesTensors:
 
 
 def _check_bytes_data(bytes_tensors: BytesTensors, raw: Sequence[Buffer]) -> None:
-    """Check the data of BYTES tensors. Raises BAD_REQUEST."""
     for index, tensor in bytes_tensors:
         check_data(tensor.name, tensor.datatype, tensor.shape, raw[index])
 
@@ -56,9 +52,8 @@ def _check_bytes_data(bytes_tensors: BytesTensors, raw: Sequence[Buffer]) -> Non
 class ValidatedResponse:
     """A response header that passed validation.
 
-    ``sizes`` are the sizes of the server's outputs in bytes. ``output_order`` has, for each output
-    that the client requested, its index among them. ``header`` is the header for the client,
-    without the id, in the form of its transport.
+    ``sizes`` are the sizes of the server's outputs in bytes, ``output_order`` the indices of the
+    requested outputs among them. ``header`` is the header for the client, without the id.
     """
 
     sizes: tuple[int, ...]
@@ -67,8 +62,7 @@ class ValidatedResponse:
     header: Any
 
     def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
-        """Return the data of the requested outputs, from ``raw`` data of these sizes. Raises
-        BACKEND_GARBAGE."""
+        """Return the requested outputs of the ``raw`` data. Raises BACKEND_GARBAGE."""
         if self.bytes_tensors:
             try:
                 _check_bytes_data(self.bytes_tensors, raw)
@@ -79,7 +73,7 @@ class ValidatedResponse:
 
 @record
 class ValidatedHeader:
-    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
+    """A request header that passed validation against ``metadata``. ``sizes`` are those of the
     inputs in bytes. ``can_pass_through``: every server release accepts the header unchanged."""
 
     metadata: ModelMetadata
@@ -92,7 +86,7 @@ class ValidatedHeader:
     responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Return whether the validation would have the same result now."""
+        """Return whether the validation would have the same result."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
@@ -125,8 +119,7 @@ class ValidatedHeaderCache:
         metadata: ModelMetadata,
         limits: Limits,
     ) -> ValidatedHeader:
-        """Return an entry for ``header``, which was parsed and validated as ``parsed``, and cache
-        it under ``key`` if there is one."""
+        """Return an entry for ``header``, parsed as ``parsed``, and cache it under ``key``."""
         request = parsed.operation
         assert isinstance(request, InferRequest)
         sizes = tuple([len(tensor.data) for tensor in request.inputs])
@@ -146,12 +139,9 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged.
-
-    It may not if server releases interpret it differently (repeated outputs, no outputs, 0
-    classes), if it has fields that not all releases know, or if tensors are in shared memory, which
-    may be the gateway's.
-    """
+    """Return whether ``header`` may be sent to a server unchanged: not if server releases interpret
+    it differently (repeated outputs, no outputs, 0 classes), if it has fields that not all
+    releases support, or if tensors are in shared memory, which may be the gateway's."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -174,32 +164,31 @@ def validate_response(
 ) -> tuple[ValidatedResponse, list[Buffer], bool]:
     """Validate a server's ``header`` as the response to ``parsed``.
 
-    The model and version in ``names`` replace the server's where they are not empty. Return three
-    values: the ``ValidatedResponse``, whose header is a message; the data of the server's outputs;
-    and whether the response may be cached, which is false if it has classes. Raises
-    BACKEND_GARBAGE, TOO_LARGE.
+    The model and version in ``names`` replace the server's where they are not empty. Returns the
+    ``ValidatedResponse``, whose header is a message; the data of the server's outputs; and whether
+    the response may be cached, which is false if it has classes. Raises BACKEND_GARBAGE, TOO_LARGE.
     """
     model, version = names
     request = parsed.operation
-    reply: TrtisResponseOptions = parsed.response_options
+    options: TrtisResponseOptions = parsed.response_options
     assert isinstance(request, InferRequest)
     raw: list[Buffer] = []
 
-    def recorded(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+    def split_and_record(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         raw.extend(split_outputs(sizes))
         return raw
 
-    answer = read_response(header, recorded, request, entry.metadata, entry.limits)
-    answer = replace(answer, version=version or answer.version)
+    response = read_response(header, split_and_record, request, entry.metadata, entry.limits)
+    response = replace(response, version=version or response.version)
     renamed = replace(request, model=model or request.model)
-    client_header, _ = write_response(answer, renamed, replace(reply, id=0), data_type=False)
+    client_header, _ = write_response(response, renamed, replace(options, id=0), data_type=False)
     positions = {output.name: position for position, output in enumerate(header.output)}
-    has_classes = any(output.classes for output in reply.outputs)
-    tensors = {tensor.name: tensor for tensor in answer.outputs}
-    checked = ValidatedResponse(
+    has_classes = any(output.classes for output in options.outputs)
+    tensors = {tensor.name: tensor for tensor in response.outputs}
+    validated = ValidatedResponse(
         tuple(map(len, raw)),
-        tuple([positions[output.name] for output in reply.outputs]),
+        tuple([positions[output.name] for output in options.outputs]),
         () if has_classes else _bytes_tensors(tensors[output.name] for output in header.output),
         client_header,
     )
-    return checked, raw, not has_classes
+    return validated, raw, not has_classes

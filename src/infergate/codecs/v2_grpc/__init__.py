@@ -1,10 +1,9 @@
 """The Open Inference Protocol (V2) over gRPC, towards clients and backends.
 
-The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. The *head* of a ModelInferRequest or
-ModelInferResponse is everything in it but the id and the raw tensor data. Read `codec` and
-`methods`, then `infer_request` and `infer_response` (full check and translation), `tensors` and
-`typed_contents` (tensor data), `head_limits` (protection from expensive messages), then
-`head_cache` and `validated_heads` (the fast path for heads that recur).
+The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. Read `codec` and `methods`, then
+`infer_request` and `infer_response` (full check and translation), `tensors` and `typed_contents`
+(tensor data), `head_limits` (protection from expensive messages), then `head_cache` and
+`validated_heads` (the fast path for recurring heads).
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.v2_grpc.codec import make
+from infergate.codecs.v2_grpc.codec import create
 from infergate.codecs.v2_grpc.methods import SERVICE
 
 PLUGIN: Final = CodecPlugin(
     name="v2-grpc",
     transport_kind=TransportKind.GRPC,
     claims=(SERVICE,),
-    create=make,
+    create=create,
     is_fallback=True,
     supports_shared_memory=True,
 )

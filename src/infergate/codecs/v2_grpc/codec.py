@@ -1,11 +1,7 @@
 """The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-Tensors are memory views of the message on the way in, and message parts on the way out
-(`codecs.protos.wire_scanner`). Passing a message through changes names only: model name and version
-are cut out of the message and put in front of it; everything else stays unchanged.
-
-Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC; the
-servers' deviations are listed in docs/fidelity-v2.md.
+Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC, and
+docs/fidelity-v2.md.
 """
 
 from __future__ import annotations
@@ -45,19 +41,11 @@ from infergate.codecs.v2_grpc.infer_response import (
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import PassThroughHeads, RequestHeads, ResponseHeads
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelStatisticsRequest,
-    Operation,
-    Response,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
@@ -69,16 +57,15 @@ _ID: Final = 3
 # ModelInferResponse.outputs
 _OUTPUTS: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Maximum size of a request other than an inference; it holds little more than names."""
+"""Maximum size of a request other than an inference, in bytes."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""Fields of such a request, and of a response about one model."""
+"""Maximum number of fields of such a request, and of a response about one model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Maximum size of a backend's response to any request but an inference. The description of one
-model takes 1 to 4 KiB."""
+"""Maximum size of a response other than to an inference. One model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
-"""Fields of a response about all models; the description of each has up to 100."""
-_ABOUT_ALL_MODELS: Final = frozenset({ModelIndexRequest, ModelStatisticsRequest})
+"""Maximum number of fields of a response about all models, each of which has up to 100."""
+_ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -145,8 +132,7 @@ class V2Grpc:
         )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST for an invalid
-        message."""
+        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST."""
         if _operation(wire) is InferRequest:
             request = self._read_inference(wire, limits)
             return stream_messages.without_stream_parameter(request)
@@ -164,7 +150,7 @@ class V2Grpc:
             )
         except MalformedMessageError as error:
             raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
-        return ParsedRequest(method.read_request(message), method.reply(message))
+        return ParsedRequest(method.read_request(message), method.special_response(message))
 
     def _read_inference(self, wire: RpcRequest, limits: Limits) -> InferRequest:
         split = self._request_heads.find(wire)
@@ -182,7 +168,7 @@ class V2Grpc:
             if operation is InferRequest and isinstance(response, InferResponse):
                 return RpcResponse(self._write_response(response))
             method = method_of(parsed.operation)
-            if method is None or not isinstance(response, method.answer):
+            if method is None or not isinstance(response, method.response_type):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
                     f"V2 gRPC cannot answer {operation.__name__} with {type(response).__name__}",
@@ -223,9 +209,9 @@ class V2Grpc:
     def build_alternative_request(
         self, operation: Operation, error_kind: Kind
     ) -> RpcRequest | None:
-        """Ask the gRPC health service instead if a server does not implement ServerReady."""
+        """Use the gRPC health service instead if a server does not implement ServerReady."""
         use_health_service = (
-            isinstance(operation, ServerReadyRequest) and error_kind is Kind.UNSUPPORTED
+            isinstance(operation, messages.ServerReadyRequest) and error_kind is Kind.UNSUPPORTED
         )
         return RpcRequest(HEALTH, (b"",)) if use_health_service else None
 
@@ -244,19 +230,14 @@ class V2Grpc:
             return self._response_heads.read(wire.message, limits, operation)
         method = method_of(operation)
         assert method is not None  # build_request has checked it
+        about_all = method.operation in _ABOUT_ALL_MODELS
         try:
-            max_fields = (
-                MAX_RESPONSE_FIELDS
-                if method.operation in _ABOUT_ALL_MODELS
-                else _MAX_REQUEST_FIELDS
-            )
-            max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
             message = parse(
                 method.response,
                 join_parts(wire.message),
-                max_fields,
+                MAX_RESPONSE_FIELDS if about_all else _MAX_REQUEST_FIELDS,
                 MAX_RESPONSE_BYTES,
-                max_on_loop,
+                max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP),
             )
             return method.read_response(message)
         except MalformedMessageError as error:
@@ -275,25 +256,24 @@ class V2Grpc:
         )
 
     def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:
-        """Build Triton's empty final response if the request asks for one."""
+        """Build Triton's empty final response if the client requested it."""
         return None if self._is_plain else stream_messages.build_end(parsed)
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
-        """Build an error as a message of the stream; or as a status, which ends the stream, in the
-        plain form and if the client's metadata asks for it."""
+        """Build an error as a message of the stream, or as a status, which ends the stream, in the
+        plain form or if the client's metadata requests it."""
         if self._is_plain or stream_messages.wants_status(wire):
             return errors.build_error(error)
         return stream_messages.build_error(error, wire)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Return whether the metadata tells if a model is decoupled, as Triton's does."""
+        """Return whether the metadata reports if a model is decoupled, as Triton's does."""
         return profile.reports_decoupled
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest | None:
-        """Build a streaming request with the same message as a unary one; return None if a unary
-        inference is sufficient."""
+        """Build a streaming request; None if a unary inference is sufficient."""
         if profile.reports_decoupled and model is not None and model.decoupled is False:
             return None
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
@@ -305,7 +285,7 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse a stream message of either form; the fields tell the forms apart."""
+        """Parse a stream message of either form, which its fields determine."""
         del model
         if wire.code:
             raise_status(wire)
@@ -316,8 +296,7 @@ class V2Grpc:
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check everything that `parse_request` checks. Return the same object, unless empty typed
-        contents beside raw ones had to be removed."""
+        """Check all that `parse_request` checks; remove empty typed contents beside raw ones."""
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -346,11 +325,10 @@ class V2Grpc:
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Replace model and version. The metadata is left out, because the gateway decides what
-        goes upstream.
+        """Replace model and version. The client's metadata is dropped.
 
-        Return None if classes are requested and the server is not known to return them, or if
-        tensors are in shared memory, so that the gateway compares their regions.
+        Return None if classes are requested and the server may not return them, or if tensors are
+        in shared memory, because the gateway checks their regions.
         """
         if isinstance(wire, _SharedRequest):
             return None
@@ -371,11 +349,10 @@ class V2Grpc:
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Return the response unchanged but for names that differ, an id that is not the client's,
-        and typed contents, which become raw (see `infer_response`)."""
+        """Replace names and id as needed, and typed contents by raw ones."""
         if wire.code:
             raise_status(wire)
-        # "If specified, this identifier must be returned"; MLServer invents one if there was none.
+        # "If specified, this identifier must be returned"; MLServer generates one if missing.
         head = self._request_heads.find(request)
         if head is not None:
             request_id = head.split.id
@@ -408,7 +385,7 @@ class V2Grpc:
 
 
 class _TypedV2Grpc(BinaryEstimates, V2Grpc):
-    """The codec of a listener with typed responses, whose elements are written one by one."""
+    """The codec of a listener with typed responses, which are written element by element."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options
@@ -437,8 +414,8 @@ def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[i
 
 
 def _read_model_name(message: Buffer) -> str:
-    """Read the model name from a message that may hold up to `_MAX_FILES` files. The message is not
-    parsed: the protobuf runtime takes up to twenty times the size of small files."""
+    """Read the model name from a message with up to `_MAX_FILES` files, without parsing it: the
+    protobuf runtime takes up to twenty times the size of small files."""
     try:
         return repository.read_name(message, _MAX_FILES)
     except MalformedMessageError as error:
@@ -450,15 +427,14 @@ def _name_fields(names: Mapping[int, str]) -> bytes:
 
 
 def _may_be_typed(message: Buffer, limits: Limits) -> bool:
-    """Return whether the message has outputs but no raw entries, so that their elements, if any,
-    are typed."""
+    """Return whether the message has outputs but no raw data."""
     numbers = {
         f.number for f in scan_fields(message, max_fields(limits)) if f.wire_type == DELIMITED
     }
     return _OUTPUTS in numbers and RAW_FIELD not in numbers
 
 
-def make(options: Mapping[str, Any]) -> V2Grpc:
+def create(options: Mapping[str, Any]) -> V2Grpc:
     """Create the codec with `contents` and `stream` from `options`. Raises ValueError."""
     contents = options.get("contents", "raw")
     codec = _TypedV2Grpc if contents == "typed" else V2Grpc

@@ -1,15 +1,8 @@
-"""Derives the kind of an error in a stream from Triton's wording, because stream errors have no
-code.
+"""Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
-A unary inference reports the code for models with one response, so this matters for decoupled
-models, and for models whose configuration is unknown.
-
-Source: Triton 2.51, with the same requests sent by ModelInfer and ModelStreamInfer: the texts are
-equal, and ModelInfer also returns the code.
-
-Only errors that Triton itself reports before it runs a model are recognized, by the start of the
-text and a later part of it. Any other text, such as an error of a model, is a failure of the
-server.
+Only errors that Triton reports before it runs a model are recognized; any other text is a failure
+of the server. Source: the responses of Triton 2.51 to the same requests by ModelInfer, which also
+returns the code, and by ModelStreamInfer.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ from typing import Final
 from infergate.core.errors import Kind
 
 _NO_ID: Final = "<id_unknown>"
-"""How Triton writes the id of a request without one."""
+"""The id in Triton's text for a request without one."""
 _NOT_FOUND: Final = (
     "Request for unknown model: '",
     "Unable to find shared memory region: '",

@@ -30,15 +30,14 @@ CODES: Final[dict[Kind, int]] = {
 }
 """The status code for each kind of error. A test checks that every kind has an entry."""
 _RESOURCE_EXHAUSTED: Final = 8
-"""The code when the memory budget is spent."""
+"""The code if the memory budget is exhausted."""
 
 # grpc-message is percent-encoded, which can triple its size; clients reject metadata over 8 KiB.
 _DETAILS_BYTES: Final = 2000
 
 
 def build_error(error: GatewayError) -> RpcResponse:
-    """Return `error` as a status, with ``retry_after`` as trailing metadata in whole seconds,
-    rounded up."""
+    """Return `error` as a status, with ``retry_after`` as trailing metadata in whole seconds."""
     details = error.public.encode("utf-8", "replace")
     if len(details) > _DETAILS_BYTES:
         details = details[:_DETAILS_BYTES] + b"..."

@@ -1,13 +1,9 @@
 """Message heads, and a bounded cache for them.
 
-The head of a ModelInferRequest or ModelInferResponse is all of it but the id and the raw entries:
-names, datatypes, shapes and parameters. Clients send the same head over and over. A message is
-therefore split in one pass, and the costly result of parsing its head is looked up.
-
-- Only messages encoded the way every client encodes them are split. All others, valid or not, are
-  left to the full check, which alone reports errors.
-- The cache is limited by weight, which is an upper bound of its memory (a test measures it),
-  whatever clients send. Evicting an entry costs no more than inserting it.
+The head of a ModelInferRequest or ModelInferResponse is everything in it but the id and the raw
+tensor data. Clients send the same head over and over, so a message is split in one pass and the
+parsed head is looked up. Messages in an unusual encoding are not split; the full check reads them,
+and it alone reports errors.
 """
 
 from __future__ import annotations
@@ -22,18 +18,18 @@ from infergate.core.tensor import Buffer
 T = TypeVar("T")
 
 MAX_CACHED_HEAD: Final = 2 * KIB
-"""The longest head that is cached, in bytes."""
+"""Maximum size of a cached head, in bytes."""
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
-"""One step per field of a message that is split. A head of `MAX_CACHED_HEAD` bytes has at most half
-as many fields, and describes at most half as many raw entries; one more is the id, and the last
-step finds the end."""
+"""One step per field of a message. A head of `MAX_CACHED_HEAD` bytes has at most half as many
+fields, and describes at most half as many raw entries; one more is the id, and the last finds
+the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
 """The shift of the 7 bits in a length's last byte."""
 
 MAX_WEIGHT: Final = MIB
-"""The weight of a generation. Entries weigh more than the bytes they take."""
+"""The maximum weight of a generation, an upper bound of its memory in bytes."""
 _MAX_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
@@ -41,14 +37,11 @@ _BYTE_WEIGHT: Final = 24
 
 
 RawEntry = tuple[int, int, int]
-"""The position of a raw entry: the start of its field, the start of its value, and the end of
-both."""
+"""A raw entry's positions: the start of its field, the start of its value, and its end."""
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `head` excludes the id and the raw entries, `fields` is its number of
-    fields; `id_field` is the whole field of the `id`; `raw` has the positions of the raw
-    entries."""
+    """A split message. `head` has `fields` fields; `id_field` is the whole field of the `id`."""
 
     head: bytes
     fields: int
@@ -65,8 +58,7 @@ class SplitMessage(NamedTuple):
 def split_message(  # noqa: C901, PLR0912 - calls per field would double the cost
     data: Buffer, raw_field: int
 ) -> SplitMessage | None:
-    """Split `data` at its id and raw entries. Return None if the full check has to do it: for a
-    field or a tag that no client writes, a second id, a long head or id, or a truncated message.
+    """Split `data` at its id and raw entries; None if the full check must read it.
 
     This runs before the access check, so no more fields are read than a head of `MAX_CACHED_HEAD`
     bytes describes.
@@ -127,20 +119,18 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
 
 
 class MessageHeadCache(Generic[T]):
-    """A cache of the most recently used heads, in two generations: when the younger one is full,
-    the elder one is dropped."""
+    """A cache of recently used heads in two generations: a full new one replaces the old one."""
 
-    __slots__ = ("_elder", "_seen", "_weight", "_younger")
+    __slots__ = ("_newer", "_older", "_seen", "_weight")
 
     def __init__(self) -> None:
-        self._younger: dict[bytes, T] = {}
-        self._elder: dict[bytes, T] = {}
+        self._newer: dict[bytes, T] = {}
+        self._older: dict[bytes, T] = {}
         self._weight = 0
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
-        """Return whether `head` came before, lately. A head that comes once is not worth caching;
-        some clients put something new into each."""
+        """Return whether `head` occurred recently. Some clients never repeat a head."""
         digest = hash(head)
         if digest in self._seen:
             return True
@@ -149,9 +139,9 @@ class MessageHeadCache(Generic[T]):
 
     def get(self, head: bytes) -> T | None:
         """Return the entry for `head`, or None."""
-        entry = self._younger.get(head)
+        entry = self._newer.get(head)
         if entry is None:
-            entry = self._elder.get(head)
+            entry = self._older.get(head)
             if entry is not None:
                 self.store(head, entry)
         return entry
@@ -161,5 +151,5 @@ class MessageHeadCache(Generic[T]):
         weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
         self._weight += weight
         if self._weight > MAX_WEIGHT:
-            self._elder, self._younger, self._weight = self._younger, {}, weight
-        self._younger[head] = entry
+            self._older, self._newer, self._weight = self._newer, {}, weight
+        self._newer[head] = entry

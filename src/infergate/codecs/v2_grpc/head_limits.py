@@ -1,13 +1,8 @@
 """Cuts typed contents out of a message and limits what remains, before protobuf parses it.
 
-The protobuf runtime can take up to twenty times the size of a message: the two bytes of an empty
-string or parameter, or one byte of a dimension, become an object or an integer. Descriptions are
-therefore scanned first; their typed contents are cut out, as raw contents are, and the remaining
-fields are counted.
-
-- Fields are counted over the whole message, at every depth that can hold many.
-- What remains (names, shapes and parameters) has at most `MAX_HEAD_BYTES` bytes. This limits the
-  cost that no count covers, such as one parameter repeated many times.
+The protobuf runtime can take up to twenty times the size of a message: an empty string takes two
+bytes, a dimension one. Fields are counted over the whole message; `MAX_HEAD_BYTES` limits costs
+that no count covers, such as one parameter repeated many times.
 """
 
 from __future__ import annotations
@@ -31,8 +26,7 @@ from infergate.core.tensor import Buffer
 MAX_FIELDS: Final = 24 * KIB
 """Maximum number of fields of one message that are read: at most 50 ms of CPU time."""
 MAX_HEAD_BYTES: Final = 4 * MIB
-"""Maximum size of a message without its tensors' data. Parsing it blocks the interpreter for about
-6 ms per MiB."""
+"""Maximum size of a message without its tensors' data. Parsing takes about 6 ms per MiB."""
 
 _HEAD_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
@@ -46,19 +40,15 @@ _DIMENSION_BYTES: Final = 10
 
 
 def max_fields(limits: Limits) -> int:
-    """Return the number of top-level fields that a valid message within `limits` may have: for each
-    tensor its description, the request for an output, its raw entry and a parameter, and a few
-    names."""
+    """Return the maximum number of top-level fields of a valid message: for each tensor its
+    description, the request for an output, its raw entry and a parameter, and a few names."""
     return min(4 * limits.tensors + 16, MAX_FIELDS)
 
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
-    """Return `head` without typed contents, and the typed contents of each description in it,
-    without copying them.
-
-    Raises MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`.
-    """
-    fields_left = field_budget(MAX_FIELDS, limits)
+    """Return `head` without typed contents, and those of each description, not copied. Raises
+    MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
+    budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
     runs: list[Buffer] = []
     typed: list[TypedContents] = []
@@ -68,9 +58,9 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
             continue
         if field.number == _TENSORS:
             contents, rest = _split_description(
-                len(typed), view[field.value_start : field.end], limits, fields_left
+                len(typed), view[field.value_start : field.end], limits, budget
             )
-            typed.append(TypedContents(contents, fields_left))
+            typed.append(TypedContents(contents, budget))
             if contents:
                 runs += (
                     view[kept : field.start],
@@ -79,7 +69,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
                 )
                 kept = field.end
         elif field.number == _REQUESTED_OUTPUTS:
-            for _ in budgeted_fields(view[field.value_start : field.end], fields_left):
+            for _ in budgeted_fields(view[field.value_start : field.end], budget):
                 pass
     size = len(head) - sum(len(piece) for tensor in typed for piece in tensor.pieces)
     if size > MAX_HEAD_BYTES:
@@ -94,14 +84,13 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
 
 
 def _split_description(
-    index: int, description: memoryview, limits: Limits, fields_left: FieldBudget
+    index: int, description: memoryview, limits: Limits, budget: FieldBudget
 ) -> tuple[list[memoryview], list[memoryview]]:
-    """Return the pieces of the typed contents of tensor `index`, and the rest of its
-    description."""
+    """Return the typed contents of tensor `index`, and the rest of its description."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept = shape = 0
-    for field in budgeted_fields(description, fields_left):
+    for field in budgeted_fields(description, budget):
         if field.wire_type != DELIMITED:
             continue
         if field.number == _CONTENTS:

@@ -1,12 +1,8 @@
-"""Message heads assembled from cached parts.
+"""Message heads assembled from cached parts, much faster than protobuf (docs/decisions/0018).
 
-Requests and responses of one model differ in id and data but in little else, and looking parts up
-costs a fraction of building a protobuf message (docs/decisions/0018).
-
-- Each part is what the protobuf runtime writes for a message that holds nothing else, and parts are
-  joined in the order of their field numbers; so together they equal what it writes for the whole
-  message.
-- Only short parts are cached, because names come from clients.
+Each part is written by the protobuf runtime, and parts are joined in the order of their field
+numbers, so the result equals what the runtime writes. Only short parts are cached, because names
+come from clients.
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.tensor import Tensor
 
 _ID: Final = 3
-"""In both messages, as are the field numbers of the parts below."""
+"""The field number of the id, in requests and responses."""
 MAX_CACHED_NAME: Final = 128
-"""Characters of a name in a cached part."""
+"""Maximum number of characters of a name in a cached part."""
 _MAX_CACHED_RANK: Final = 16
-"""Dimensions of a shape in a cached part."""
+"""Maximum number of dimensions of a shape in a cached part."""
 MAX_CACHED_PARTS: Final = 512
-"""Cached parts of each kind; all of them together take under 4 MB."""
+"""Maximum number of cached parts of each kind; together they take under 4 MB."""
 
 
 def build_head(
@@ -36,9 +32,8 @@ def build_head(
     tensors: Sequence[Tensor],
     requested_outputs: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """Return all of `message` but its raw entries; `tensors` are its tensors. Return None if
-    anything in it has parameters or is in shared memory. Raises ValueError for values that protobuf
-    cannot hold."""
+    """Return all of `message` but its raw entries; None if anything in it has parameters or is in
+    shared memory. Raises ValueError for values that protobuf cannot hold."""
     if message.parameters:
         return None
     model, version = message.model, message.version

@@ -1,9 +1,8 @@
 """ModelInferRequest ⇄ InferRequest, and the same checks for a request that passes through.
 
-- Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
-  MLServer's converter emits and Triton refuses, is dropped.
-- Every input has data that fits its shape: a short or overlong tensor never reaches a server (old
-  versions of Triton crash on it).
+Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
+MLServer's converter writes and Triton refuses, is dropped. A tensor that does not fit its shape
+never reaches a server: old versions of Triton crash on it.
 """
 
 from __future__ import annotations
@@ -70,13 +69,12 @@ _KEY: Final = 1
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _MAX_SEARCHED: Final = 16 * KIB
-"""Messages up to this size are searched faster than their fields are found."""
+"""Messages up to this size are searched faster than they are scanned."""
 
 
 @record
 class ValidatedRequest:
-    """A validated request and its parts: the protobuf `head`, the `raw` entries, and the typed
-    contents, if any."""
+    """A validated request: the protobuf `head`, the `raw` entries, and any typed contents."""
 
     request: InferRequest
     head: Any
@@ -85,12 +83,11 @@ class ValidatedRequest:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
-    """Parse and validate the inference request in `message`. Raises BAD_REQUEST, UNSUPPORTED and
-    TOO_LARGE."""
+    """Parse and validate an inference. Raises BAD_REQUEST, UNSUPPORTED and TOO_LARGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
-        described, typed = cut_contents(rest, limits)
-        head = ModelInferRequest.FromString(described)
+        head_bytes, typed = cut_contents(rest, limits)
+        head = ModelInferRequest.FromString(head_bytes)
         return ValidatedRequest(_read(head, raw, typed, limits), head, raw, typed)
     except MalformedMessageError as error:
         public = f"the ModelInferRequest cannot be read: {error}"
@@ -111,7 +108,7 @@ def _read(
         class_count(output)
     parameters = read_parameters(head.parameters)
     sequence_id(parameters)
-    datas = _input_data(head.inputs, raw, typed)
+    input_data = _input_data(head.inputs, raw, typed)
     return InferRequest(
         model=head.model_name,
         version=head.model_version,
@@ -120,7 +117,7 @@ def _read(
         inputs=read_tensors(
             (
                 (message, read_datatype(message.name, message.datatype), data)
-                for message, data in zip(head.inputs, datas, strict=True)
+                for message, data in zip(head.inputs, input_data, strict=True)
             ),
             limits,
         ),
@@ -139,8 +136,8 @@ def _input_data(
     inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[TypedContents]
 ) -> Sequence[Buffer | TypedContents | RegionRef]:
     """Return the data of each input. Inputs in shared memory have no raw entry."""
-    datas: list[Buffer | TypedContents | RegionRef] = list(typed)
-    local: list[int] = []
+    input_data: list[Buffer | TypedContents | RegionRef] = list(typed)
+    in_message: list[int] = []
     for index, message in enumerate(inputs):
         region = None
         if REGION_PARAMETER in message.parameters:
@@ -148,16 +145,18 @@ def _input_data(
                 read_parameters(message.parameters), f"input '{message.name}'"
             )
         if region is None:
-            local.append(index)
+            in_message.append(index)
         elif typed[index].has_elements():
             raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
         else:
-            datas[index] = region
+            input_data[index] = region
     if raw:
-        _check_raw([inputs[index] for index in local], raw, [typed[index] for index in local])
-        for index, entry in zip(local, raw, strict=True):
-            datas[index] = entry
-    return datas
+        _check_raw(
+            [inputs[index] for index in in_message], raw, [typed[index] for index in in_message]
+        )
+        for index, entry in zip(in_message, raw, strict=True):
+            input_data[index] = entry
+    return input_data
 
 
 def _check_names(kind: str, names: Sequence[str], limits: Limits) -> None:
@@ -198,8 +197,7 @@ def _check_raw(
 def pass_through_parts(
     message: Sequence[Buffer], validated: ValidatedRequest
 ) -> tuple[Sequence[Buffer], bool]:
-    """Return the validated `message`, and whether a tensor is in shared memory. The message is the
-    same object unless empty typed contents had to be dropped."""
+    """Return `message` without empty typed contents, and whether it uses shared memory."""
     request = validated.request
     uses_shared_memory = any(tensor.shared_memory for tensor in request.inputs) or any(
         tensor.shared_memory for tensor in request.outputs
@@ -213,8 +211,7 @@ def pass_through_parts(
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
-    """Return the sequence id of `message`, read from its parameters alone. Raises
-    MalformedMessageError."""
+    """Return the sequence id in the parameters of `message`. Raises MalformedMessageError."""
     if len(message) <= _MAX_SEARCHED and _SEQUENCE not in bytes(message):
         return None
     view = memoryview(message)
@@ -230,29 +227,27 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def requests_classes(message: Buffer) -> bool:
-    """Return whether classes are requested for an output, read from the requested outputs alone.
-    Raises MalformedMessageError."""
+    """Return whether classes are requested for an output. Raises MalformedMessageError."""
     if len(message) <= _MAX_SEARCHED and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
-    allowance = FieldBudget(MAX_FIELDS)
+    budget = FieldBudget(MAX_FIELDS)
     return any(
-        _is_classified(view[field.value_start : field.end], allowance)
-        for field in budgeted_fields(message, allowance)
+        _is_classified(view[field.value_start : field.end], budget)
+        for field in budgeted_fields(message, budget)
         if field.number == _OUTPUTS and field.wire_type == DELIMITED
     )
 
 
-def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
-    """Return whether an InferRequestedOutputTensor has the classification parameter. A map entry's
-    key is the last key field in it."""
+def _is_classified(output: memoryview, budget: FieldBudget) -> bool:
+    """Return whether an InferRequestedOutputTensor has the classification parameter."""
     if _CLASSIFICATION not in bytes(output):
         return False
-    for field in budgeted_fields(output, allowance):
+    for field in budgeted_fields(output, budget):
         if field.number == _PARAMETERS and field.wire_type == DELIMITED:
             entry = output[field.value_start : field.end]
             key = b""
-            for inner in budgeted_fields(entry, allowance):
+            for inner in budgeted_fields(entry, budget):
                 if inner.number == _KEY and inner.wire_type == DELIMITED:
                     key = bytes(entry[inner.value_start : inner.end])
             if key == _CLASSIFICATION:
@@ -261,8 +256,7 @@ def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:
-    """Build the message parts of `request` with raw contents. Raises ValueError for values that
-    protobuf cannot hold."""
+    """Build `request` with raw contents. Raises ValueError for values that protobuf cannot hold."""
     head = build_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW_FIELD, request.inputs)

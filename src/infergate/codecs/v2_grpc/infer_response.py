@@ -1,11 +1,8 @@
 """ModelInferResponse ⇄ InferResponse.
 
-- Clients get raw contents, as from Triton: tritonclient's ``as_numpy`` reads no typed contents but
-  BYTES. Typed contents are an option of the listener.
-- From backends both forms are accepted, also mixed: KServe responds typed, MLServer in the form of
-  the request, Triton raw with one entry per output.
-- Data that does not fit its description is BACKEND_GARBAGE, with the tensor's name, and is never
-  passed on.
+Clients get raw contents by default, as from Triton: tritonclient's ``as_numpy`` reads no typed
+contents but BYTES. Backends may mix both forms: KServe responds typed, MLServer in the form of the
+request, Triton raw with one entry per output.
 """
 
 from __future__ import annotations
@@ -44,8 +41,7 @@ RAW_FIELD: Final = 6
 def read_response(
     message: Sequence[Buffer], limits: Limits, request: InferRequest | None = None
 ) -> InferResponse:
-    """Parse the response in a backend's `message`. Outputs that `request` wants in shared memory
-    have no data. Raises BACKEND_GARBAGE."""
+    """Parse `message`. Outputs in shared memory have no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         described, typed = cut_contents(rest, limits)
@@ -76,8 +72,8 @@ def _describe(
     regions: Mapping[str, RegionRef | None],
 ) -> Iterator[DescribedTensor]:
     """Pair each output with its contents. In mixed messages, the raw entries belong, in order, to
-    the outputs without typed contents. If there is one entry per output, an output's own entry
-    takes precedence unless it is empty."""
+    the outputs without typed contents. If there is one entry per output, it takes precedence
+    unless it is empty."""
     if len(raw) == len(outputs):
         contents: list[Buffer | TypedContents] = [
             entry if len(entry) or not typed_contents.has_elements() else typed_contents
@@ -117,8 +113,7 @@ def _head(response: InferResponse) -> Any:
 
 
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with raw contents. Raises ValueError for values that protobuf cannot
-    hold."""
+    """Build `response` with raw contents. Raises ValueError for values beyond protobuf."""
     head = build_head(response, response.outputs)
     if head is None:
         head = _head(response).SerializeToString(deterministic=True)
@@ -126,8 +121,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with typed contents; all raw if any output is FP16 or BF16, because the two
-    forms must not be mixed in one message."""
+    """Build `response` with typed contents; raw if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
     head = _head(response)

@@ -23,11 +23,7 @@ from infergate.codecs.v2_grpc.messages import (
     ServerMetadataResponse,
 )
 from infergate.codecs.v2_grpc.messages import ModelConfig as ModelConfigMessage
-from infergate.codecs.v2_grpc.parameters import (
-    read_parameters,
-    write_parameter,
-    write_parameters,
-)
+from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameter, write_parameters
 from infergate.core.errors import backend_garbage
 from infergate.core.messages import (
     ModelConfig,
@@ -45,10 +41,10 @@ def read_server_metadata(message: Any) -> ServerMetadata:
     return ServerMetadata(message.name, message.version, tuple(message.extensions))
 
 
-def write_server_metadata(answer: ServerMetadata) -> Any:
+def write_server_metadata(response: ServerMetadata) -> Any:
     """Build a ServerMetadataResponse."""
     return ServerMetadataResponse(
-        name=answer.name, version=answer.version, extensions=answer.extensions
+        name=response.name, version=response.version, extensions=response.extensions
     )
 
 
@@ -64,10 +60,10 @@ def read_model_index(message: Any) -> ModelIndex:
     )
 
 
-def write_model_index(answer: ModelIndex) -> Any:
+def write_model_index(response: ModelIndex) -> Any:
     """Build a RepositoryIndexResponse."""
     message = RepositoryIndexResponse()
-    for entry in answer.models:
+    for entry in response.models:
         message.models.add(
             name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
         )
@@ -80,30 +76,29 @@ def read_model_config(message: Any) -> ModelConfig:
     return ModelConfig(config.name, to_plain(config), config.SerializeToString(deterministic=True))
 
 
-def write_model_config(answer: ModelConfig) -> Any:
-    """Build a ModelConfigResponse: the message sent by a server, if there is one, with the current
-    names; otherwise from the settings. Raises ValueError for settings that do not fit the
-    message."""
-    config = from_plain(ModelConfigMessage, answer.settings)
-    if answer.message:
+def write_model_config(response: ModelConfig) -> Any:
+    """Build a ModelConfigResponse from the server's own message, if any, with the current names,
+    otherwise from the settings. Raises ValueError for settings that do not fit the message."""
+    config = from_plain(ModelConfigMessage, response.settings)
+    if response.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]
-        config = ModelConfigMessage.FromString(answer.message)
+        config = ModelConfigMessage.FromString(response.message)
         for tensors, renamed in zip((config.input, config.output), names, strict=True):
             for tensor, name in zip(tensors, renamed, strict=False):
                 tensor.name = name
-    config.name = answer.name
+    config.name = response.name
     return ModelConfigResponse(config=config)
 
 
 def read_statistics(message: Any) -> ModelStatistics:
     """Read a ModelStatisticsResponse. Raises MalformedMessageError."""
-    allowance = FieldBudget(MAX_VALUES)
-    return ModelStatistics(tuple([to_plain(model, allowance) for model in message.model_stats]))
+    budget = FieldBudget(MAX_VALUES)
+    return ModelStatistics(tuple([to_plain(model, budget) for model in message.model_stats]))
 
 
-def write_statistics(answer: ModelStatistics) -> Any:
+def write_statistics(response: ModelStatistics) -> Any:
     """Build a ModelStatisticsResponse. Raises ValueError for values that do not fit the message."""
-    return from_plain(ModelStatisticsResponse, {"model_stats": list(answer.models)})
+    return from_plain(ModelStatisticsResponse, {"model_stats": list(response.models)})
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:
@@ -162,23 +157,23 @@ def _read_tensors(messages: Any) -> tuple[TensorMetadata, ...]:
     )
 
 
-def write_model_metadata(answer: ModelMetadata) -> Any:
+def write_model_metadata(response: ModelMetadata) -> Any:
     """Build a ModelMetadataResponse. Raises ValueError for a dimension beyond int64."""
     message = ModelMetadataResponse(
-        name=answer.name, versions=answer.versions, platform=answer.platform
+        name=response.name, versions=response.versions, platform=response.platform
     )
     for add, tensors in (
-        (message.inputs.add, answer.inputs),
-        (message.outputs.add, answer.outputs),
+        (message.inputs.add, response.inputs),
+        (message.outputs.add, response.outputs),
     ):
         for tensor in tensors:
-            described = add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            write_parameters(described.parameters, tensor.parameters)
-    for key, value in sorted(answer.parameters.items()):
+            description = add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            write_parameters(description.parameters, tensor.parameters)
+    for key, value in sorted(response.parameters.items()):
         if value is not None:
             parameter = InferParameter()
             write_parameter(parameter, key, value)
             message.parameters.add(key=key, value=parameter.SerializeToString())
-    for key, value in sorted(answer.properties.items()):
+    for key, value in sorted(response.properties.items()):
         message.parameters.add(key=key, value=str(value).encode())
     return message

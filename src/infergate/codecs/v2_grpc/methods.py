@@ -1,8 +1,4 @@
-"""The methods of the service: the operation of each, and its messages in both directions.
-
-There is one row per method. Inference has no row, because its messages are split by the scanner;
-all others are parsed whole by the protobuf runtime.
-"""
+"""The methods of the service other than inferences, one row for each."""
 
 from __future__ import annotations
 
@@ -11,53 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.codecs.v2_grpc import messages as pb
-from infergate.codecs.v2_grpc import repository, settings, shared_memory
-from infergate.codecs.v2_grpc.metadata import (
-    read_model_config,
-    read_model_index,
-    read_model_metadata,
-    read_server_metadata,
-    read_statistics,
-    write_model_config,
-    write_model_index,
-    write_model_metadata,
-    write_server_metadata,
-    write_statistics,
-)
+from infergate.codecs.v2_grpc import metadata, repository, settings, shared_memory
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    LogSettingsRequest,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    Settings,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import Acknowledgement, HealthStatus, InferRequest, Operation, Response
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""The health check of servers without ServerReady; an empty message asks about the whole server."""
+"""The health check of servers without ServerReady; an empty message means the whole server."""
 _SERVING: Final = 1
 
 
@@ -67,7 +24,7 @@ class Method:
 
     path: str
     operation: type[Operation]
-    answer: type[Response]
+    response_type: type[Response]
     request: Any
     response: Any
     read_request: Callable[[Any], Operation]
@@ -76,17 +33,31 @@ class Method:
     write_response: Callable[[Any], Any]
     needs_profile: bool = False
     """Whether `write_request` also takes the server's profile."""
-    reply: Callable[[Any], Any] = lambda _: None
-    """Returns the response message that a request's form calls for, or None for that of
-    `write_response`."""
+    special_response: Callable[[Any], Any] = lambda _: None
+    """Returns the response that the form of a request requires, or None for `write_response`."""
     holds_files: bool = False
     """Whether a request may be as large as an inference."""
 
 
-def _read_index_request(message: Any) -> ModelIndexRequest:
-    if message.repository_name:  # Triton answers so for an unknown repository
-        raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
-    return ModelIndexRequest(ready_only=message.ready)
+def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
+    """Return the method `name`. By default, its messages are named after it, and its requests hold
+    at most the name and version of a model."""
+    request = getattr(pb, f"{name}Request")
+    by_model = "version" in request.DESCRIPTOR.fields_by_name
+    defaults: dict[str, Any] = {
+        "path": f"/{SERVICE}/{name}",
+        "operation": operation,
+        "response_type": response_type,
+        "request": request,
+        "response": getattr(pb, f"{name}Response"),
+        "read_request": (lambda message: operation(*_read_model(message)))
+        if by_model
+        else (lambda _: operation()),
+        "write_request": (lambda model: request(name=model.model, version=model.version))
+        if by_model
+        else (lambda _: request()),
+    }
+    return Method(**{**defaults, **fields})
 
 
 def _read_model(message: Any) -> tuple[str, str]:
@@ -95,222 +66,191 @@ def _read_model(message: Any) -> tuple[str, str]:
     return message.name, message.version
 
 
+def _read_index_request(message: Any) -> messages.ModelIndexRequest:
+    if message.repository_name:  # like Triton for an unknown repository
+        raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
+    return messages.ModelIndexRequest(ready_only=message.ready)
+
+
+def _memory_methods(
+    prefix: str,
+    *,
+    cuda: bool,
+    read_register: Callable[[Any], Operation],
+    write_register: Callable[[Any], Any],
+    write_status: Callable[[Any], Any],
+) -> tuple[Method, ...]:
+    """Return the methods of a shared memory extension."""
+    status = getattr(pb, f"{prefix}SharedMemoryStatusRequest")
+    unregister = getattr(pb, f"{prefix}SharedMemoryUnregisterRequest")
+    registered = getattr(pb, f"{prefix}SharedMemoryRegisterResponse")
+    unregistered = getattr(pb, f"{prefix}SharedMemoryUnregisterResponse")
+    return (
+        _method(
+            f"{prefix}SharedMemoryStatus",
+            messages.SharedMemoryStatusRequest,
+            messages.SharedMemoryStatus,
+            read_request=lambda message: messages.SharedMemoryStatusRequest(
+                message.name, cuda=cuda
+            ),
+            write_request=lambda operation: status(name=operation.name),
+            read_response=shared_memory.read_status,
+            write_response=write_status,
+        ),
+        _method(
+            f"{prefix}SharedMemoryRegister",
+            messages.SharedMemoryRegisterRequest,
+            Acknowledgement,
+            read_request=read_register,
+            write_request=write_register,
+            read_response=lambda _: Acknowledgement(),
+            write_response=lambda _: registered(),
+        ),
+        _method(
+            f"{prefix}SharedMemoryUnregister",
+            messages.SharedMemoryUnregisterRequest,
+            Acknowledgement,
+            read_request=lambda message: messages.SharedMemoryUnregisterRequest(
+                message.name, cuda=cuda
+            ),
+            write_request=lambda operation: unregister(name=operation.name),
+            read_response=lambda _: Acknowledgement(),
+            write_response=lambda _: unregistered(),
+        ),
+    )
+
+
 METHODS: Final = (
-    Method(
-        path=f"/{SERVICE}/ServerLive",
-        operation=ServerLiveRequest,
-        answer=HealthStatus,
-        request=pb.ServerLiveRequest,
-        response=pb.ServerLiveResponse,
-        read_request=lambda _: ServerLiveRequest(),
-        write_request=lambda _: pb.ServerLiveRequest(),
+    _method(
+        "ServerLive",
+        messages.ServerLiveRequest,
+        HealthStatus,
         read_response=lambda message: HealthStatus(message.live),
-        write_response=lambda answer: pb.ServerLiveResponse(live=answer.ok),
+        write_response=lambda response: pb.ServerLiveResponse(live=response.ok),
     ),
-    Method(
-        path=f"/{SERVICE}/ServerReady",
-        operation=ServerReadyRequest,
-        answer=HealthStatus,
-        request=pb.ServerReadyRequest,
+    _method(
+        "ServerReady",
+        messages.ServerReadyRequest,
+        HealthStatus,
         response=pb.HealthCheckResponse,  # SERVING has the encoding of ``ready``; see HEALTH
-        read_request=lambda _: ServerReadyRequest(),
-        write_request=lambda _: pb.ServerReadyRequest(),
         read_response=lambda message: HealthStatus(message.status == _SERVING),
-        write_response=lambda answer: pb.ServerReadyResponse(ready=answer.ok),
+        write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),
-    Method(
-        path=f"/{SERVICE}/ModelReady",
-        operation=ModelReadyRequest,
-        answer=HealthStatus,
-        request=pb.ModelReadyRequest,
-        response=pb.ModelReadyResponse,
-        read_request=lambda message: ModelReadyRequest(*_read_model(message)),
-        write_request=lambda operation: pb.ModelReadyRequest(
-            name=operation.model, version=operation.version
-        ),
+    _method(
+        "ModelReady",
+        messages.ModelReadyRequest,
+        HealthStatus,
         read_response=lambda message: HealthStatus(message.ready),
-        write_response=lambda answer: pb.ModelReadyResponse(ready=answer.ok),
+        write_response=lambda response: pb.ModelReadyResponse(ready=response.ok),
     ),
-    Method(
-        path=f"/{SERVICE}/ServerMetadata",
-        operation=ServerMetadataRequest,
-        answer=ServerMetadata,
-        request=pb.ServerMetadataRequest,
-        response=pb.ServerMetadataResponse,
-        read_request=lambda _: ServerMetadataRequest(),
-        write_request=lambda _: pb.ServerMetadataRequest(),
-        read_response=read_server_metadata,
-        write_response=write_server_metadata,
+    _method(
+        "ServerMetadata",
+        messages.ServerMetadataRequest,
+        messages.ServerMetadata,
+        read_response=metadata.read_server_metadata,
+        write_response=metadata.write_server_metadata,
     ),
-    Method(
-        path=f"/{SERVICE}/ModelMetadata",
-        operation=ModelMetadataRequest,
-        answer=ModelMetadata,
-        request=pb.ModelMetadataRequest,
-        response=pb.ModelMetadataResponse,
-        read_request=lambda message: ModelMetadataRequest(*_read_model(message)),
-        write_request=lambda operation: pb.ModelMetadataRequest(
-            name=operation.model, version=operation.version
-        ),
-        read_response=read_model_metadata,
-        write_response=write_model_metadata,
+    _method(
+        "ModelMetadata",
+        messages.ModelMetadataRequest,
+        messages.ModelMetadata,
+        read_response=metadata.read_model_metadata,
+        write_response=metadata.write_model_metadata,
     ),
-    Method(
-        path=f"/{SERVICE}/RepositoryIndex",
-        operation=ModelIndexRequest,
-        answer=ModelIndex,
-        request=pb.RepositoryIndexRequest,
-        response=pb.RepositoryIndexResponse,
+    _method(
+        "RepositoryIndex",
+        messages.ModelIndexRequest,
+        messages.ModelIndex,
         read_request=_read_index_request,
         write_request=lambda operation: pb.RepositoryIndexRequest(ready=operation.ready_only),
-        read_response=read_model_index,
-        write_response=write_model_index,
+        read_response=metadata.read_model_index,
+        write_response=metadata.write_model_index,
     ),
-    Method(
-        path=f"/{SERVICE}/RepositoryModelLoad",
-        operation=ModelLoadRequest,
-        answer=Acknowledgement,
-        request=pb.RepositoryModelLoadRequest,
+    _method(
+        "RepositoryModelLoad",
+        messages.ModelLoadRequest,
+        Acknowledgement,
         response=pb.KServeModelResponse,
-        read_request=repository.read_load,
+        read_request=lambda message: messages.ModelLoadRequest(*repository.read_request(message)),
         write_request=repository.write_request,
         needs_profile=True,
         read_response=repository.read_done,
         write_response=lambda _: pb.RepositoryModelLoadResponse(),
-        reply=repository.kserve_reply,
+        special_response=repository.kserve_response,
         holds_files=True,
     ),
-    Method(
-        path=f"/{SERVICE}/RepositoryModelUnload",
-        operation=ModelUnloadRequest,
-        answer=Acknowledgement,
-        request=pb.RepositoryModelUnloadRequest,
+    _method(
+        "RepositoryModelUnload",
+        messages.ModelUnloadRequest,
+        Acknowledgement,
         response=pb.KServeModelResponse,
-        read_request=repository.read_unload,
+        read_request=lambda message: messages.ModelUnloadRequest(*repository.read_request(message)),
         write_request=repository.write_request,
         needs_profile=True,
         read_response=repository.read_done,
         write_response=lambda _: pb.RepositoryModelUnloadResponse(),
-        reply=repository.kserve_reply,
+        special_response=repository.kserve_response,
     ),
-    Method(
-        path=f"/{SERVICE}/ModelConfig",
-        operation=ModelConfigRequest,
-        answer=ModelConfig,
-        request=pb.ModelConfigRequest,
-        response=pb.ModelConfigResponse,
-        read_request=lambda message: ModelConfigRequest(*_read_model(message)),
-        write_request=lambda operation: pb.ModelConfigRequest(
-            name=operation.model, version=operation.version
+    _method(
+        "ModelConfig",
+        messages.ModelConfigRequest,
+        messages.ModelConfig,
+        read_response=metadata.read_model_config,
+        write_response=metadata.write_model_config,
+    ),
+    _method(
+        "ModelStatistics",
+        messages.ModelStatisticsRequest,
+        messages.ModelStatistics,
+        read_request=lambda message: messages.ModelStatisticsRequest(message.name, message.version),
+        read_response=metadata.read_statistics,
+        write_response=metadata.write_statistics,
+    ),
+    _method(
+        "TraceSetting",
+        messages.TraceSettingsRequest,
+        messages.Settings,
+        read_request=lambda message: messages.TraceSettingsRequest(
+            message.model_name, settings.read_trace_settings(message)
         ),
-        read_response=read_model_config,
-        write_response=write_model_config,
-    ),
-    Method(
-        path=f"/{SERVICE}/ModelStatistics",
-        operation=ModelStatisticsRequest,
-        answer=ModelStatistics,
-        request=pb.ModelStatisticsRequest,
-        response=pb.ModelStatisticsResponse,
-        read_request=lambda message: ModelStatisticsRequest(message.name, message.version),
-        write_request=lambda operation: pb.ModelStatisticsRequest(
-            name=operation.model, version=operation.version
+        write_request=lambda operation: settings.write_trace_settings(
+            pb.TraceSettingRequest(model_name=operation.model), operation.settings
         ),
-        read_response=read_statistics,
-        write_response=write_statistics,
+        read_response=lambda message: messages.Settings(settings.read_trace_settings(message)),
+        write_response=lambda response: settings.write_trace_settings(
+            pb.TraceSettingResponse(), response.values
+        ),
     ),
-    Method(
-        path=f"/{SERVICE}/TraceSetting",
-        operation=TraceSettingsRequest,
-        answer=Settings,
-        request=pb.TraceSettingRequest,
-        response=pb.TraceSettingResponse,
-        read_request=settings.read_trace_request,
-        write_request=settings.write_trace_request,
-        read_response=settings.read_trace,
-        write_response=settings.write_trace,
+    _method(
+        "LogSettings",
+        messages.LogSettingsRequest,
+        messages.Settings,
+        read_request=lambda message: messages.LogSettingsRequest(
+            settings.read_log_settings(message)
+        ),
+        write_request=lambda operation: settings.write_log_settings(
+            pb.LogSettingsRequest(), operation.settings
+        ),
+        read_response=lambda message: messages.Settings(settings.read_log_settings(message)),
+        write_response=lambda response: settings.write_log_settings(
+            pb.LogSettingsResponse(), response.values
+        ),
     ),
-    Method(
-        path=f"/{SERVICE}/LogSettings",
-        operation=LogSettingsRequest,
-        answer=Settings,
-        request=pb.LogSettingsRequest,
-        response=pb.LogSettingsResponse,
-        read_request=settings.read_log_request,
-        write_request=settings.write_log_request,
-        read_response=settings.read_log,
-        write_response=settings.write_log,
-    ),
-    Method(
-        path=f"/{SERVICE}/SystemSharedMemoryStatus",
-        operation=SharedMemoryStatusRequest,
-        answer=SharedMemoryStatus,
-        request=pb.SystemSharedMemoryStatusRequest,
-        response=pb.SystemSharedMemoryStatusResponse,
-        read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=False),
-        write_request=lambda operation: pb.SystemSharedMemoryStatusRequest(name=operation.name),
-        read_response=shared_memory.read_status,
-        write_response=shared_memory.write_status,
-    ),
-    Method(
-        path=f"/{SERVICE}/SystemSharedMemoryRegister",
-        operation=SharedMemoryRegisterRequest,
-        answer=Acknowledgement,
-        request=pb.SystemSharedMemoryRegisterRequest,
-        response=pb.SystemSharedMemoryRegisterResponse,
-        read_request=shared_memory.read_register,
-        write_request=shared_memory.write_register,
-        read_response=shared_memory.read_done,
-        write_response=lambda _: pb.SystemSharedMemoryRegisterResponse(),
-    ),
-    Method(
-        path=f"/{SERVICE}/SystemSharedMemoryUnregister",
-        operation=SharedMemoryUnregisterRequest,
-        answer=Acknowledgement,
-        request=pb.SystemSharedMemoryUnregisterRequest,
-        response=pb.SystemSharedMemoryUnregisterResponse,
-        read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=False),
-        write_request=lambda operation: pb.SystemSharedMemoryUnregisterRequest(name=operation.name),
-        read_response=shared_memory.read_done,
-        write_response=lambda _: pb.SystemSharedMemoryUnregisterResponse(),
+    *_memory_methods(
+        "System",
+        cuda=False,
+        read_register=shared_memory.read_register,
+        write_register=shared_memory.write_register,
+        write_status=shared_memory.write_status,
     ),
 )
-_CUDA_METHODS: Final = (
-    Method(
-        path=f"/{SERVICE}/CudaSharedMemoryStatus",
-        operation=SharedMemoryStatusRequest,
-        answer=SharedMemoryStatus,
-        request=pb.CudaSharedMemoryStatusRequest,
-        response=pb.CudaSharedMemoryStatusResponse,
-        read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=True),
-        write_request=lambda operation: pb.CudaSharedMemoryStatusRequest(name=operation.name),
-        read_response=shared_memory.read_status,
-        write_response=shared_memory.write_cuda_status,
-    ),
-    Method(
-        path=f"/{SERVICE}/CudaSharedMemoryRegister",
-        operation=SharedMemoryRegisterRequest,
-        answer=Acknowledgement,
-        request=pb.CudaSharedMemoryRegisterRequest,
-        response=pb.CudaSharedMemoryRegisterResponse,
-        read_request=shared_memory.read_cuda_register,
-        write_request=shared_memory.write_cuda_register,
-        read_response=shared_memory.read_done,
-        write_response=lambda _: pb.CudaSharedMemoryRegisterResponse(),
-    ),
-    Method(
-        path=f"/{SERVICE}/CudaSharedMemoryUnregister",
-        operation=SharedMemoryUnregisterRequest,
-        answer=Acknowledgement,
-        request=pb.CudaSharedMemoryUnregisterRequest,
-        response=pb.CudaSharedMemoryUnregisterResponse,
-        read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=True),
-        write_request=lambda operation: pb.CudaSharedMemoryUnregisterRequest(name=operation.name),
-        read_response=shared_memory.read_done,
-        write_response=lambda _: pb.CudaSharedMemoryUnregisterResponse(),
-    ),
+_CUDA_METHODS: Final = _memory_methods(
+    "Cuda",
+    cuda=True,
+    read_register=shared_memory.read_cuda_register,
+    write_register=shared_memory.write_cuda_register,
+    write_status=shared_memory.write_cuda_status,
 )
-"""The shared memory operations of METHODS for memory on GPUs."""
 BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA_METHODS)}
 _BY_OPERATION: Final = {method.operation: method for method in METHODS}
 _CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA_METHODS}

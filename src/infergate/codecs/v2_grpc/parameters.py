@@ -1,7 +1,6 @@
 """Parameters: the five kinds of InferParameter ⇄ Python's bool, int, str and float.
 
-Lists and objects, which JSON clients may send, travel as JSON text in string_param; null and a
-parameter without a value are left out. MLServer and KServe know only the first three kinds.
+Lists and objects from JSON are written as JSON text in string_param; null is left out.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any, Final
 from infergate.codecs.base import Profile
 from infergate.codecs.protos.wire_scanner import MAX_NAME_BYTES, read_strings
 from infergate.codecs.v2_grpc import messages as pb
+from infergate.codecs.v2_grpc.parameters import read_parameters
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest
 from infergate.core.repository import require_name_only
@@ -29,48 +30,34 @@ _INT64: Final = range(-(2**63), 2**63)
 
 def read_name(message: Buffer, max_fields: int) -> str:
     """Return the model's name from a message that may hold files, without parsing these. Raises
-    MalformedMessageError if the bytes are not a message, or have more than `max_fields` fields."""
+    MalformedMessageError, also for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
-def read_load(message: Any) -> ModelLoadRequest:
-    """Read a RepositoryModelLoadRequest of any server's clients."""
-    return ModelLoadRequest(*_read(message))
-
-
-def read_unload(message: Any) -> ModelUnloadRequest:
-    """Read a RepositoryModelUnloadRequest of any server's clients."""
-    return ModelUnloadRequest(*_read(message))
-
-
-def _read(message: Any) -> tuple[str, str, Parameters]:
+def read_request(message: Any) -> tuple[str, str, Parameters]:
+    """Return the model, repository and parameters in a request of any server's clients."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
         raise bad_request("model_name is missing")
-    parameters: dict[str, Any] = {}
-    for key, parameter in message.parameters.items():
-        kind = parameter.WhichOneof("parameter_choice")
-        if kind is not None:
-            parameters[key] = getattr(parameter, kind)
-    return message.model_name, message.repository_name, parameters or NO_PARAMETERS
+    return message.model_name, message.repository_name, read_parameters(message.parameters)
 
 
 def _is_kserve_request(message: Any) -> bool:
     return bool(message.repository_name) and not message.model_name and not message.parameters
 
 
-def kserve_reply(message: Any) -> Any:
-    """Return the response to one of KServe's requests, or None for other requests."""
+def kserve_response(message: Any) -> Any:
+    """Return the response to one of KServe's requests, None for other requests."""
     if not _is_kserve_request(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
 
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
-    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of a type that
-    the message cannot hold, UNSUPPORTED for values that the server does not accept."""
+    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of an
+    unsupported type, UNSUPPORTED for values that the server does not accept."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     if profile.loads_by_field_1:

@@ -7,7 +7,6 @@ from typing import Any
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.core.errors import bad_request
 from infergate.core.messages import (
-    Acknowledgement,
     Operation,
     SharedMemoryRegion,
     SharedMemoryRegisterRequest,
@@ -38,10 +37,7 @@ def read_cuda_register(message: Any) -> Operation:
     if message.device_id < 0:
         raise bad_request(f"device_id is {message.device_id}, not 0 or more")
     return SharedMemoryRegisterRequest(
-        message.name,
-        size=message.byte_size,
-        device=message.device_id,
-        handle=message.raw_handle,
+        message.name, size=message.byte_size, device=message.device_id, handle=message.raw_handle
     )
 
 
@@ -78,25 +74,20 @@ def read_status(message: Any) -> SharedMemoryStatus:
     )
 
 
-def write_status(answer: SharedMemoryStatus) -> Any:
+def write_status(response: SharedMemoryStatus) -> Any:
     """Build a SystemSharedMemoryStatusResponse."""
     message = pb.SystemSharedMemoryStatusResponse()
-    for region in answer.regions:
+    for region in response.regions:
         entry = message.regions[region.name]
         entry.name, entry.key = region.name, region.key
         entry.offset, entry.byte_size = region.offset, region.size
     return message
 
 
-def write_cuda_status(answer: SharedMemoryStatus) -> Any:
+def write_cuda_status(response: SharedMemoryStatus) -> Any:
     """Build a CudaSharedMemoryStatusResponse."""
     message = pb.CudaSharedMemoryStatusResponse()
-    for region in answer.regions:
+    for region in response.regions:
         entry = message.regions[region.name]
         entry.name, entry.device_id, entry.byte_size = region.name, region.device or 0, region.size
     return message
-
-
-def read_done(_: Any) -> Acknowledgement:
-    """Read an empty response."""
-    return Acknowledgement()

@@ -2,14 +2,10 @@
 
 Triton wraps each response in a ModelStreamInferResponse with ``error_message`` (1) or
 ``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
-id (3) or outputs (5). The wrapper has no field above 2, so the two forms are distinguishable
-without knowing the server.
+id (3) or outputs (5), so the field numbers distinguish the forms.
 
-- In Triton's form, a parameter says of each response whether it is the last to its request. It is
-  true for the response of a model that sends exactly one. Decoupled models find out only
-  afterwards: a request with another parameter set then gets an empty final response.
-- ``error_message`` is text without a code; the kind of error is derived from its wording
-  (`error_text`).
+Triton marks the last response to a request with a parameter. A decoupled model may only find out
+afterwards; a request with another parameter then gets an empty final response.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
 """A metadata name."""
 _MAX_TEXT: Final = MIB
-"""Bytes of a server's error message, and of the model name and the id that an error repeats."""
+"""Maximum size of an error message, and of the model name and the id that an error repeats."""
 # ModelStreamInferResponse
 _ERROR: Final = 1
 _RESPONSE: Final = 2
@@ -50,42 +46,41 @@ _ID: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
-    """Notes for the response. `empty_final`: the client waits for a response marked as the last."""
+class _StreamOptions:
+    """Whether the client wants a final response without outputs."""
 
     empty_final: bool
 
 
-_NO_EMPTY_FINAL: Final = _Reply(empty_final=False)
+_NO_EMPTY_FINAL: Final = _StreamOptions(empty_final=False)
 
 # ---- towards clients
 
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
-    """Return `request` without the parameter that concerns only the stream's server, which is the
-    gateway. Clients also set it outside streams, where it has no effect, and Triton refuses it over
-    REST."""
+    """Return `request` without Triton's stream parameter, which concerns only the server of the
+    stream. Clients also set it outside streams, where Triton refuses it over REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
         return ParsedRequest(request, _NO_EMPTY_FINAL)
     parameters = dict(request.parameters)
     wanted = parameters.pop(_WANTS_EMPTY_FINAL)
     return ParsedRequest(
-        replace(request, parameters=parameters), _Reply(empty_final=wanted is True)
+        replace(request, parameters=parameters), _StreamOptions(empty_final=wanted is True)
     )
 
 
-def with_final_flag(answer: InferResponse) -> InferResponse:
-    """Return `answer` with the parameter that says whether it is the last."""
-    return replace(answer, parameters={**answer.parameters, _FINAL_RESPONSE: answer.is_last})
+def with_final_flag(response: InferResponse) -> InferResponse:
+    """Return `response` with the parameter that marks the last response."""
+    return replace(response, parameters={**response.parameters, _FINAL_RESPONSE: response.is_last})
 
 
-def wrap(answer: RpcResponse) -> RpcResponse:
+def wrap(response: RpcResponse) -> RpcResponse:
     """Return a ModelInferResponse as a ModelStreamInferResponse."""
-    return RpcResponse((field_prefix(_RESPONSE, total_size(answer.message)), *answer.message))
+    return RpcResponse((field_prefix(_RESPONSE, total_size(response.message)), *response.message))
 
 
 def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
-    """Return Triton's empty final response if the request asks for one, otherwise None."""
+    """Return Triton's empty final response if the client requested it, else None."""
     request = parsed_request.operation
     if not parsed_request.response_options.empty_final or not isinstance(request, InferRequest):
         return None
@@ -98,8 +93,7 @@ def wants_status(wire: RpcRequest) -> bool:
 
 
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
-    """Return `error` as a stream message, with the model and id of `wire` as far as they can be
-    read."""
+    """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
     try:
         found = read_strings(
             join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
@@ -112,9 +106,9 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
     """Return a final response without outputs."""
-    answer = ModelInferResponse(model_name=model, id=request_id)
-    answer.parameters[_FINAL_RESPONSE].bool_param = True
-    message = ModelStreamInferResponse(error_message=error, infer_response=answer)
+    response = ModelInferResponse(model_name=model, id=request_id)
+    response.parameters[_FINAL_RESPONSE].bool_param = True
+    message = ModelStreamInferResponse(error_message=error, infer_response=response)
     return RpcResponse((message.SerializeToString(deterministic=True),))
 
 
@@ -122,30 +116,26 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
-    """Parse a backend's `message` of either form, a response to `request`. Return None for Triton's
-    empty final response.
-
-    Raises the backend's error, or BACKEND_GARBAGE.
-    """
+    """Parse a backend's `message` of either form; None for Triton's empty final response. Raises
+    the backend's error, or BACKEND_GARBAGE."""
     try:
         inner = _unwrap(message, limits, request)
     except MalformedMessageError as error:
         raise backend_garbage(
             "the backend's ModelStreamInferResponse cannot be read", str(error)
         ) from None
-    answer = infer_response.read_response((inner,), limits, request)
-    if _FINAL_RESPONSE not in answer.parameters:
-        return answer
-    parameters = dict(answer.parameters)
+    response = infer_response.read_response((inner,), limits, request)
+    if _FINAL_RESPONSE not in response.parameters:
+        return response
+    parameters = dict(response.parameters)
     is_last = parameters.pop(_FINAL_RESPONSE) is True
-    if is_last and not answer.outputs:
+    if is_last and not response.outputs:
         return None
-    return replace(answer, parameters=parameters, is_last=is_last)
+    return replace(response, parameters=parameters, is_last=is_last)
 
 
 def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:
-    """Return the ModelInferResponse in `message`, which may be all of it. Raises
-    MalformedMessageError, and the error in the message."""
+    """Return the ModelInferResponse in `message`. Raises MalformedMessageError, and its error."""
     by_number = {field.number: field for field in scan_fields(message, max_fields(limits))}
     if max(by_number, default=0) > _RESPONSE:
         return message

@@ -1,8 +1,7 @@
 """Tensors of a ModelInferRequest or ModelInferResponse ⇄ canonical tensors.
 
-Both messages encode tensors alike: a list of descriptions in the head, and either raw entries in
-the same order or typed contents inside the descriptions. Tensors that are read are validated (Rule
-1 of `core.tensor`), whatever their source; the caller corrects the error's kind.
+Both messages encode tensors alike. Tensors that are read are validated (Rule 1 of `core.tensor`)
+with the client's errors, which the caller converts for a backend.
 """
 
 from __future__ import annotations
@@ -30,25 +29,22 @@ _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
 """How many times cheaper a byte of floats is to write than a byte of integers."""
 TYPED_ON_LOOP: Final = MIB
-"""Bytes of typed contents of other datatypes that are read on the event loop: 15 ms."""
+"""Maximum size of other typed contents that are read on the event loop: 15 ms."""
 
 DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
-"""A description, its datatype, and its raw or typed contents or its region in shared memory."""
+"""A description, its datatype, and its contents or its region in shared memory."""
 
 
-def read_datatype(name: str, spelled: str) -> Datatype:
-    """Return the datatype with the name `spelled`. Raises BAD_REQUEST."""
-    datatype = DATATYPES_BY_NAME.get(spelled)
+def read_datatype(name: str, datatype_name: str) -> Datatype:
+    """Return the datatype with the name `datatype_name`. Raises BAD_REQUEST."""
+    datatype = DATATYPES_BY_NAME.get(datatype_name)
     if datatype is None:
-        raise bad_request(f"tensor '{name}': unknown datatype {spelled!r}")
+        raise bad_request(f"tensor '{name}': unknown datatype {datatype_name!r}")
     return datatype
 
 
 def read_tensors(described: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
-    """Read and validate the tensors of one message.
-
-    Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE.
-    """
+    """Read and validate tensors. Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE."""
     tensors: list[Tensor] = []
     elements = 0
     for message, datatype, contents in described:
@@ -92,8 +88,7 @@ def write_description(messages: Any, tensor: Tensor) -> None:
 
 
 def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
-    """Return the message parts of `head` and of one raw entry per tensor in field `number`, without
-    copying data."""
+    """Return `head` and one raw entry per tensor in field `number`, without copying data."""
     parts: list[Buffer] = []
     for tensor in tensors:
         head += field_prefix(number, len(tensor.data))
@@ -111,8 +106,8 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """Return the cost of writing the typed contents of `tensors`, as the number of bytes of JSON
-    with the same cost: each integer or string takes some tenths of a microsecond."""
+    """Return the cost of writing typed contents, as a number of bytes of JSON with the same cost:
+    each integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)
@@ -126,8 +121,7 @@ def write_typed(message: Any, tensor: Tensor) -> None:
 
 
 def describe_error(error: ValueError) -> str:
-    """Describe a value that protobuf cannot hold: text with lone surrogates, or a number out of
-    range."""
+    """Describe a value that protobuf cannot hold: a lone surrogate, or a number out of range."""
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object[:_MAX_SHOWN]!r} is not Unicode text"
     return str(error)

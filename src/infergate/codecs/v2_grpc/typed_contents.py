@@ -1,14 +1,9 @@
 """Typed tensor contents ⇄ the canonical layout.
 
-On the wire, a packed repeated float or double field holds exactly the canonical bytes, so these are
-used in place. Integers and bools are varints and are converted with numpy; BYTES elements get their
-length prefixes. The protobuf runtime does not parse typed contents: its lists take fifteen times
-the size on the wire, before anything could be compared with the shape.
-
-- Of the eight fields, only the one that fits the datatype may be set.
-- Values out of the datatype's range are refused. Triton wraps them: 300 as INT8 becomes 44.
-- Elements are counted before they are converted; BYTES elements are read only as far as the shape
-  goes.
+A packed float or double field holds exactly the canonical bytes and is used in place. Integers and
+bools are varints, which numpy converts. The protobuf runtime does not parse typed contents: its
+lists take fifteen times the size on the wire, before the shape could be checked. Values out of the
+datatype's range are rejected; Triton wraps them (300 as INT8 becomes 44).
 """
 
 from __future__ import annotations
@@ -43,8 +38,7 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field that holds a datatype's elements, the wire type of an element, and the dtype of the
-    field's own range."""
+    """The field of a datatype's elements, their wire type, and the dtype of the field's range."""
 
     field: str
     number: int
@@ -67,22 +61,22 @@ TYPED_FIELDS: Final[dict[Datatype, _ContentsField]] = {
     Datatype.BYTES: _ContentsField("bytes_contents", 8, DELIMITED),
 }
 """FP16 and BF16 have no entry: "must be represented as raw content" (seed 001)."""
-_BY_NUMBER: Final = {form.number: form for form in TYPED_FIELDS.values()}
+_BY_NUMBER: Final = {spec.number: spec for spec in TYPED_FIELDS.values()}
 _BYTES_TAG: Final = TYPED_FIELDS[Datatype.BYTES].number << 3 | DELIMITED
 _pack: Final = struct.Struct("<I").pack
 _MAX_PARTS: Final = 4096
 _SHORT_LENGTH: Final = 0x80
-"""Smaller lengths take one byte."""
+"""Lengths below this take one byte."""
 
 
 @record
 class TypedContents:
-    """The typed contents of one tensor: the `pieces` of an InferTensorContents, because protobuf
-    merges a message that occurs twice. No pieces: the tensor has no typed contents."""
+    """The typed contents of one tensor: the `pieces` of an InferTensorContents, several if the
+    message occurs repeatedly, none if the tensor has no typed contents."""
 
     pieces: Sequence[memoryview]
-    allowance: FieldBudget
-    """The field allowance of the message that contains them."""
+    budget: FieldBudget
+    """The field budget of the message that contains them."""
 
     def has_elements(self) -> bool:
         """Return whether there are any elements. Raises MalformedMessageError."""
@@ -91,41 +85,37 @@ class TypedContents:
     def fields(self) -> Iterator[tuple[memoryview, WireField]]:
         """Yield each field and the piece it is in."""
         for piece in self.pieces:
-            for field in budgeted_fields(piece, self.allowance):
+            for field in budgeted_fields(piece, self.budget):
                 yield piece, field
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` is one of the eight and not an empty list. A field of another wire
-    type is unknown to protobuf too, and ignored."""
-    form = _BY_NUMBER.get(field.number)
-    if form is None or field.wire_type not in (DELIMITED, form.element):
+    """Return whether `field` has elements. Other wire types are ignored, as by protobuf."""
+    spec = _BY_NUMBER.get(field.number)
+    if spec is None or field.wire_type not in (DELIMITED, spec.element):
         return False
-    return field.end > field.value_start or form.element == DELIMITED
+    return field.end > field.value_start or spec.element == DELIMITED
 
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
-    """Return the elements of `typed` in the canonical layout.
-
-    Of BYTES at most one element more than `expected` is read, so that the caller detects the
-    excess. Raises MalformedMessageError, and BAD_REQUEST with tensor and field.
-    """
-    form = TYPED_FIELDS.get(datatype)
-    if form is None:
+    """Return the elements of `typed` in the canonical layout; of BYTES at most one more than
+    `expected`, so that the caller detects the excess. Raises MalformedMessageError, BAD_REQUEST."""
+    spec = TYPED_FIELDS.get(datatype)
+    if spec is None:
         raise bad_request(
             f"tensor '{name}': {datatype.value} has no typed contents, it must be sent raw"
         )
-    if form.element == DELIMITED:
-        return _read_bytes(name, form, expected, typed)
+    if spec.element == DELIMITED:
+        return _read_bytes(name, spec, expected, typed)
     runs: list[Buffer] = []
     for piece, field in typed.fields():
         if _is_set(field):
             _check_number(name, datatype, field.number)
             runs.append(piece[field.value_start : field.end])
-    if form.element == VARINT:
+    if spec.element == VARINT:
         return _read_integers(name, datatype, expected, runs)
     if any(len(run) % datatype.itemsize for run in runs):
-        raise MalformedMessageError(f"the last element of {form.field} is cut short")
+        raise MalformedMessageError(f"the last element of {spec.field} is cut short")
     return join_parts(runs)
 
 
@@ -140,13 +130,13 @@ def _check_number(name: str, datatype: Datatype, number: int) -> None:
 def _read_integers(
     name: str, datatype: Datatype, expected: int, runs: Sequence[Buffer]
 ) -> memoryview:
-    form = TYPED_FIELDS[datatype]
+    spec = TYPED_FIELDS[datatype]
     count = sum(map(varints.count, runs))
     if count != expected:
         raise bad_request(
-            f"tensor '{name}': the shape announces {expected} elements, {form.field} holds {count}"
+            f"tensor '{name}': the shape announces {expected} elements, {spec.field} holds {count}"
         )
-    values = varints.read(join_parts(runs), count, form.dtype)
+    values = varints.read(join_parts(runs), count, spec.dtype)
     if datatype is Datatype.BOOL:
         values = values != 0
     narrow = values.astype(NUMPY_DTYPES[datatype], copy=False)
@@ -160,9 +150,8 @@ def _read_integers(
     return narrow.data.cast("B") if count else memoryview(b"")
 
 
-def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
-    """Read BYTES elements. There may be a million of them: each becomes one part, at most
-    `_MAX_PARTS` parts are kept at a time, and they are not charged to the allowance."""
+def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
+    """Read BYTES elements, at most `_MAX_PARTS` at a time, without counting them in the budget."""
     elements = bytearray()
     parts: list[bytes] = []
     remaining = expected + 1
@@ -175,7 +164,7 @@ def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedCont
                 remaining -= len(parts)
                 parts.clear()
             if data[position] != _BYTES_TAG:
-                typed.allowance.spend()
+                typed.budget.spend()
                 other = next(scan_fields(piece[position:], 1))
                 start, position = position + other.value_start, position + other.end
                 if not _is_set(other):
@@ -189,20 +178,20 @@ def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedCont
                     length, start = read_varint(data, position + 1, MAX_LENGTH_BYTES)
                     position = start + length
                 if position > end:
-                    raise MalformedMessageError(f"an element of {form.field} runs past its end")
+                    raise MalformedMessageError(f"an element of {spec.field} runs past its end")
             parts.append(_pack(position - start) + data[start:position])
     elements += b"".join(parts)
     return elements
 
 
 def write_contents(datatype: Datatype, data: Buffer) -> Any:
-    """Return validated canonical `data` as an InferTensorContents. `datatype` must be in FORMS."""
-    form = TYPED_FIELDS[datatype]
+    """Return canonical `data` as an InferTensorContents; `datatype` must be in TYPED_FIELDS."""
+    spec = TYPED_FIELDS[datatype]
     if datatype is Datatype.BYTES:
         return InferTensorContents(bytes_contents=unpack_bytes(data))
-    if form.dtype:
+    if spec.dtype:
         values = np.frombuffer(data, dtype=NUMPY_DTYPES[datatype]).tolist()
-        return InferTensorContents(**{form.field: values})
+        return InferTensorContents(**{spec.field: values})
     if datatype is Datatype.BOOL:  # any byte but 0 is true; the varints on the wire are 0 and 1
         data = (np.frombuffer(data, dtype="u1") != 0).tobytes()
-    return InferTensorContents.FromString(field_prefix(form.number, len(data)) + data)
+    return InferTensorContents.FromString(field_prefix(spec.number, len(data)) + data)

@@ -1,8 +1,7 @@
 """Caches of validated heads, for requests and for responses.
 
-A result from a cached head equals that of the full check. A message that does not fit its cached
-head goes to the full check, which reports the error. Heads with typed elements or regions in shared
-memory are not cached.
+A cached head gives the same result as the full check, which reads all messages that do not fit
+their cached head. Heads with typed elements or regions in shared memory are not cached.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ class TensorLayout:
         return True
 
     def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data` as their elements; `fits` must have
-        been true."""
+        """Return the tensors with the `raw` entries of `data`, for which `fits` must be true."""
         view = memoryview(data)
         tensors: list[Tensor] = []
         for tensor, (_, value, end) in zip(self._described, raw, strict=True):
@@ -131,8 +129,7 @@ class RequestHead:
 
 
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message` joined to `data`, and its cached `head`,
-    if any."""
+    """A request split into head and raw entries: `message`, joined to `data`, and its `head`."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -147,7 +144,7 @@ class SplitRequest(NamedTuple):
         return head if head.tensors.fits(self.split.raw, self.data) else None
 
     def read(self, head: RequestHead) -> InferRequest:
-        """Return the inference; `head` is what `validated_head` returned."""
+        """Return the inference; `head` is the result of `validated_head`."""
         request = head.request
         return InferRequest(
             request.model,
@@ -172,10 +169,10 @@ class RequestHeads:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
-        """Split `wire`, an inference, at most once; return None if the fast path does not apply."""
-        earlier = wire.codec_state
-        if type(earlier) is SplitRequest and earlier.message is wire.message:
-            return earlier
+        """Split `wire`, an inference, at most once; None if the fast path does not apply."""
+        cached = wire.codec_state
+        if type(cached) is SplitRequest and cached.message is wire.message:
+            return cached
         data = join_parts(wire.message)
         split = split_message(data, RAW_INPUTS)
         if split is None:
@@ -277,8 +274,7 @@ class PassThroughHead:
 
 
 class PassThroughResponse(NamedTuple):
-    """A response that passes through: its `message` joined to `data` and split, and its cached
-    head."""
+    """A response that passes through: its `message` joined to `data`, and its cached head."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -286,7 +282,7 @@ class PassThroughResponse(NamedTuple):
     head: PassThroughHead
 
     def renamed(self, model: str, version: str, request_id: str) -> Sequence[Buffer]:
-        """Return the message with `model` and `version` (empty: unchanged), and with the id
+        """Return the message with `model` and `version` (empty: unchanged) and the id
         `request_id`."""
         names, split = self.head.names, self.split
         model, version = model or names.model, version or names.version
@@ -307,8 +303,8 @@ class PassThroughHeads:
         self._heads: Final[MessageHeadCache[PassThroughHead]] = MessageHeadCache()
 
     def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
-        """Split `message` and return it with its head; None if the fast path does not apply or
-        elements may be typed."""
+        """Split `message` and find its head; None if the fast path does not apply or elements may
+        be typed."""
         data = join_parts(message)
         split = split_message(data, RAW_OUTPUTS)
         if split is None or split.fields + len(split.raw) >= max_fields(limits):

@@ -1,5 +1,4 @@
-"""Requests to servers, and the responses to everything except inferences, as tables by
-operation."""
+"""Requests to servers, and the responses to everything except inferences."""
 
 from __future__ import annotations
 
@@ -14,37 +13,17 @@ from infergate.codecs.v2_rest.infer_response import read_response_body, unusable
 from infergate.codecs.v2_rest.json_document import MAX_SLOW_BYTES_ON_LOOP, Node, parse_backend_json
 from infergate.codecs.v2_rest.paths import INDEX_PATH, MODEL_LIST_PATH, STATISTICS_PATH, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits, check_loop_cost
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    LogSettingsRequest,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadataRequest,
-    ModelOperation,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, Operation, Response
 from infergate.core.wire import HttpRequest, HttpResponse
 
 # ---- requests -----------------------------------------------------------------------------------
 
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
-    """Raises UNSUPPORTED for an operation that V2 REST or the server does not have."""
+    """Build a request. Raises UNSUPPORTED if V2 REST or the server does not have the operation."""
     build = _BUILDERS.get(type(operation))
     if build is None:
         raise GatewayError(
@@ -57,24 +36,25 @@ def _server_get(path: str) -> Callable[[Operation, Profile], HttpRequest]:
     return lambda _, __: HttpRequest("GET", path)
 
 
-def _model_get(suffix: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
-    def build(operation: ModelOperation, profile: Profile) -> HttpRequest:
+def _model_get(suffix: str) -> Callable[[messages.ModelOperation, Profile], HttpRequest]:
+    def build(operation: messages.ModelOperation, profile: Profile) -> HttpRequest:
         version = operation.version if profile.accepts_versions else ""
         return HttpRequest("GET", model_path(operation.model, version, suffix))
 
     return build
 
 
-def _index_request(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
-    """Request the repository extension's index (Triton, MLServer, infergate), or KServe's model
-    list."""
+def _index_request(operation: messages.ModelIndexRequest, profile: Profile) -> HttpRequest:
+    """Request the repository extension's index, or KServe's model list."""
     if profile.has_model_list:
         return HttpRequest("GET", MODEL_LIST_PATH)
     body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
     return HttpRequest("POST", INDEX_PATH, "", {"content-type": JSON_TYPE}, [body])
 
 
-def _statistics_request(operation: ModelStatisticsRequest, profile: Profile) -> HttpRequest:
+def _statistics_request(
+    operation: messages.ModelStatisticsRequest, profile: Profile
+) -> HttpRequest:
     if not operation.model:
         return HttpRequest("GET", STATISTICS_PATH)
     return _model_get("/stats")(operation, profile)
@@ -82,25 +62,28 @@ def _statistics_request(operation: ModelStatisticsRequest, profile: Profile) -> 
 
 _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] = {
     InferRequest: write_request,
-    ServerLiveRequest: _server_get("/v2/health/live"),
-    ServerReadyRequest: _server_get("/v2/health/ready"),
-    ServerMetadataRequest: _server_get("/v2"),
-    ModelReadyRequest: _model_get("/ready"),
-    ModelMetadataRequest: _model_get(""),
-    ModelConfigRequest: _model_get("/config"),
-    ModelStatisticsRequest: _statistics_request,
-    ModelIndexRequest: _index_request,
-    ModelLoadRequest: repository.write_request,
-    ModelUnloadRequest: repository.write_request,
-    TraceSettingsRequest: lambda operation, _: settings.write_request(operation),
-    LogSettingsRequest: lambda operation, _: settings.write_request(operation),
-    SharedMemoryRegisterRequest: lambda operation, _: shared_memory.write_request(operation),
-    SharedMemoryUnregisterRequest: lambda operation, _: shared_memory.write_request(operation),
+    messages.ServerLiveRequest: _server_get("/v2/health/live"),
+    messages.ServerReadyRequest: _server_get("/v2/health/ready"),
+    messages.ServerMetadataRequest: _server_get("/v2"),
+    messages.ModelReadyRequest: _model_get("/ready"),
+    messages.ModelMetadataRequest: _model_get(""),
+    messages.ModelConfigRequest: _model_get("/config"),
+    messages.ModelStatisticsRequest: _statistics_request,
+    messages.ModelIndexRequest: _index_request,
+    messages.ModelLoadRequest: repository.write_request,
+    messages.ModelUnloadRequest: repository.write_request,
+    messages.TraceSettingsRequest: lambda operation, _: settings.write_request(operation),
+    messages.LogSettingsRequest: lambda operation, _: settings.write_request(operation),
+    messages.SharedMemoryRegisterRequest: lambda operation, _: shared_memory.write_request(
+        operation
+    ),
+    messages.SharedMemoryUnregisterRequest: lambda operation, _: shared_memory.write_request(
+        operation
+    ),
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference. The description of a model takes 1 to 4
-KiB."""
+"""Maximum size of a response other than to an inference. A model takes 1 to 4 KiB."""
 MAX_VALUES: Final = 1 << 19
 """Maximum number of values in such a response."""
 
@@ -108,25 +91,23 @@ MAX_VALUES: Final = 1 << 19
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
-    """Parse the response to any operation except an inference. Raises the backend's error, or
-    BACKEND_GARBAGE."""
+    """Parse any response except to an inference. Raises the backend's error, or BACKEND_GARBAGE."""
     if _is_negative(wire.status, operation):
-        return HealthStatus(ok=False)
+        return messages.HealthStatus(ok=False)
     body = bytes(read_response_body(wire, limits))
     try:
         if isinstance(operation, _HEALTH_REQUESTS):
             return metadata.read_health(body)
         _check_size(body, limits)
         if isinstance(operation, _STATE_CHANGES):  # some servers return a body of their own
-            return Acknowledgement()
+            return messages.Acknowledgement()
         return _READERS[type(operation)](parse_backend_json(body, limits), operation)
     except GatewayError as error:
         raise unusable_response(error) from None
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raises TOO_LARGE, and NeedsOffloadError on the event loop, because each value becomes a
-    Python object."""
+    """Raise TOO_LARGE, and NeedsOffloadError on the event loop: each value becomes an object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
@@ -136,31 +117,34 @@ def _check_size(body: bytes, limits: Limits) -> None:
 
 
 def _is_negative(status: int, operation: Operation) -> bool:
-    """Whether ``status`` is the negative answer to a health request. For a model that does not
-    exist, MLServer and KServe return an error (404); Triton reports only that it is not ready
-    (400)."""
+    """Whether ``status`` means "not live" or "not ready". For a model that does not exist, MLServer
+    and KServe return an error (404), Triton reports that it is not ready (400)."""
     match operation:
-        case ServerLiveRequest() | ServerReadyRequest():
+        case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return 400 <= status < 500 or status == 503
-        case ModelReadyRequest():
+        case messages.ModelReadyRequest():
             return status in (400, 503)
         case _:
             return False
 
 
-_HEALTH_REQUESTS: Final = (ServerLiveRequest, ServerReadyRequest, ModelReadyRequest)
+_HEALTH_REQUESTS: Final = (
+    messages.ServerLiveRequest,
+    messages.ServerReadyRequest,
+    messages.ModelReadyRequest,
+)
 _STATE_CHANGES: Final = (
-    ModelLoadRequest,
-    ModelUnloadRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryUnregisterRequest,
+    messages.ModelLoadRequest,
+    messages.ModelUnloadRequest,
+    messages.SharedMemoryRegisterRequest,
+    messages.SharedMemoryUnregisterRequest,
 )
 _READERS: Final[Mapping[type[Operation], Callable[[Node, Operation], Response]]] = {
-    ServerMetadataRequest: lambda document, _: metadata.read_server(document),
-    ModelMetadataRequest: lambda document, _: metadata.read_model(document),
-    ModelConfigRequest: lambda document, _: metadata.read_config(document),
-    ModelStatisticsRequest: lambda document, _: metadata.read_statistics(document),
-    ModelIndexRequest: lambda document, _: metadata.read_index(document),
-    TraceSettingsRequest: settings.read_response,
-    LogSettingsRequest: settings.read_response,
+    messages.ServerMetadataRequest: lambda document, _: metadata.read_server(document),
+    messages.ModelMetadataRequest: lambda document, _: metadata.read_model(document),
+    messages.ModelConfigRequest: lambda document, _: metadata.read_config(document),
+    messages.ModelStatisticsRequest: lambda document, _: metadata.read_statistics(document),
+    messages.ModelIndexRequest: lambda document, _: metadata.read_index(document),
+    messages.TraceSettingsRequest: settings.read_response,
+    messages.LogSettingsRequest: settings.read_response,
 }

@@ -1,12 +1,6 @@
 """The V2 REST codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-The path determines the operation (``paths``); tables in this module determine how each operation is
-read and written. JSON is parsed lazily (``json_document``), tensor data is converted between numpy
-and JSON as a whole (``json_data``), and binary tensors are slices of a request's body and parts of
-a response's body.
-
-Sources: the V2 seed specification, its binary tensor data extension, and how servers deviate
-(docs/fidelity-v2.md).
+Sources: the V2 seed specification, its binary tensor data extension, and docs/fidelity-v2.md.
 """
 
 from __future__ import annotations
@@ -53,53 +47,27 @@ from infergate.codecs.v2_rest.infer_response import (
 from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_request
 from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    LogSettingsRequest,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerMetadata,
-    Settings,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON_HEADERS: Final = {"content-type": JSON_TYPE}
 _OVERLONG_DIGITS: Final = 19
-"""A length header of this many digits or more is ignored."""
+"""Longer length headers are ignored."""
 
 
 class V2RestCodec:
     """The V2 REST codec.
 
-    Options: ``non_finite`` (``literal``, ``string``, ``null``): how NaN and infinity, which JSON
-    lacks, are written to clients; ``compress_min``: the minimum size in bytes of a response that is
-    compressed.
+    ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
+    to clients, ``compress_min`` the minimum size in bytes of a response that is compressed.
     """
 
     name: str = "v2-rest"
@@ -120,7 +88,7 @@ class V2RestCodec:
             )
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
         self._compress_min: Final = compress_min
-        # a response that is passed through spells NaN as the backend does
+        # a response that passes through keeps the backend's form of NaN
         self.can_pass_through: bool = non_finite == "literal"
 
     # ---- towards clients
@@ -138,7 +106,7 @@ class V2RestCodec:
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors in the body."""
+        """Parse any request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         match = _match_of(wire)
         operation = match.operation
         if operation is InferRequest:
@@ -147,10 +115,10 @@ class V2RestCodec:
             return read_request(wire, match.model, match.version, limits)
         if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
             return ParsedRequest(operation_class(match.model, match.version))
-        if operation is ModelIndexRequest and wire.path == MODEL_LIST_PATH:
-            return ParsedRequest(ModelIndexRequest(), _write_model_list)
-        if operation is SharedMemoryStatusRequest:
-            return ParsedRequest(SharedMemoryStatusRequest(match.region, cuda=match.cuda))
+        if operation is messages.ModelIndexRequest and wire.path == MODEL_LIST_PATH:
+            return ParsedRequest(messages.ModelIndexRequest(), metadata.write_model_list)
+        if operation is messages.SharedMemoryStatusRequest:
+            return ParsedRequest(messages.SharedMemoryStatusRequest(match.region, cuda=match.cuda))
         if match.method == "POST":
             is_post = wire.method == "POST"
             body = bytes(decode_body(wire.headers, wire.body, limits)) if is_post else b""
@@ -158,7 +126,7 @@ class V2RestCodec:
         return ParsedRequest(operation())  # type: ignore[call-arg]  # all other operations have no fields
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Write the response in the format that the request asked for."""
+        """Write the response in the requested format."""
         if isinstance(response, InferResponse):
             if isinstance(parsed.response_options, GenerateFormat):
                 return HttpResponse(
@@ -183,14 +151,13 @@ class V2RestCodec:
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """For a compressed body: the maximum inflated size."""
+        """Return the maximum size of the JSON; of a compressed body, the inflated size."""
         if CONTENT_ENCODING in wire.headers and not is_unencoded(wire.headers):
             return max_decoded_bytes(wire.headers, wire.body)
         return _max_json_bytes(wire, total_size(wire.body))
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the length of the JSON from the length header; without one, that of the whole
-        body."""
+        """Return the length of the JSON by the length header, if any, else that of the body."""
         json_bytes = _max_json_bytes(wire, max_bytes)
         return (
             json_bytes
@@ -199,28 +166,26 @@ class V2RestCodec:
         )
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Count a compressed response as inflated, and a plain one if the client accepts
-        compression."""
+        """Return the inflated size, or that of a plain response that will be compressed."""
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
         return total_size(wire.body) if accept and preferred_encoding(accept) else 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Count the outputs not requested in binary, or all outputs if they are compressed."""
+        """Return the size of the outputs that are written as JSON or compressed."""
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds of the JSON text; binary outputs are not copied unless they are
-        compressed."""
+        """Return the bounds. Binary outputs are only copied if they are compressed."""
         return response_size(response, parsed)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the maximum length of the JSON for a server that accepts no binary data."""
+        """Return the maximum size of the JSON, unless the server accepts binary data."""
         return 0 if profile.supports_binary else json_size_bounds(operation.inputs)[1]
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Count the inputs for a server that accepts no binary data."""
+        """Return the size of the inputs, unless the server accepts binary data."""
         return (
             0 if profile.supports_binary else sum(len(tensor.data) for tensor in operation.inputs)
         )
@@ -230,7 +195,7 @@ class V2RestCodec:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Raises UNSUPPORTED for an operation that JSON or the server cannot take."""
+        """Build a request. Raises UNSUPPORTED."""
         del model
         return backend.build_request(operation, profile)
 
@@ -241,7 +206,7 @@ class V2RestCodec:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         del model
         if isinstance(operation, InferRequest):
             return read_response(wire, operation, limits)
@@ -260,11 +225,11 @@ class V2RestCodec:
         return streams.event_response(())
 
     def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
-        """Write one event; the status was already sent."""
+        """Write one event, because the status was already sent."""
         return streams.event_response(errors.build_error(error, wire).body)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Triton's configuration says whether a model is decoupled."""
+        """Return whether the metadata reports if a model is decoupled, as Triton's does."""
         return profile.has_generate_stream
 
     def build_stream_request(
@@ -280,13 +245,13 @@ class V2RestCodec:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse:
-        """Parse an event of the stream that was requested with the same ``model``."""
+        """Parse an event of a stream, with the ``model`` of its request."""
         return streams.read_response(wire, operation, limits, model)
 
     # ---- V2 REST on both sides
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Raises what ``parse_request`` raises, because it runs the same function."""
+        """Validate with the function of ``parse_request``, so that the errors are the same."""
         match = _match_of(wire)
         if match.operation is InferRequest:
             return pass_through.validate_inference(wire, match, limits)
@@ -294,13 +259,13 @@ class V2RestCodec:
         return wire
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """Return the sequence found by ``validate``; reads a request that was not validated."""
+        """Return the sequence that ``validate`` found, or read it from the request."""
         return pass_through.sequence_of(wire, limits)
 
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Returns None if the server does not accept the request in its present form."""
+        """Return ``wire`` for another model; None if the server requires another form."""
         return pass_through.rewrite_request(wire, model, version, profile)
 
     def rewrite_response(
@@ -314,7 +279,7 @@ class V2RestCodec:
 
 
 def _match_of(wire: HttpRequest) -> V2PathMatch:
-    """Return the match of the path: that of ``summarize``, if it was called."""
+    """Return the match of ``summarize``, if it was called, else match the path."""
     match: V2PathMatch | None = wire.codec_state
     return match_request(wire.method, wire.path) if match is None else match
 
@@ -330,7 +295,7 @@ def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
 
 
 def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    if match.repository:  # Triton rejects unknown repositories; here none is known
+    if match.repository:  # like Triton for an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
     return metadata.read_index_request(body, limits)
 
@@ -338,51 +303,40 @@ def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
 _POST_READERS: Final[
     Mapping[type[Operation], Callable[[V2PathMatch, bytes, Limits], Operation]]
 ] = {
-    ModelIndexRequest: _read_index,
-    ModelLoadRequest: repository.read_request,
-    ModelUnloadRequest: repository.read_request,
-    TraceSettingsRequest: settings.read_request,
-    LogSettingsRequest: settings.read_request,
-    SharedMemoryRegisterRequest: shared_memory.read_register,
-    SharedMemoryUnregisterRequest: shared_memory.read_unregister,
+    messages.ModelIndexRequest: _read_index,
+    messages.ModelLoadRequest: repository.read_request,
+    messages.ModelUnloadRequest: repository.read_request,
+    messages.TraceSettingsRequest: settings.read_request,
+    messages.LogSettingsRequest: settings.read_request,
+    messages.SharedMemoryRegisterRequest: shared_memory.read_register,
+    messages.SharedMemoryUnregisterRequest: shared_memory.read_unregister,
 }
-"""Readers of POSTed operations other than inferences."""
 _MODEL_OPERATIONS: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
-    ModelReadyRequest: ModelReadyRequest,
-    ModelMetadataRequest: ModelMetadataRequest,
-    ModelConfigRequest: ModelConfigRequest,
-    ModelStatisticsRequest: ModelStatisticsRequest,
+    messages.ModelReadyRequest: messages.ModelReadyRequest,
+    messages.ModelMetadataRequest: messages.ModelMetadataRequest,
+    messages.ModelConfigRequest: messages.ModelConfigRequest,
+    messages.ModelStatisticsRequest: messages.ModelStatisticsRequest,
 }
-"""Operations that consist of a model's name and version."""
-
-
-def _write_model_list(response: ModelIndex, _: Operation) -> HttpResponse:
-    return metadata.write_model_list(response)
 
 
 _WRITERS: Final[Mapping[type[Response], Callable[[Any, Operation], HttpResponse]]] = {
-    HealthStatus: metadata.write_health,
-    ServerMetadata: lambda answer, _: metadata.write_server(answer),
-    ModelMetadata: lambda answer, _: metadata.write_model(answer),
-    ModelIndex: lambda answer, _: metadata.write_index(answer),
-    ModelConfig: lambda answer, _: metadata.write_config(answer),
-    ModelStatistics: lambda answer, _: metadata.write_statistics(answer),
-    Settings: settings.write_response,
-    SharedMemoryStatus: lambda answer, _: shared_memory.write_status(answer),
-    Acknowledgement: lambda _, __: HttpResponse(200),
+    messages.HealthStatus: metadata.write_health,
+    messages.ServerMetadata: lambda response, _: metadata.write_server(response),
+    ModelMetadata: lambda response, _: metadata.write_model(response),
+    messages.ModelIndex: lambda response, _: metadata.write_index(response),
+    messages.ModelConfig: lambda response, _: metadata.write_config(response),
+    messages.ModelStatistics: lambda response, _: metadata.write_statistics(response),
+    messages.Settings: settings.write_response,
+    messages.SharedMemoryStatus: lambda response, _: shared_memory.write_status(response),
+    messages.Acknowledgement: lambda _, __: HttpResponse(200),
 }
-"""Writers of responses, except for inferences and for requests that asked for another format."""
-
-
-def _create(options: Mapping[str, Any]) -> V2RestCodec:
-    return V2RestCodec(**options)
 
 
 PLUGIN: Final = CodecPlugin(
     name="v2-rest",
     transport_kind=TransportKind.HTTP,
     claims=("v2",),
-    create=_create,
+    create=lambda options: V2RestCodec(**options),
     is_fallback=True,
     supports_shared_memory=True,
 )

@@ -25,16 +25,13 @@ from infergate.core.wire import HttpRequest, join_parts, total_size
 CONTENT_ENCODING: Final = "content-encoding"
 _MAX_SMALL_BYTES: Final = 64 * KIB
 _SMALL_LIMITS: Final = Limits(body=256 * KIB)
-"""Limits of a body that is inflated early. Inflating this much takes half a millisecond."""
+"""Limits of a short body. Inflating this much takes half a millisecond."""
 _COMPRESSION_LEVEL: Final = 1
-"""Higher levels hardly shrink tensors further and are many times slower."""
+"""Higher levels hardly reduce the size of tensors and are many times slower."""
 
 
 def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> Buffer:
-    """Return the whole body with its content encoding undone.
-
-    Raises UNSUPPORTED_ENCODING, TOO_LARGE over ``limits.body``, BAD_REQUEST for a corrupt body.
-    """
+    """Return the decoded body. Raises UNSUPPORTED_ENCODING, TOO_LARGE, BAD_REQUEST."""
     data = join_parts(body)
     if CONTENT_ENCODING not in headers or is_unencoded(headers):
         if len(data) > limits.body:
@@ -47,7 +44,7 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
         )
-    max_bytes = max_inflated_bytes(data, window)  # the memory accounting used the same number
+    max_bytes = max_inflated_bytes(data, window)  # as in the memory accounting
     try:
         return b"".join(inflate_pieces(data, window, min(max_bytes, limits.body), MAX_MEMBERS))
     except CorruptDataError as error:
@@ -59,8 +56,7 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
 
 
 def inflate_small(wire: HttpRequest) -> None:
-    """Replace the encoded body of ``wire`` by its inflated form if that is small. Leaves all other
-    bodies, also invalid ones. Never raises."""
+    """Inflate the encoded body of ``wire`` in place if it is short and valid. Never raises."""
     if total_size(wire.body) > _MAX_SMALL_BYTES:
         return
     with contextlib.suppress(GatewayError):  # too long or invalid
@@ -76,8 +72,7 @@ def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """Return the maximum length of ``body`` with its encoding undone, according to the body
-    itself."""
+    """Return the maximum length of the decoded ``body``, by its own length field."""
     if is_unencoded(headers):
         return total_size(body)
     data = join_parts(body)
@@ -99,7 +94,7 @@ def _too_large(limits: Limits) -> GatewayError:
 
 
 def preferred_encoding(header: str) -> str:
-    """Return the encoding that an ``Accept-Encoding`` header prefers: gzip, deflate, or ``""``."""
+    """Return the preferred encoding in an ``Accept-Encoding`` header: gzip, deflate, or ``""``."""
     weights: dict[str, float] = {}
     for item in header.lower().split(","):
         name, _, parameters = item.partition(";")
@@ -114,7 +109,7 @@ def preferred_encoding(header: str) -> str:
 
 
 def _quality(parameters: str) -> float:
-    """Return the ``q`` value of one item: 1 if missing, 0 if it is not a number from 0 to 1."""
+    """Return an item's ``q`` value: 1 if missing, 0 if it is not a number from 0 to 1."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":

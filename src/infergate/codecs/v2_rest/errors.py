@@ -1,5 +1,4 @@
-"""Errors towards clients (the status of each kind) and from backends (the meaning of an error
-response)."""
+"""Errors towards clients and from backends."""
 
 from __future__ import annotations
 
@@ -26,17 +25,16 @@ STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     **http_status.STATUS_BY_KIND,
     Kind.ALREADY_EXISTS: 400,  # as Triton
 }
-"""The HTTP status of each error kind."""
 
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
-    """Write ``{"error": …}``, for any error and any request. Never raises."""
+    """Write ``{"error": …}``. Never raises."""
     headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # the path may be unknown if the transport rejected the request
         with contextlib.suppress(GatewayError):
             headers["allow"] = match_path(wire.path).allowed_methods
-    # names in the message may be as long as a body, and paths may hold what UTF-8 cannot encode
+    # names may be as long as a body, and paths may contain lone surrogates
     public = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({"error": public})])
 
@@ -44,25 +42,22 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
 # ---- a backend's error ------------------------------------------------------------------------
 
 _NEEDS_BINARY_OUTPUT: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
-"""The error of Triton and KServe, after the model has run, for an output that they cannot write as
-JSON."""
+"""The error of Triton and KServe for an output that they cannot write as JSON."""
 _STREAM_STARTED_ERROR: Final = (
     "RuntimeError: Caught handled exception, but response already started."
 )
 _CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
-"""The text around an error that occurs after Starlette started a stream (MLServer's
-``infer_stream``)."""
+"""The text around an error after Starlette started a stream (MLServer's ``infer_stream``)."""
 _EVENT_PREFIX: Final = "data:"
 """The prefix of an error in a stream of events (SSE)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
-"""Maximum number of characters of an HTML page that are searched for a title. Without a limit, a
-title that is opened repeatedly and never closed makes the search quadratic."""
+"""Maximum number of characters searched for a title: unclosed titles take quadratic time."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a backend's response, judged by its body instead of its Content-Type."""
+    """Return the error in a backend's response. Its Content-Type is ignored."""
     text = body[: 4 * _MAX_DETAIL_CHARACTERS].decode("utf-8", "replace").strip()
     message = _error_line(text) or f"the backend answered HTTP {status}"
     error = OutputsNeedTranslationError if _NEEDS_BINARY_OUTPUT.match(message) else GatewayError
@@ -102,8 +97,7 @@ def _error_line(text: str) -> str:
 
 def error_message(document: dict[str, Any]) -> str:
     """Return the message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe)
-    or ``message`` (rest-proxy). If that is an object (proxies, OpenAI's format), return its
-    ``message``."""
+    or ``message`` (rest-proxy), or the ``message`` of such an object (proxies, OpenAI's format)."""
     for key in ("error", "detail", "message"):
         value = document.get(key)
         if isinstance(value, str) and value:

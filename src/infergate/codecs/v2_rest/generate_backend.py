@@ -1,13 +1,8 @@
-"""Triton's ``generate_stream`` towards backends, for decoupled models. Its messages have neither
-shapes nor datatypes.
+"""Triton's ``generate_stream`` towards backends, for decoupled models.
 
-*Rule 1.* Requests that Triton would interpret differently are rejected before they are sent:
-tensors whose shape does not follow from the number of their elements, and parameters that select a
-format or a sequence.
-*Rule 2.* Responses are read with the model's metadata, the only source of shapes and datatypes. If
-the shape of an output does not follow from it, the request is rejected before it is sent.
-
-Sources: as for ``generate_frontend``.
+Its messages have neither shapes nor datatypes; the model's metadata supplies them for responses.
+Requests that Triton would interpret differently, and requests with outputs of unknown shape, are
+rejected before they are sent. Sources: as for ``generate_frontend``.
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ EVENT_STREAM_HEADERS: Final = {
 
 
 def write_generate_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
-    """Write the request. Raises UNSUPPORTED naming the feature that it cannot express."""
+    """Write the request. Raises UNSUPPORTED for features that it cannot express."""
     inputs = {tensor_metadata.name: tensor_metadata for tensor_metadata in model.inputs}
     members: dict[str, Any] = {ID: operation.id} if operation.id else {}
     for tensor in operation.inputs:
@@ -125,8 +120,7 @@ def _unsupported(subject: str) -> GatewayError:
 def _output_dimensions(
     output: TensorMetadata, operation: InferRequest, model: ModelMetadata
 ) -> Sequence[int]:
-    """Return the shape of an output as far as it is known. Its batch dimension is that of the
-    inputs."""
+    """Return the known dimensions of an output. Its batch dimension is that of the inputs."""
     shape = output.shape
     first = next((tensor.shape for tensor in operation.inputs), ())
     if model.max_batch_size and shape and first:
@@ -163,8 +157,7 @@ def read_generate_response(
 
 
 def _event_error(message: Node, status: int) -> GatewayError:
-    """Return the error in an event. Triton reports all errors of a model with status 400 or, after
-    the first response, 200."""
+    """Return the error in an event. Triton sends status 400 or, after the first response, 200."""
     public = (
         message
         if type(message) is str and message
@@ -177,16 +170,15 @@ def _event_error(message: Node, status: int) -> GatewayError:
 
 
 def _read_outputs(
-    top: dict[str, Node], operation: InferRequest, model: ModelMetadata
+    members: dict[str, Node], operation: InferRequest, model: ModelMetadata
 ) -> tuple[Tensor, ...]:
-    """Return the requested outputs. All outputs of the model are removed from ``top``, which then
-    holds the parameters."""
+    """Return the requested outputs, and remove all outputs of the model from ``members``."""
     tensors: dict[str, Tensor] = {}
     bytes_elements = 0
     for output_metadata in model.outputs:
-        if output_metadata.name not in top:
+        if output_metadata.name not in members:
             continue
-        node = top.pop(output_metadata.name)
+        node = members.pop(output_metadata.name)
         name, datatype = output_metadata.name, known_datatype(output_metadata)
         elements = node if is_array(node) else [node]
         shape = resolve_shape(

@@ -57,8 +57,7 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """Marks a request (in ``ParsedRequest.response_options``) whose response is written by Rule
-    3."""
+    """The ``ParsedRequest.response_options`` of requests whose response is written by Rule 3."""
 
 
 def read_generate_request(
@@ -158,15 +157,13 @@ def known_datatype(tensor: TensorMetadata) -> Datatype:
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype is None:
         raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'",
+            Kind.UNSUPPORTED, f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'"
         )
     return datatype
 
 
 def resolve_shape(name: str, count: int, dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST if they do not fit
-    ``dimensions``."""
+    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST."""
     remaining = count
     for dimension in dimensions:
         if dimension >= 0:

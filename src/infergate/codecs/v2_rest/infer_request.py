@@ -1,15 +1,13 @@
 """The inference request: JSON with data, JSON followed by binary data, or raw binary data.
 
 *Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request, which
-overrides the default, JSON. (Triton ignores ``binary_data_output`` if outputs are listed; the
-extension's specification does not.)
-*Rule 2.* A length header of 0 marks a raw request: it has no JSON, and the body is the data of the
-model's only input. The model's metadata completes it (``raw_request``).
-*Rule 3.* A tensor in shared memory has no data in the message, whatever format is requested.
-*Rule 4.* An invalid ``classification`` is rejected here, because Triton reports it as an internal
-error (500).
-*Rule 5.* ``stream: true`` in the request's parameters selects the format of the response, like
-``binary_data_output``, and is not sent to servers. Any other value is a parameter of the model.
+overrides the default, JSON. (Triton ignores ``binary_data_output`` if outputs are listed, unlike
+the extension's specification.)
+
+*Rule 2.* A length header of 0 marks a raw request, without JSON (``raw_request``).
+
+*Rule 3.* ``stream: true`` in the request's parameters selects the format of the response and is not
+sent to servers. Any other value is a parameter of the model.
 """
 
 from __future__ import annotations
@@ -79,8 +77,7 @@ _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 
 @dataclass(slots=True)
 class ResponseFormat:
-    """The response format that a client requested. ``binary_by_output`` holds the choice for single
-    outputs, ``binary_by_default`` that for all others; ``accept_encoding`` is the header."""
+    """The requested response format: for single outputs, and for all others."""
 
     binary_by_output: Mapping[str, bool]
     binary_by_default: bool
@@ -178,10 +175,10 @@ def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, froz
             binary_by_output[output.name] = binary
     if outputs and binary_by_default is not None:
         reader.features.add(WireFeature.BINARY_OUTPUT_CONFLICT)
-    identity = read_string(members.get("id", ""), "id")
-    check_text_length(len(identity), "id")
+    request_id = read_string(members.get("id", ""), "id")
+    check_text_length(len(request_id), "id")
     fields = RequestFields(
-        identity, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
+        request_id, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
     )
     return fields, frozenset(reader.features)
 
@@ -189,14 +186,9 @@ def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, froz
 def _complete_raw(
     model: str, version: str, data: Buffer, response_format: ResponseFormat, metadata: ModelMetadata
 ) -> ParsedRequest:
-    """Complete a raw request (Rule 2)."""
     return ParsedRequest(
         InferRequest(model, version, inputs=(read_only_input(data, metadata),)), response_format
     )
-
-
-def _parse_datatype(name: str) -> Datatype | None:
-    return DATATYPES_BY_NAME.get(name)
 
 
 def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
@@ -204,7 +196,7 @@ def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> 
     raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
 
 
-_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, _parse_datatype, _missing_data)
+_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, DATATYPES_BY_NAME.get, _missing_data)
 
 
 def _read_output(
@@ -236,8 +228,7 @@ def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None,
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """Write the request for a server of ``profile``: binary if the server accepts that, else
-    JSON."""
+    """Write the request, in binary if a server of ``profile`` accepts that, else as JSON."""
     head: dict[str, Any] = {}
     if operation.id:
         head["id"] = operation.id
@@ -286,7 +277,6 @@ def _write_output(output: RequestedOutput, wire_parameters: Parameters) -> dict[
 
 
 def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
-    """Return the object of ``tensor`` with its data, for a server that accepts no binary data."""
     if tensor.datatype is not Datatype.BYTES:
         spelling = (
             _NUMPY_SPELLINGS if profile.supports_content_type else NON_FINITE_SPELLINGS["literal"]
@@ -305,4 +295,4 @@ def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
 
 
 _NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
-"""NaN, Infinity and -Infinity for MLServer, which rejects bare words; numpy parses these values."""
+"""NaN and infinity for MLServer, which parses them with numpy and rejects bare words."""

@@ -1,9 +1,8 @@
 """The inference response, as JSON with or without binary data after it.
 
-*Rule 1.* Each output is written in its requested format. BYTES that are not UTF-8 are written to
-JSON as base64, the whole tensor, marked by the parameter ``content_type: base64`` (as rest-proxy
-and MLServer do). BYTES that a backend marked this way in JSON are decoded and lose the mark.
-*Rule 2.* A backend's response is judged by its body; its content type is ignored.
+BYTES that are not UTF-8 are written to JSON as base64, the whole tensor, marked by the parameter
+``content_type: base64`` (like rest-proxy and MLServer). BYTES that a backend marked this way are
+decoded and lose the mark. A backend's content type is ignored.
 """
 
 from __future__ import annotations
@@ -70,11 +69,8 @@ def write_response(
     compress_min: int,
 ) -> HttpResponse:
     """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
     head: dict[str, Any] = {}
     if response.id:
         head["id"] = response.id
@@ -96,23 +92,18 @@ def write_response(
     head["outputs"] = outputs
     text = encode_json(head)
     if not binary_data:
-        return ok_response(
-            {"content-type": JSON_TYPE}, [text], response_format.accept_encoding, compress_min
-        )
-    headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
+        headers = {"content-type": JSON_TYPE}
+    else:
+        headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
     return ok_response(headers, [text, *binary_data], response_format.accept_encoding, compress_min)
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
-    is_compressed = bool(
-        response_format.accept_encoding and preferred_encoding(response_format.accept_encoding)
-    )
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    accept = response_format.accept_encoding
+    is_compressed = bool(accept and preferred_encoding(accept))
     text_bytes = 0
     for tensor in response.outputs:
         if is_compressed or not response_format.is_binary(tensor.name):
@@ -121,22 +112,17 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return the object of an output in shared memory, without parameters. Triton writes none, and
-    perf_analyzer looks for ``binary_data_size`` in any that are present."""
+    """Return an output in shared memory. It has no parameters, as from Triton: perf_analyzer
+    expects ``binary_data_size`` in any."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-    """Return bounds on the bytes that ``write_response`` writes: the minimum, which is 0 if they
-    are compressed, and the maximum, including the uncompressed bytes."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
-    is_compressed = bool(
-        response_format.accept_encoding and preferred_encoding(response_format.accept_encoding)
-    )
+    """Return the minimum size of the response, and the maximum including uncompressed bytes."""
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    accept = response_format.accept_encoding
+    is_compressed = bool(accept and preferred_encoding(accept))
     min_bytes, max_bytes = json_size_bounds(
         t for t in response.outputs if not response_format.is_binary(t.name)
     )
@@ -163,8 +149,8 @@ def _write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> 
 def ok_response(
     headers: dict[str, str], body: list[Buffer], accept_encoding: str, compress_min: int
 ) -> HttpResponse:
-    """Return a response with status 200, compressed with the client's preferred encoding if it has
-    at least ``compress_min`` bytes."""
+    """Return a response with status 200, compressed if the client accepts that and it has at least
+    ``compress_min`` bytes."""
     if accept_encoding and total_size(body) >= compress_min:
         encoding = preferred_encoding(accept_encoding)
         if encoding:
@@ -177,8 +163,8 @@ def ok_response(
 
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
-    """Return the body of a 200 with its content encoding undone. Raises the backend's error for any
-    other status, and NeedsOffloadError on the event loop."""
+    """Return the decoded body of a 200. Raises the backend's error for any other status, and
+    NeedsOffloadError on the event loop."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:
@@ -191,7 +177,7 @@ def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
 
 
 def unusable_response(error: GatewayError) -> GatewayError:
-    """Return an error found while reading the backend's response as the backend's error."""
+    """Return an error in a backend's response as the backend's error."""
     return backend_garbage(f"invalid response from the backend: {error.public}")
 
 
@@ -231,9 +217,9 @@ def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -
     return response
 
 
-def _error_member(top: dict[str, Node]) -> GatewayError:
-    """Return the error of a response with status 200, whose kind is therefore unknown."""
-    error = top["error"]
+def _error_member(members: dict[str, Node]) -> GatewayError:
+    """Return the error of a response with status 200, which therefore has no kind."""
+    error = members["error"]
     message = (
         error
         if isinstance(error, str) and error

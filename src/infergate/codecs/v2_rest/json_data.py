@@ -1,17 +1,15 @@
 """Tensor data in JSON: arrays of numbers, booleans and strings ⇄ the canonical layout.
 
-To read, simdjson copies a number array at once (nested arrays flattened) and numpy converts it.
-Only if that fails is the array walked in Python, which either names the invalid element or finds
-values that simdjson cannot copy: NaN and Infinity, as literals or strings. To write, orjson prints
-numpy arrays itself.
+simdjson copies a number array as a whole, nested arrays flattened, and numpy converts it. If that
+fails, a loop finds the invalid element, or values that simdjson cannot copy: NaN and Infinity, as
+literals or strings.
 
 *Rule 1.* Numbers are never coerced: an integer type takes integers in its range, BOOL takes
-booleans, BYTES takes strings. Float types take any number: it is read as FP64, as every JSON reader
-does, and rounded to the nearest value, ties to even; a finite number that rounds to infinity is an
-error.
-*Rule 2.* Data may be nested or flat; the number of elements must match the shape. The nesting is
-not compared with the shape (nor does Triton).
-*Rule 3.* A walk in Python stops at the first element beyond the shape.
+booleans, BYTES takes strings. Float types take any number, rounded to the nearest value, ties to
+even; a finite number that rounds to infinity is an error.
+
+*Rule 2.* Data may be nested or flat, like in Triton; only the number of elements must match the
+shape. The loop stops at the first element beyond the shape.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ from infergate.core.tensor import (
 
 @dataclass(frozen=True, slots=True)
 class DataRules:
-    """The rules for data of requests or responses. ``unicode_errors`` is the error handler that
-    encodes strings; if ``allows_packed_uint8``, UINT8 data may be one base64 string."""
+    """The rules for data of requests or responses. ``unicode_errors`` is an error handler for
+    encoding; if ``allows_packed_uint8``, UINT8 data may be one base64 string."""
 
     unicode_errors: str
     allows_packed_uint8: bool
@@ -65,7 +63,7 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""Strings, literals and null that stand for a float that JSON cannot express."""
+"""Strings, literals and null for floats that JSON cannot express."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
 # rest-proxy packs UINT8; json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
@@ -138,15 +136,14 @@ _WIDE_DTYPES: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
 def _flatten(node: Node, max_elements: int) -> list[Node]:
-    """Return the elements of the array ``node`` at all depths. If there are more than
-    ``max_elements``, the result has more than that, but not all of them."""
+    """Return the elements of ``node`` at all depths, possibly truncated to ``max_elements`` + 1."""
     flat: list[Node] = []
     pending = [iter((node,))]
     while pending:
         for item in pending[-1]:
             if type(item) not in _ARRAY_TYPES:
                 flat.append(item)
-            elif len(item) > max_elements - len(flat):  # too many, unless some are empty arrays
+            elif len(item) > max_elements - len(flat):  # probably too many
                 pending.append(iter(item))
                 break
             else:
@@ -202,7 +199,6 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 
 def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
-    """Convert numbers, and the words for NaN and infinity."""
     expectation = f"{datatype.value} takes numbers"
     non_numbers = [value for value in flat if type(value) not in _NUMBER_TYPES]
     numbers = flat
@@ -241,15 +237,13 @@ NON_FINITE_SPELLINGS: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
     "string": (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
     "null": (b"null", b"null", b"null"),
 }
-"""The spelling of NaN, Infinity and -Infinity for each value of the option. ``literal`` is
-Triton's: not valid JSON, but the only spelling that every known V2 client reads."""
+"""NaN, Infinity and -Infinity for each value of the option. ``literal`` is Triton's: not valid
+JSON, but the only form that every known V2 client reads."""
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
-    """Return the elements of a tensor other than BYTES as a flat list that orjson can write.
-
-    Floats are printed in the fewest digits that read back as the same value.
-    """
+    """Return the elements of a tensor other than BYTES as a flat list that orjson can write, with
+    the fewest digits that identify a float."""
     if (
         len(tensor.data) <= MAX_WRITTEN_BYTES
         and (small_data := write_small_data(tensor)) is not None
@@ -281,11 +275,9 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """Return the elements of a BYTES tensor as strings, or None if they must be written as base64.
-
-    They must if one is not UTF-8, or if the tensor's parameters declare base64 and one element is
-    not base64. (MLServer also marks elements that hold base64 over gRPC.)
-    """
+    """Return the elements of a BYTES tensor, or None if they must be written as base64: if one is
+    not UTF-8, or if the parameters declare base64 and one element is not base64. (MLServer also
+    marks elements that hold base64 over gRPC.)"""
     if (
         tensor.parameters
         and is_base64(tensor.parameters)
@@ -299,8 +291,7 @@ def write_strings(tensor: Tensor) -> list[str] | None:
 
 
 def write_base64(tensor: Tensor) -> list[str]:
-    """Return the elements of a BYTES tensor as base64, to be marked with
-    :data:`BASE64_PARAMETERS`."""
+    """Return the elements of a BYTES tensor as base64, for :data:`BASE64_PARAMETERS`."""
     return [base64.b64encode(element).decode() for element in unpack_bytes(tensor.data)]
 
 
@@ -313,14 +304,13 @@ _BASE64_NAMES: Final = frozenset({"base64", "b64"})
 
 
 def is_base64(parameters: Parameters) -> bool:
-    """Whether the parameters of a BYTES tensor mark its elements as base64, in any spelling that
-    rest-proxy accepts."""
+    """Whether ``parameters`` mark BYTES as base64, in any form that rest-proxy accepts."""
     content_type = parameters.get(CONTENT_TYPE)
     return isinstance(content_type, str) and content_type.lower() in _BASE64_NAMES
 
 
 def decode_base64(name: str, data: Buffer) -> Buffer:
-    """Return the canonical data of a BYTES tensor whose elements are base64. Raises BAD_REQUEST."""
+    """Return the canonical data of a BYTES tensor from base64. Raises BAD_REQUEST."""
     elements = [_decode_element(element) for element in unpack_bytes(data)]
     if None in elements:
         raise bad_request(

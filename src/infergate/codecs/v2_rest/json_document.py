@@ -1,17 +1,17 @@
 """JSON documents whose objects, arrays and scalars are read lazily.
 
-simdjson parses the bytes and returns proxies: a value becomes a Python object only when it is read,
-and an array of numbers never does. If simdjson rejects a document, the standard library parses it
-again: some servers and clients send NaN and integers over 64 bits, and for invalid documents the
-standard library has the better error message. The functions in this module read the nodes of both
-parsers.
+simdjson parses the bytes, and a value becomes a Python object only when it is read; an array of
+numbers never does. If simdjson rejects a document, the standard library parses it again, because
+some servers and clients send NaN and integers over 64 bits, and for its error messages.
 
-*Rule 1.* Each document has its own parser, dropped with it: simdjson does not reuse a parser while
-proxies of it live, and an exception's traceback may hold one.
-*Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last,
-so one request could have two meanings.
+*Rule 1.* Each document has its own parser: simdjson does not reuse a parser while values of it
+exist, and an exception's traceback may hold one.
+
+*Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last.
+
 *Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels and arrays and objects to
 :data:`MAX_CONTAINERS`, because only they cost much more than their bytes.
+
 *Rule 4.* null is treated as absent.
 """
 
@@ -33,42 +33,38 @@ Node = Any
 """A scalar, or an object or array of either parser."""
 
 MAX_CONTAINERS_ON_LOOP: Final = 16384
-"""Maximum number of arrays and objects in a document read on the event loop. Each may take 1 µs."""
+"""Maximum number of arrays and objects read on the event loop. Each may take 1 µs."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth (Triton: 100)."""
 MAX_CONTAINERS: Final = 1 << 18
-"""Maximum number of arrays and objects in a document. Each that becomes a Python object costs up to
-1 µs, although its text may have 3 bytes. Triton has no such limit."""
+"""Maximum number of arrays and objects. Each takes up to 1 µs and may have only 3 bytes."""
 MAX_MEMBERS: Final = 1 << 16
 """Maximum number of members of an object: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
 """Maximum number of values of an object that is converted to Python values as a whole."""
 MAX_SLOW_BYTES_ON_LOOP: Final = 32 * KIB
-"""Maximum bytes that the standard library parses on the event loop; 1 KiB takes over 0.1 ms."""
+"""Maximum bytes that the standard library parses on the event loop, at 0.1 ms per KiB."""
 MAX_MEMBERS_LOOKED_UP: Final = 1024
-"""Maximum number of members of an object that are all looked up: each look-up walks the object."""
+"""Maximum number of members if all are looked up: each look-up walks the object."""
 MAX_TEXT_CHARACTERS: Final = 4 * MIB
-"""Maximum number of characters of a message's id, and of all texts in its parameters. V2 gRPC has
-the same limit for names, shapes and parameters. A helper process returns them pickled, and the
-event loop unpickles them."""
+"""Maximum number of characters of a message's id, and of all texts in its parameters, as in V2
+gRPC. The event loop unpickles them."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A string, or the rest of the text if a string is not terminated. The pattern matches at every
-quote: if it failed at one, it would be tried at the next, each time to the end of the text."""
+"""A string, or the rest of an unterminated one, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
-"""Brackets that are examined together: numpy needs about 20 bytes for each."""
+"""Brackets per block: numpy needs about 20 bytes for each."""
 
 
 class ObjectMembers(list[tuple[str, Any]]):
-    """An object's members as the standard library parsed them, including duplicates."""
+    """An object's members from the standard library, including duplicates."""
 
 
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word. Differs from the float that an overlong number
-    becomes, and from the string."""
+    """NaN, Infinity or -Infinity as a bare word, distinct from overlong numbers and strings."""
 
     __slots__ = ()
 
@@ -77,8 +73,7 @@ _LITERALS: Final = {word: NonFiniteLiteral(word) for word in ("NaN", "Infinity",
 
 
 def parse_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """Parse a client's document. Raises BAD_REQUEST with the position of the error, and
-    NeedsOffloadError on the event loop."""
+    """Parse a client's document. Raises BAD_REQUEST, and NeedsOffloadError on the event loop."""
     check_nesting(text, limits)
     try:
         return simdjson.Parser().parse(text)
@@ -129,15 +124,12 @@ def parse_with_stdlib(text: str | bytes) -> Node:
 
 
 def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Apply Rule 3. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop.
-
-    Two quick scans suffice for documents with few brackets.
-    """
+    """Apply Rule 3. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop."""
     if _is_shallow(text, b"[") and _is_shallow(text, b"{"):
         return
     if b"\\" in text:
         text = _STRING.sub(b"", text)
-    # two adjacent quotes, of one string or of two, do not change which brackets lie outside strings
+    # adjacent quotes do not change whether a bracket is inside a string
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     outside = b"".join(structure.split(b'"')[::2])
     if len(outside) > 2 * MAX_CONTAINERS:
@@ -157,8 +149,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Whether ``bracket`` occurs at most as often as half the maximum depth. ``find`` runs at the
-    speed of memory, ``count`` does not."""
+    """Whether ``bracket`` is so rare that nesting is below the limit; ``find`` is fast."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)
@@ -168,8 +159,7 @@ def _is_shallow(text: bytes, bracket: bytes) -> bool:
 
 
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-    """Return the members of the object ``node`` that are in ``names`` and not null. Raises like
-    :func:`read_nullable_members`."""
+    """Return like :func:`read_nullable_members`, without null."""
     return drop_nulls(read_nullable_members(node, path, names))
 
 
@@ -179,11 +169,8 @@ def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
-    """Return the members of the object ``node`` that are in ``wanted``, including null.
-
-    ``path`` names the node in errors. Raises BAD_REQUEST if the node is not an object or has a
-    duplicate name, wanted or not.
-    """
+    """Return the members of the object ``node`` that are in ``wanted``, including null. Raises
+    BAD_REQUEST naming ``path`` if the node is not an object or has any duplicate name."""
     if isinstance(node, simdjson.Object):
         _check_size(len(node), path, MAX_MEMBERS, "members")
         names = _check_unique(list(node.keys()), path)
@@ -197,8 +184,8 @@ def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[
 
 
 def read_all_members(node: Node, path: str) -> dict[str, Node]:
-    """Return all members of the object ``node`` that are not null, at most
-    :data:`MAX_MEMBERS_LOOKED_UP`. Raises like :func:`read_nullable_members`, and TOO_LARGE."""
+    """Return the members of the object ``node``, without null. Raises like
+    :func:`read_nullable_members`, and TOO_LARGE for more than :data:`MAX_MEMBERS_LOOKED_UP`."""
     if not isinstance(node, simdjson.Object | ObjectMembers):
         raise bad_request(f"{path} must be an object, not {json_kind(node)}")
     _check_size(len(node), path, MAX_MEMBERS_LOOKED_UP, "members")
@@ -224,8 +211,7 @@ def _check_unique(names: list[str], path: str) -> set[str]:
 
 
 def read_items(node: Node, path: str, max_items: int, limit_name: str = "tensors") -> list[Node]:
-    """Return the items of the array ``node``. Raises BAD_REQUEST, also for more than ``max_items``,
-    the value of the limit ``limit_name``."""
+    """Return the items of the array ``node``. Raises BAD_REQUEST, also for too many."""
     if not is_array(node):
         raise bad_request(f"{path} must be an array, not {json_kind(node)}")
     if len(node) > max_items:
@@ -245,8 +231,7 @@ def read_string(node: Node, path: str) -> str:
 
 
 def check_text_length(characters: int, path: str) -> None:
-    """Raise TOO_LARGE if texts other than tensor data have more characters than
-    ``MAX_TEXT_CHARACTERS``."""
+    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text besides tensor data."""
     _check_size(characters, path, MAX_TEXT_CHARACTERS, "characters of text")
 
 
@@ -282,8 +267,7 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
 
 
 def _count_commas(text: bytes) -> int:
-    """Count the commas outside strings in the valid JSON ``text``. Takes a few times the memory of
-    the text; a regular expression would create an object for each string."""
+    """Count the commas outside strings in the valid JSON ``text``, without an object per string."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)
@@ -303,7 +287,6 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _ALWAYS_FINITE: Final = frozenset({str, int, bool, type(None)})
-"""Types whose values need no further check; a float may be infinite."""
 
 
 def _plain_members(node: ObjectMembers, path: str) -> dict[str, Any]:

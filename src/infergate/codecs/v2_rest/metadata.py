@@ -1,9 +1,8 @@
 """Health, server metadata, model metadata, configuration, statistics and the model index.
 
-*Rule.* Messages are written as the specification defines and read as servers write them: null or
-absent for optional members (KServe), dimensions as strings (rest-proxy), datatypes in lower case
-(MLServer models), an index as a list of objects (Triton, MLServer) or as ``{"models": [names]}``
-(KServe).
+Messages are written as the specification defines and read as servers write them: null or absent for
+optional members (KServe), dimensions as strings (rest-proxy), datatypes in lower case (MLServer
+models), an index as a list of objects (Triton, MLServer) or as ``{"models": [names]}`` (KServe).
 """
 
 from __future__ import annotations
@@ -27,47 +26,33 @@ from infergate.codecs.v2_rest.json_document import (
     read_string,
 )
 from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import KIB, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    ModelConfig,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelReadyRequest,
-    ModelStatistics,
-    Operation,
-    ServerLiveRequest,
-    ServerMetadata,
-    TensorMetadata,
-)
 from infergate.core.wire import HttpResponse
 
 _MAX_ENTRIES: Final = 32_768
-"""Maximum number of entries of a list in a server's response, far more models than a server
-holds."""
+"""Maximum number of entries of a list in a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
-"""Maximum size in bytes of a health response, which usually has 15."""
+"""Maximum size of a health response, which usually has 15 bytes."""
 _STATE_PREFIX: Final = "State."
-"""The name of MLServer 1.7's enumeration, with which it begins a state."""
+"""The prefix of a state in MLServer 1.7."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 # ---- towards clients ----------------------------------------------------------------------------
 
 
-def write_health(response: HealthStatus, operation: Operation) -> HttpResponse:
-    """Write status 200, or 400: "a 4xx status code indicates false".
+def write_health(response: messages.HealthStatus, operation: messages.Operation) -> HttpResponse:
+    """Write status 200, or 400 ("a 4xx status code indicates false").
 
     The body repeats the result, as the Open Inference Protocol defines and KServe's clients read
     it. For a model that is not ready it also has an ``error``, which clients display.
     """
     status = 200 if response.ok else 400
-    if not isinstance(operation, ModelReadyRequest):
-        key = "live" if isinstance(operation, ServerLiveRequest) else "ready"
+    if not isinstance(operation, messages.ModelReadyRequest):
+        key = "live" if isinstance(operation, messages.ServerLiveRequest) else "ready"
         return _json_response(status, {key: response.ok})
     members: dict[str, Any] = {"name": operation.model, "ready": response.ok}
     if not response.ok:
@@ -76,21 +61,15 @@ def write_health(response: HealthStatus, operation: Operation) -> HttpResponse:
     return _json_response(status, members)
 
 
-def write_server(response: ServerMetadata) -> HttpResponse:
+def write_server(response: messages.ServerMetadata) -> HttpResponse:
     """Write the metadata_server_response object."""
     return _json_response(
-        200,
-        {
-            "name": response.name,
-            "version": response.version,
-            "extensions": response.extensions,
-        },
+        200, {"name": response.name, "version": response.version, "extensions": response.extensions}
     )
 
 
-def write_model(response: ModelMetadata) -> HttpResponse:
-    """Write the metadata_model_response object, with ``parameters`` and ``properties`` if there are
-    any."""
+def write_model(response: messages.ModelMetadata) -> HttpResponse:
+    """Write the metadata_model_response object."""
     members: dict[str, Any] = {"name": response.name}
     if response.versions:
         members["versions"] = response.versions
@@ -104,7 +83,7 @@ def write_model(response: ModelMetadata) -> HttpResponse:
     return _json_response(200, members)
 
 
-def _write_tensor(tensor: TensorMetadata) -> dict[str, Any]:
+def _write_tensor(tensor: messages.TensorMetadata) -> dict[str, Any]:
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype,
@@ -115,28 +94,28 @@ def _write_tensor(tensor: TensorMetadata) -> dict[str, Any]:
     return members
 
 
-def write_model_list(response: ModelIndex) -> HttpResponse:
+def write_model_list(response: messages.ModelIndex, _: messages.Operation) -> HttpResponse:
     """Write the index in the format of ``GET /v2/models``."""
     names = dict.fromkeys(entry.name for entry in response.models)
     return _json_response(200, {"models": list(names)})
 
 
-def write_index(response: ModelIndex) -> HttpResponse:
+def write_index(response: messages.ModelIndex) -> HttpResponse:
     """Write the index in the format of the model repository extension."""
     return _json_response(200, [_write_entry(entry) for entry in response.models])
 
 
-def _write_entry(entry: ModelIndexEntry) -> dict[str, str]:
+def _write_entry(entry: messages.ModelIndexEntry) -> dict[str, str]:
     optional = {"version": entry.version, "state": entry.state, "reason": entry.reason}
     return {"name": entry.name, **{key: value for key, value in optional.items() if value}}
 
 
-def write_config(response: ModelConfig) -> HttpResponse:
+def write_config(response: messages.ModelConfig) -> HttpResponse:
     """Write the model_configuration object of Triton's extension. Raises UNSUPPORTED."""
     return _json_response(200, {**response.settings, "name": response.name})
 
 
-def write_statistics(response: ModelStatistics) -> HttpResponse:
+def write_statistics(response: messages.ModelStatistics) -> HttpResponse:
     """Write the statistics of Triton's extension. Raises UNSUPPORTED."""
     return _json_response(200, {"model_stats": [dict(model) for model in response.models]})
 
@@ -152,43 +131,40 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 # All functions raise BAD_REQUEST naming the field; for a response the caller changes the kind.
 
 
-def read_index_request(body: bytes, limits: Limits) -> ModelIndexRequest:
+def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
     """Read the body of an index request: empty, or ``{"ready": bool}``."""
     if not body:
-        return ModelIndexRequest()
+        return messages.ModelIndexRequest()
     check_json_size(len(body), limits)
     ready = read_members(parse_json(body), "the body", ("ready",)).get("ready", False)
     if not isinstance(ready, bool):
         raise bad_request(f"ready must be a boolean, not {json_kind(ready)}")
-    return ModelIndexRequest(ready_only=ready)
+    return messages.ModelIndexRequest(ready_only=ready)
 
 
-def read_health(body: bytes) -> HealthStatus:
-    """Read the body of a 200 to a health request: positive unless the body is negative (Open
-    Inference Protocol: ``{"live": …}``, ``{"ready": …}``)."""
+def read_health(body: bytes) -> messages.HealthStatus:
+    """Read the body of a 200, which may be negative (``{"live": false}``, ``{"ready": false}``)."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":
-        return HealthStatus(ok=True)
+        return messages.HealthStatus(ok=True)
     fields = read_members(parse_json(body), "the body", ("live", "ready"))
-    return HealthStatus(ok=False not in (fields.get("live"), fields.get("ready")))
+    return messages.HealthStatus(ok=False not in (fields.get("live"), fields.get("ready")))
 
 
-def read_server(document: Node) -> ServerMetadata:
+def read_server(document: Node) -> messages.ServerMetadata:
     """Read the metadata_server_response object."""
     fields = read_members(document, "the body", ("name", "version", "extensions"))
-    return ServerMetadata(
-        _read_text(fields, "name"),
-        _read_text(fields, "version"),
-        _read_texts(fields, "extensions"),
+    return messages.ServerMetadata(
+        _read_text(fields, "name"), _read_text(fields, "version"), _read_texts(fields, "extensions")
     )
 
 
-def read_model(document: Node) -> ModelMetadata:
+def read_model(document: Node) -> messages.ModelMetadata:
     """Read the metadata_model_response object."""
     keys = ("name", "versions", "platform", "inputs", "outputs", "parameters", "properties")
     fields = read_members(document, "the body", keys)
-    return ModelMetadata(
+    return messages.ModelMetadata(
         _read_text(fields, "name"),
         _read_texts(fields, "versions"),
         _read_text(fields, "platform"),
@@ -199,39 +175,41 @@ def read_model(document: Node) -> ModelMetadata:
     )
 
 
-def read_config(document: Node) -> ModelConfig:
+def read_config(document: Node) -> messages.ModelConfig:
     """Read the model_configuration object of Triton's extension."""
     settings = read_plain_object(document, "the body")
-    return ModelConfig(read_string(settings.get("name", ""), "name"), settings)
+    return messages.ModelConfig(read_string(settings.get("name", ""), "name"), settings)
 
 
-def read_statistics(document: Node) -> ModelStatistics:
+def read_statistics(document: Node) -> messages.ModelStatistics:
     """Read the statistics of Triton's extension."""
     models = read_members(document, "the body", ("model_stats",)).get("model_stats", [])
     model_items = read_items(models, "model_stats", _MAX_ENTRIES)
-    return ModelStatistics(
+    return messages.ModelStatistics(
         tuple(read_plain_object(model, f"model_stats[{i}]") for i, model in enumerate(model_items))
     )
 
 
-def read_index(document: Node) -> ModelIndex:
+def read_index(document: Node) -> messages.ModelIndex:
     """Read the index in either format."""
     path = "the body"
     if not is_array(document):
         document = read_members(document, path, ("models",)).get("models")
         path = "models"
     entries = read_items(document, path, _MAX_ENTRIES)
-    return ModelIndex(tuple(_read_entry(item, f"{path}[{i}]") for i, item in enumerate(entries)))
+    return messages.ModelIndex(
+        tuple(_read_entry(item, f"{path}[{i}]") for i, item in enumerate(entries))
+    )
 
 
-def _read_entry(node: Node, path: str) -> ModelIndexEntry:
+def _read_entry(node: Node, path: str) -> messages.ModelIndexEntry:
     if isinstance(node, str):
-        return ModelIndexEntry(read_string(node, path))
+        return messages.ModelIndexEntry(read_string(node, path))
     fields = read_members(node, path, ("name", "version", "state", "reason"))
     name, version, state, reason = (
         _read_text(fields, key) for key in ("name", "version", "state", "reason")
     )
-    return ModelIndexEntry(name, version, state.removeprefix(_STATE_PREFIX), reason)
+    return messages.ModelIndexEntry(name, version, state.removeprefix(_STATE_PREFIX), reason)
 
 
 def _read_text(members: Mapping[str, Node], key: str) -> str:
@@ -247,16 +225,16 @@ def _read_texts(members: Mapping[str, Node], key: str) -> tuple[str, ...]:
     )
 
 
-def _read_tensors(members: Mapping[str, Node], key: str) -> tuple[TensorMetadata, ...]:
+def _read_tensors(members: Mapping[str, Node], key: str) -> tuple[messages.TensorMetadata, ...]:
     tensors = read_items(members.get(key, []), key, _MAX_ENTRIES)
     return tuple(_read_tensor(item, f"{key}[{i}]") for i, item in enumerate(tensors))
 
 
-def _read_tensor(node: Node, path: str) -> TensorMetadata:
+def _read_tensor(node: Node, path: str) -> messages.TensorMetadata:
     fields = read_members(node, path, ("name", "datatype", "shape", "parameters"))
     datatype = read_string(fields.get("datatype", ""), f"{path}.datatype")
     shape = read_items(fields.get("shape", []), f"{path}.shape", _MAX_ENTRIES)
-    return TensorMetadata(
+    return messages.TensorMetadata(
         read_string(fields.get("name", ""), f"{path}.name"),
         datatype.upper() if datatype.upper() in DATATYPES_BY_NAME else datatype,
         tuple(_read_dimension(item, f"{path}.shape") for item in shape),

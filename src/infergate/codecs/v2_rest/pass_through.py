@@ -1,11 +1,12 @@
-"""Messages that pass through between V2 REST on both sides, with their tensors untouched.
+"""Messages that pass through between V2 REST on both sides, with their tensors unchanged.
 
-*Rule 1.* A request is validated by the same function that parses it; the decoded operation is
-dropped and the bytes are sent on, together with other facts that were found.
+*Rule 1.* A request is validated by the function that parses it.
+
 *Rule 2.* A response is read only up to its names, which every server writes first, and names that
-differ are replaced in place. Its tensors reach the client unchecked, as without a gateway.
+differ are replaced in place. Its tensors are not checked.
+
 *Rule 3.* A response that does not allow Rule 2, or whose JSON is not UTF-8 (Triton's BYTES), is
-parsed and written again, like a translated response.
+parsed and written again.
 """
 
 from __future__ import annotations
@@ -53,16 +54,14 @@ _OBJECT_START: Final = re.compile(rb"\s*+\{")
 _MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _WHITESPACE: Final = b" \t\r\n"
 _MAX_DECODED_ON_LOOP: Final = 4 * MIB
-"""Maximum size of text other than ASCII that is decoded on the event loop. Each byte may take four
-in memory."""
+"""Maximum size of text other than ASCII that is decoded on the event loop."""
 _TAIL_BYTES: Final = 64
 """Bytes at the end of a response's JSON that are searched for its last two brackets."""
 
 
 @dataclass(slots=True)
 class CheckedRequest(HttpRequest):
-    """A validated request: its ``features``, the client's own ``id``, and the requested response
-    format."""
+    """A validated request: its ``features``, the client's ``id``, and the response format."""
 
     features: frozenset[WireFeature] = frozenset()
     id: str = ""
@@ -92,7 +91,7 @@ def validate_inference(wire: HttpRequest, match: V2PathMatch, limits: Limits) ->
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
     """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
-    if its text may contain the parameter's name, possibly escaped."""
+    if its text may contain the parameter's name."""
     if isinstance(wire, CheckedRequest):
         return wire.sequence_id
     body = decode_body(wire.headers, wire.body, limits)
@@ -109,23 +108,22 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 def rewrite_request(
     wire: HttpRequest, model: str, version: str, profile: Profile
 ) -> HttpRequest | None:
-    """Return ``wire`` for another model, or None if it must be translated because a server of
-    ``profile`` does not accept its binary data or another of its features."""
+    """Return ``wire`` for another model, or None if ``profile`` requires translation."""
     if JSON_LENGTH_HEADER in wire.headers and not profile.supports_binary:
         return None
     if isinstance(wire, CheckedRequest) and not is_supported(wire.features, profile):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
-    # an encoding is left only on a route whose requests are not validated
+    # encoded only on a route whose requests are not validated
     return HttpRequest("POST", path, "", {**_message_headers(wire.headers), **encoding}, wire.body)
 
 
 def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that describe the message, without those of the connection or its sender.
+    """Return the headers that describe the message.
 
-    The content type is set from the body's format: MLServer and KServe read a body by its content
-    type, and clients omit it (tritonclient) or send their library's default (curl).
+    The content type is set from the body's format: MLServer and KServe depend on it, and clients
+    omit it (tritonclient) or send their library's default (curl).
     """
     if JSON_LENGTH_HEADER in headers:
         return {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: headers[JSON_LENGTH_HEADER]}
@@ -139,9 +137,8 @@ def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class ResponseRewriter:
     """Rewrites a backend's response into the response to ``request``.
 
-    The response gets the ``names`` ("model", "version") that are not empty. It gets the id of
-    ``request``, or no id if that is empty; if ``request`` was not validated, it keeps the backend's
-    id.
+    The response gets the ``names`` ("model", "version") that are not empty and the id of
+    ``request``, which may be none; if ``request`` was not validated, it keeps the backend's id.
     """
 
     request: HttpRequest
@@ -178,8 +175,7 @@ class ResponseRewriter:
         return ok_response(headers, parts, accept, self.compress_min)
 
     def _rebuild(self, wire: HttpResponse) -> HttpResponse:
-        """Apply Rule 3, in the format that ``request`` wants or, if it was not validated, in the
-        format that the backend chose."""
+        """Apply Rule 3, in the client's format or, if that is unknown, in the backend's."""
         operation = InferRequest(match_path(self.request.path).model)
         if isinstance(self.request, CheckedRequest):
             operation = replace(operation, outputs=self.request.shared_memory_outputs)
@@ -205,9 +201,8 @@ class ResponseRewriter:
 
 
 def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
-    """Return the names at the beginning of the object in ``body``; None if more names may follow
-    ``outputs``, or if ``outputs`` does not follow them. Raises BAD_REQUEST if it is not an
-    object."""
+    """Return the names at the start of the object in ``body``; None if Rule 2 cannot be applied.
+    Raises BAD_REQUEST if it is not an object."""
     start = _OBJECT_START.match(body, 0, end)
     if start is None:
         raise bad_request("it is not a JSON object")
@@ -224,8 +219,7 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Whether the object ends in an array. Then it ends in ``outputs``, because names are not
-    arrays."""
+    """Whether the object ends in an array, which is then ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 

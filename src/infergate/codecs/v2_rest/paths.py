@@ -7,26 +7,9 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.messages import (
-    InferRequest,
-    LogSettingsRequest,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, Operation
 from infergate.core.path_segments import decode_segment
 from infergate.core.records import record
 
@@ -39,11 +22,10 @@ TRACE_PATH: Final = "/v2/trace/setting"
 
 @record
 class V2PathMatch:
-    """The operation and the names in a path.
+    """The operation and the names in a path; absent names are empty.
 
-    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes the
-    kinds of inference requests. ``repository`` is a model repository; ``region`` is a shared memory
-    region, on a GPU if ``cuda``. Names that the path does not have are empty.
+    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes
+    inference requests. ``region`` is a shared memory region, on a GPU if ``cuda``.
     """
 
     method: str
@@ -58,40 +40,42 @@ class V2PathMatch:
 
     @property
     def allowed_methods(self) -> str:
-        """The allowed methods, as the value of an Allow header."""
+        """The value of an Allow header."""
         return f"GET, {self.method}" if self.allows_get else self.method
 
 
 SERVER_PATHS: Final = {
-    "/v2": V2PathMatch("GET", ServerMetadataRequest),
-    "/v2/": V2PathMatch("GET", ServerMetadataRequest),  # the Open Inference Protocol's spelling
-    "/v2/health/live": V2PathMatch("GET", ServerLiveRequest),
-    "/v2/health/ready": V2PathMatch("GET", ServerReadyRequest),
-    MODEL_LIST_PATH: V2PathMatch("GET", ModelIndexRequest),
-    INDEX_PATH: V2PathMatch("POST", ModelIndexRequest),
-    STATISTICS_PATH: V2PathMatch("GET", ModelStatisticsRequest),
-    LOGGING_PATH: V2PathMatch("POST", LogSettingsRequest, allows_get=True),
-    TRACE_PATH: V2PathMatch("POST", TraceSettingsRequest, allows_get=True),
+    "/v2": V2PathMatch("GET", messages.ServerMetadataRequest),
+    "/v2/": V2PathMatch(
+        "GET", messages.ServerMetadataRequest
+    ),  # the Open Inference Protocol's spelling
+    "/v2/health/live": V2PathMatch("GET", messages.ServerLiveRequest),
+    "/v2/health/ready": V2PathMatch("GET", messages.ServerReadyRequest),
+    MODEL_LIST_PATH: V2PathMatch("GET", messages.ModelIndexRequest),
+    INDEX_PATH: V2PathMatch("POST", messages.ModelIndexRequest),
+    STATISTICS_PATH: V2PathMatch("GET", messages.ModelStatisticsRequest),
+    LOGGING_PATH: V2PathMatch("POST", messages.LogSettingsRequest, allows_get=True),
+    TRACE_PATH: V2PathMatch("POST", messages.TraceSettingsRequest, allows_get=True),
 }
 _MODEL_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
-    "": ("GET", ModelMetadataRequest),
-    "/ready": ("GET", ModelReadyRequest),
+    "": ("GET", messages.ModelMetadataRequest),
+    "/ready": ("GET", messages.ModelReadyRequest),
     "/infer": ("POST", InferRequest),
     "/infer_stream": ("POST", InferRequest),
     "/generate": ("POST", InferRequest),
     "/generate_stream": ("POST", InferRequest),
-    "/config": ("GET", ModelConfigRequest),
-    "/stats": ("GET", ModelStatisticsRequest),
-    "/trace/setting": ("POST", TraceSettingsRequest),
+    "/config": ("GET", messages.ModelConfigRequest),
+    "/stats": ("GET", messages.ModelStatisticsRequest),
+    "/trace/setting": ("POST", messages.TraceSettingsRequest),
 }
 _MODEL_PATH: Final = re.compile(
     r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
     r"(|/ready|/(?:infer|generate)(?:_stream)?|/config|/stats|/trace/setting)"
 )
 _REPOSITORY_ACTIONS: Final[dict[str, type[Operation]]] = {
-    "index": ModelIndexRequest,
-    "load": ModelLoadRequest,
-    "unload": ModelUnloadRequest,
+    "index": messages.ModelIndexRequest,
+    "load": messages.ModelLoadRequest,
+    "unload": messages.ModelUnloadRequest,
 }
 _REPOSITORY_PATH: Final = re.compile(
     r"/v2/repository(?:/([^/]+))?(?:/(index)|/models/([^/]+)/(load|unload))"
@@ -100,9 +84,9 @@ _MEMORY_PATH: Final = re.compile(
     r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)"
 )
 _MEMORY_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
-    "status": ("GET", SharedMemoryStatusRequest),
-    "register": ("POST", SharedMemoryRegisterRequest),
-    "unregister": ("POST", SharedMemoryUnregisterRequest),
+    "status": ("GET", messages.SharedMemoryStatusRequest),
+    "register": ("POST", messages.SharedMemoryRegisterRequest),
+    "unregister": ("POST", messages.SharedMemoryUnregisterRequest),
 }
 _MAX_SHOWN_CHARACTERS: Final = 200
 
@@ -139,19 +123,17 @@ def _match_path(path: str) -> V2PathMatch:
         operation,
         decode_segment(model, "model name"),
         decode_segment(version or "", "model version"),
-        allows_get=operation is TraceSettingsRequest,
+        allows_get=operation is messages.TraceSettingsRequest,
         action=suffix[1:],
     )
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""A cache, because clients use few paths. Its entries take under 1 MB, whatever paths clients
-request."""
+"""Clients use few paths. The entries take under 1 MB, whatever paths clients request."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:
-    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED if the path does not allow
-    ``method``."""
+    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
         raise GatewayError(
@@ -162,8 +144,7 @@ def match_request(method: str, path: str) -> V2PathMatch:
 
 
 def model_path(model: str, version: str, suffix: str) -> str:
-    """Return the path of a model with a suffix ("", "/ready", "/infer", …). Raises BAD_REQUEST for
-    an empty name."""
+    """Return the path of a model with a suffix ("", "/infer", …). Raises BAD_REQUEST."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"/v2/models/{_quote_segment(model)}"
@@ -173,7 +154,7 @@ def model_path(model: str, version: str, suffix: str) -> str:
 
 
 def repository_path(repository: str, model: str, action: str) -> str:
-    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST for an empty name."""
+    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST."""
     if not model:
         raise bad_request("the model name is empty")
     repository_segment = f"/{_quote_segment(repository)}" if repository else ""
@@ -181,8 +162,7 @@ def repository_path(repository: str, model: str, action: str) -> str:
 
 
 def memory_path(region: str, action: str, *, cuda: bool) -> str:
-    """Return the path of an action ("status", "register", "unregister") on a region, or on all
-    regions if the name is empty."""
+    """Return the path of "status", "register" or "unregister" of a region, or of all regions."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
         path += f"/region/{_quote_segment(region)}"

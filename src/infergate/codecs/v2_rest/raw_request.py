@@ -1,13 +1,8 @@
 """Raw binary requests: bare tensor data, which the model's metadata turns into an inference.
 
-*Rule 1.* The model has exactly one input, and the body is all of its data.
-*Rule 2.* Metadata does not distinguish a batch dimension from any other variable dimension. If
-several dimensions are variable and the first dimension is among them, it is taken as the batch
-dimension and set to 1. One variable dimension may remain; the body's length determines it.
-*Rule 3.* BYTES data is one element without its length prefix, so a variable first dimension is 1
-and all others must be 1.
-
-Source: the V2 binary tensor data extension.
+If several dimensions are variable and the first dimension is among them, it is taken as the batch
+dimension and set to 1; the body's length determines one remaining variable dimension. BYTES data is
+one element without its length prefix. Source: the V2 binary tensor data extension.
 """
 
 from __future__ import annotations
@@ -21,10 +16,7 @@ from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
 
 def read_only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
-    """Return the only input of the model that ``metadata`` describes, with ``data``.
-
-    Raises BAD_REQUEST naming the input, UNSUPPORTED for an unknown datatype.
-    """
+    """Return the only input of the model, with ``data``. Raises BAD_REQUEST, UNSUPPORTED."""
     if len(metadata.inputs) != 1:
         raise bad_request(
             f"a raw binary request requires a model with one input; model '{metadata.name}' has "

@@ -1,7 +1,4 @@
-"""Loading and unloading models (the model repository extension): request bodies.
-
-*Rule.* A file is sent in base64, as the value of a parameter whose name begins with ``file:``.
-"""
+"""Loading and unloading models. A parameter whose name begins with ``file:`` holds base64."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def _read_value(key: str, value: Any) -> Any:
 def write_request(
     operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile
 ) -> HttpRequest:
-    """Write the request in the form that a server of ``profile`` accepts. Raises UNSUPPORTED."""
+    """Write the request for a server of ``profile``. Raises UNSUPPORTED."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     path = repository_path(operation.repository, operation.model, _ACTIONS[type(operation)])

@@ -14,10 +14,6 @@ from infergate.core.tensor import bf16_from_float64
 Array = npt.NDArray[Any]
 
 
-def _unchanged(values: Array) -> Array:
-    return values
-
-
 def _to_float32(values: Array) -> Array:
     with np.errstate(over="ignore"):
         return values.astype("<f4")
@@ -29,7 +25,7 @@ def _to_float16(values: Array) -> Array:
 
 
 ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
-    Datatype.FP64: _unchanged,
+    Datatype.FP64: lambda values: values,
     Datatype.FP32: _to_float32,
     Datatype.FP16: _to_float16,
     Datatype.BF16: bf16_from_float64,

@@ -31,13 +31,13 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    """Parse a request to unregister a region, whose body is ignored."""
+    """Parse a request to unregister a region. Its body is ignored."""
     del body, limits
     return SharedMemoryUnregisterRequest(match.region, cuda=match.cuda)
 
 
 def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    """Parse a request to register a region under the name in the path. Raises BAD_REQUEST."""
+    """Parse a request to register a region. Raises BAD_REQUEST."""
     check_json_size(len(body), limits)
     if not body:
         raise bad_request("the body is empty")
@@ -107,7 +107,7 @@ def _handle(fields: dict[str, Node]) -> bytes:
 def write_request(
     operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest,
 ) -> HttpRequest:
-    """Raises UNSUPPORTED for a name that cannot be part of a path."""
+    """Write the request. Raises UNSUPPORTED for a name that cannot be part of a path."""
     match operation:
         case SharedMemoryUnregisterRequest(name, cuda):
             return HttpRequest("POST", memory_path(name, "unregister", cuda=bool(cuda)))

@@ -1,9 +1,7 @@
 """Conversion of a few elements between JSON and the canonical layout with ``struct``.
 
-Each numpy call costs 1 to 3 µs, which pays only from some hundred elements on
-(docs/decisions/0016-small-json-reader.md).
-
-*Rule.* The result is that of ``json_data``, or None if that is uncertain.
+Each numpy call costs 1 to 3 µs (docs/decisions/0016-small-json-reader.md). The result is that of
+``json_data``, or None if that is uncertain.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes
 
 MAX_WRITTEN_BYTES: Final = 256
-"""Maximum size in bytes of a tensor whose numbers are written here."""
+"""Maximum size in bytes of a tensor that is written here."""
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of data."""
 _STRUCT_CODES: Final = {
@@ -35,8 +33,7 @@ _STRUCT_CODES: Final = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
-"""``struct`` format codes. Packing rounds to FP32 as ``rounding`` does, and rejects values that are
-out of range or would become infinite."""
+"""``struct`` format codes. Packing rounds FP32 like ``rounding``, and rejects overflow."""
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -64,18 +61,16 @@ _PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], Callable[[list[Any]],
         for datatype, code in _STRUCT_CODES.items()
     },
 }
-"""By datatype name, which is the cheapest look-up: the datatype, the Python types of the values
-that it takes (Rule 1 of ``json_data``), and the function that packs them. FP16 and BF16 are not
-supported here."""
+"""Datatype, accepted Python types (Rule 1 of ``json_data``) and packing function by name."""
 _LIST_TYPES: Final = frozenset({list})
 
 
 def read_small_data(
     datatype_name: str, count: int, data: list[Any]
 ) -> tuple[Datatype, bytes] | None:
-    """Pack the ``count`` elements in ``data``, flat or nested, as parsed by orjson.
+    """Pack ``count`` elements, flat or nested, as parsed by orjson.
 
-    orjson parses integers over 64 bits as the nearest floats; float datatypes may contain them.
+    orjson parses integers over 64 bits as the nearest floats, which float datatypes accept.
     """
     packer = _PACKERS.get(datatype_name)
     if packer is None:

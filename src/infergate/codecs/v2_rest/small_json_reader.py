@@ -1,14 +1,12 @@
-"""A fast reader for short inference requests without unusual features.
+"""A fast reader for short inference requests (docs/decisions/0016-small-json-reader.md).
 
-``json_document`` and ``tensors`` are made for long JSON: their fixed costs are several times those
-of parsing a body of a hundred bytes (docs/decisions/0016-small-json-reader.md).
+*Rule 1.* This reader rejects nothing. It leaves invalid and rare input to the full reader, which
+otherwise reads the same.
 
-*Rule 1.* This reader rejects nothing. It leaves invalid or merely rare input to the full reader,
-which parses the body again or reports the error. Input that this reader accepts, the full reader
-reads the same way.
 *Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
 colon, so there are no duplicates if the text has as many colons as there are members and colons
 inside strings.
+
 *Rule 3.* orjson parses integers over 64 bits as floats. In parameters, where the two differ, a
 float that may have been such an integer is left to the full reader.
 """
@@ -38,9 +36,8 @@ _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` say whether
-    outputs are wanted as binary data: single outputs (absent if not given), and all others (None if
-    not given)."""
+    """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` request binary
+    data of single outputs, and of all others (None if not given)."""
 
     id: str
     parameters: Parameters
@@ -51,11 +48,11 @@ class RequestFields(NamedTuple):
 
 
 class _NotSimpleError(Exception):
-    """The full reader must read the body (Rule 1)."""
+    """The full reader must read the body."""
 
 
 def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
-    """Read ``body``, which is only JSON. Returns None if the full reader must read it."""
+    """Read ``body``, which is only JSON; None if the full reader must read it."""
     if len(body) > MAX_BYTES or len(body) > limits.json:
         return None
     text = bytes(body)
@@ -65,48 +62,48 @@ def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
         return None
 
 
-def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
-    """Read the fields. Each function called here checks all members of its object or raises."""
-    if type(top) is not dict:
+def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
+    """Read the fields. Each function that it calls checks all members of its object."""
+    if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
-    input_items = _check_array(top["inputs"], limits.tensors)
+    input_items = _check_array(document["inputs"], limits.tensors)
     expected_members = 1
-    member_count = len(top)
+    member_count = len(document)
     for item in input_items:
         tensor = _read_tensor(item, limits)
         inputs[tensor.name] = tensor
         member_count += len(item) + len(tensor.parameters)
     if len(inputs) < len(input_items):
         raise _NotSimpleError
-    identity = ""
-    if "id" in top:
+    request_id = ""
+    if "id" in document:
         expected_members += 1
-        identity = top["id"]
-        if type(identity) is not str:
+        request_id = document["id"]
+        if type(request_id) is not str:
             raise _NotSimpleError
     parameters: Parameters = NO_PARAMETERS
     binary_by_default: bool | None = None
-    if "parameters" in top:
+    if "parameters" in document:
         expected_members += 1
-        parameters = _check_parameters(top["parameters"])
+        parameters = _check_parameters(document["parameters"])
         member_count += len(parameters)
         binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT)
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
-    if "outputs" in top:
+    if "outputs" in document:
         expected_members += 1
         member_count += _read_outputs(
-            _check_array(top["outputs"], limits.tensors), outputs, binary_by_output
+            _check_array(document["outputs"], limits.tensors), outputs, binary_by_output
         )
     if (
-        expected_members != len(top)
+        expected_members != len(document)
         or (outputs and binary_by_default is not None)
-        or _may_have_duplicates(text, member_count, top)
+        or _may_have_duplicates(text, member_count, document)
     ):
         raise _NotSimpleError
     return RequestFields(
-        identity,
+        request_id,
         parameters,
         tuple(inputs.values()),
         tuple(outputs.values()),
@@ -115,18 +112,19 @@ def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
     )
 
 
-def _may_have_duplicates(text: bytes, members: int, top: Any) -> bool:
-    """Whether an object may have a duplicate name (Rule 2). ``members`` is the number of members of
-    all objects."""
+def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
+    """Whether an object may have a duplicate name (Rule 2). ``members`` is the total count."""
     colons = text.count(b":")
     # an escaped colon in a string is not a colon in the text
-    return colons != members and (b"\\" in text or colons != members + _count_string_colons(top))
+    return colons != members and (
+        b"\\" in text or colons != members + _count_string_colons(document)
+    )
 
 
-def _count_string_colons(top: Any) -> int:
+def _count_string_colons(document: Any) -> int:
     """Count the colons in all strings."""
     count = 0
-    pending: list[Any] = [top]
+    pending: list[Any] = [document]
     while pending:
         value = pending.pop()
         if type(value) is str:
@@ -176,7 +174,7 @@ def _read_tensor(item: Any, limits: Limits) -> Tensor:
 def _read_outputs(
     items: list[Any], outputs: dict[str, RequestedOutput], binary_by_output: dict[str, bool]
 ) -> int:
-    """Add the requested outputs in ``items``. Returns the number of members of their objects."""
+    """Add the requested outputs in ``items``, and return the number of their members."""
     members = 0
     for item in items:
         if type(item) is not dict:

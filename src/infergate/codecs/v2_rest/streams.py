@@ -1,11 +1,8 @@
 """Inferences with any number of responses: a stream of events, each with one response as JSON.
 
-Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, whose body is
-that of ``infer``, or with ``stream: true`` in the parameters of ``infer``.
-
-*Rule 1.* An event is JSON: it has neither binary data nor its own content encoding.
-*Rule 2.* Towards backends, Triton's ``generate_stream`` is used only for a model that Triton
-declares decoupled, because for any other model ``infer`` carries more information. MLServer's
+Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, or with
+``stream: true`` in the parameters of ``infer``. Towards backends, Triton's ``generate_stream`` is
+used only for decoupled models, because ``infer`` carries more information; MLServer's
 ``infer_stream`` is used for all models.
 """
 
@@ -34,11 +31,10 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""Kinds of inference requests that few servers understand; the gateway always translates them."""
+"""Inference requests that few servers understand, so that the gateway translates them."""
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""Statuses of a server without such a path. They may also mean that the model does not exist; the
-unary request that follows reports that."""
+"""Statuses for an unknown path, or for an unknown model, which the next request reports."""
 
 # ---- towards clients --------------------------------------------------------------------------
 
@@ -65,7 +61,7 @@ def _complete_streamed(
 
 
 def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
-    """Return ``parsed`` with its outputs requested as JSON (Rule 1)."""
+    """Return ``parsed`` with its outputs requested as JSON."""
     return (
         parsed
         if isinstance(parsed.response_options, GenerateFormat)
@@ -74,7 +70,7 @@ def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
 
 
 def event_response(text: Sequence[Buffer]) -> HttpResponse:
-    """Return a response whose body begins with one event of ``text``, or without an event."""
+    """Return a response that begins with one event of ``text``, if there is any."""
     return HttpResponse(
         200, _HEADERS, server_sent_events.format_event(join_parts(text)) if text else ()
     )
@@ -86,8 +82,7 @@ def event_response(text: Sequence[Buffer]) -> HttpResponse:
 def build_request(
     operation: InferRequest, profile: Profile, model: ModelMetadata | None
 ) -> HttpRequest | None:
-    """Build a streaming request (Rule 2), or return None if ``infer`` must be used. Raises
-    UNSUPPORTED for an inference that a stream cannot express."""
+    """Build a streaming request; None if ``infer`` must be used. Raises UNSUPPORTED."""
     if profile.has_generate_stream:
         return write_generate_request(operation, model) if model and model.decoupled else None
     if not profile.has_infer_stream:

@@ -1,10 +1,8 @@
-"""The parts that requests and responses share: JSON objects of tensors, parameters, and binary
-data.
+"""The parts that requests and responses share: tensors, parameters, and binary data.
 
-*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` describe the format of a
-message, as does ``content_type: base64`` of BYTES in JSON; they never leave this package. If
-canonical parameters contain the first three (as in KServe's responses over gRPC), they describe a
-former format and are dropped.
+``binary_data_size``, ``binary_data`` and ``binary_data_output``, and ``content_type: base64`` of
+BYTES, describe the format of a message and are not passed to other protocols. Canonical parameters
+may contain the first three (KServe's responses over gRPC); these are dropped.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ MAX_TENSORS_ON_LOOP: Final = 256
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _DATATYPE_NAMES: Final = ", ".join(DATATYPES_BY_NAME)
 MAX_PARAMETER_VALUES: Final = 1 << 14
-"""Maximum number of values in all parameters of a message. Each becomes a Python object, and more
-than one if it is sent to another process or becomes a protobuf message."""
+"""Maximum number of values in all parameters of a message. Each becomes several objects."""
 
 
 # ---- the body: JSON, then binary tensor data ----------------------------------------------------
@@ -82,16 +79,14 @@ than one if it is sent to another process or becomes a protobuf message."""
 
 @record
 class MessageBody:
-    """A message's JSON, and the binary data after it. ``binary`` is None if there is no length
-    header."""
+    """A message's JSON, and the binary data after it, None without a length header."""
 
     json: bytes
     binary: memoryview | None
 
 
 def split_body(headers: Mapping[str, str], body: Buffer, limits: Limits) -> MessageBody:
-    """Split ``body`` at the length in the header. Raises BAD_REQUEST, or TOO_LARGE over
-    ``limits.json``."""
+    """Split ``body`` by the length header. Raises BAD_REQUEST, TOO_LARGE."""
     header = headers.get(JSON_LENGTH_HEADER)
     if header is None:
         check_json_size(len(body), limits)
@@ -119,9 +114,7 @@ def check_json_size(size: int, limits: Limits) -> None:
     """Raise TOO_LARGE if ``size`` exceeds ``limits.json``."""
     if size > limits.json:
         raise GatewayError(
-            Kind.TOO_LARGE,
-            f"{size} bytes of JSON exceed the limit of {limits.json}",
-            limit="json",
+            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {limits.json}", limit="json"
         )
 
 
@@ -174,8 +167,8 @@ def read_tensors(
 
 @dataclass(frozen=True, slots=True)
 class TensorRules:
-    """How tensors of a request, or of a response, are read. ``parse_datatype`` returns None for an
-    unknown name; ``default_data`` returns the data of a tensor that has neither data nor a size."""
+    """Rules for tensors of requests or responses. ``parse_datatype`` returns None for an unknown
+    name; ``default_data`` returns the data of a tensor without data and size."""
 
     data_rules: DataRules
     parse_datatype: Callable[[str], Datatype | None]
@@ -184,23 +177,21 @@ class TensorRules:
 
 @dataclass(slots=True)
 class TensorReader:
-    """The state of reading one message's tensors: the wire features found so far, the number of
-    BYTES elements that shapes announce, and the number of values and text characters in
-    parameters."""
+    """The state of reading one message's tensors, with the numbers of its BYTES elements, values in
+    parameters and text characters so far."""
 
     rules: TensorRules
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """For a response, the shared memory regions that its outputs were to be written to, by tensor
-    name; None for a request, whose tensors name their own regions."""
+    """For a response, the requested regions of outputs by name; None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Read members like ``json_document.read_members``, and record whether one is null."""
+        """Read members without null, and record whether one is null."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):
@@ -248,7 +239,6 @@ def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
 def _read_description(
     members: Mapping[str, Node], path: str, reader: TensorReader
 ) -> tuple[str, Datatype, tuple[int, ...]]:
-    """Read name, datatype and shape of a tensor."""
     name = read_tensor_name(members, path)
     datatype_name = read_string(_required_member(members, "datatype", path), f"{path}.datatype")
     datatype = reader.rules.parse_datatype(datatype_name)
@@ -278,7 +268,7 @@ def _read_region(
     parameters: Parameters,
     reader: TensorReader,
 ) -> tuple[RegionRef | None, Parameters]:
-    """Return the tensor's shared memory region, and its parameters without those of the region."""
+    """Return the tensor's region, and its parameters without those of the region."""
     if reader.regions is None:
         region, parameters = parse_region_ref(parameters, f"tensor '{abbreviated(name)}'")
         if region is not None:
@@ -304,8 +294,7 @@ def _read_data(
 
 
 def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader) -> Parameters:
-    """Read the ``parameters`` member of an object. Raises BAD_REQUEST, and TOO_LARGE if the
-    message's parameters hold too many values or too much text."""
+    """Read the ``parameters`` of an object. Raises BAD_REQUEST, TOO_LARGE."""
     if "parameters" not in members:
         return NO_PARAMETERS
     parameters_path = f"{path}.parameters" if path else "parameters"
@@ -323,8 +312,7 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
 
 
 def _count_values(parameters: Any) -> tuple[int, int]:
-    """Return the number of values in ``parameters`` at all depths, and the number of characters in
-    their texts."""
+    """Return the numbers of values and of characters in ``parameters``, at all depths."""
     count = characters = 0
     pending = [parameters]
     while pending:
@@ -384,8 +372,7 @@ def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
-    """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED naming a value that JSON
-    cannot express."""
+    """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED."""
     return {
         key: _json_value(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()

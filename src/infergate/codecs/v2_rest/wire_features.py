@@ -14,7 +14,7 @@ from infergate.core.tensor import Buffer, float32_from_bf16
 
 
 class WireFeature(enum.Enum):
-    """A feature of a message that some server would misread if the message were passed through."""
+    """A feature of a message that some server would misread if the message passed through."""
 
     NULL = "null for an optional member"
     """Triton: 500, "Unable to parse 'id'"."""
@@ -27,18 +27,17 @@ class WireFeature(enum.Enum):
     BASE64 = "BYTES in base64, marked by the parameter ``content_type``"
     """Triton uses the text itself as data."""
     BINARY_OUTPUT_CONFLICT = "``binary_data_output`` in addition to listed outputs"
-    """Triton ignores the former."""
+    """Triton ignores ``binary_data_output``."""
     SHARED_MEMORY = "tensors in shared memory"
-    """The gateway first checks that each tensor lies within its region, because a server may crash
-    on one that does not."""
+    """The gateway checks the regions, because an invalid one may crash a server."""
     CLASSIFICATION = "an output as classes instead of values"
     """Servers without the classification extension ignore it."""
     STREAM = "``stream``: the client wants all responses"
-    """Servers ignore it, or would answer with a stream."""
+    """Servers ignore it, or return a stream."""
 
 
 def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:
-    """Whether a server of ``profile`` interprets a message with ``features`` as this codec does."""
+    """Whether a server of ``profile`` interprets ``features`` as this codec does."""
     if not features:
         return True
     if not _NEVER_SUPPORTED.isdisjoint(features) or (

@@ -1,12 +1,10 @@
 """Protects the console against other websites that an operator's browser visits. Pure.
 
-*Threat.* A web page can make its visitor's browser send requests to the admin port, which the
-page's author cannot reach directly.
+A web page can make its visitor's browser send requests to the admin port, which the page's author
+cannot reach directly.
 
 *Rule 1* (against CSRF). A request that changes something must have a header that a page of another
-origin cannot send without permission, which is never granted, and must not have another origin
-according to the browser's own headers.
-
+origin cannot send, and must not come from another origin according to the browser's headers.
 *Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make
 the attacker's page same-origin. So the console responds only to IP addresses, to names that cannot
 exist in the public DNS, and to names that the operator lists.

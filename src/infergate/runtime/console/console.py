@@ -32,7 +32,7 @@ PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
 _MAX_BODY_BYTES: Final = MIB
 _MAX_CONCURRENT_ACTIONS: Final = 8
-"""Test requests are not subject to the limits of clients, and each may hold a whole body."""
+"""Test requests are exempt from the limits of clients, and each may hold a whole body."""
 _MAX_LOGGED_CHARS: Final = 128
 _audit = logging.getLogger("infergate.audit")
 _JSON_HEADERS: Final = {"content-type": "application/json", **HEADERS}
@@ -42,8 +42,7 @@ Json = dict[str, Any]
 
 class Console:
     """Responds to requests below ``/console``. ``source`` provides the data and performs actions,
-    ``history`` has the active configuration and the last reload, and ``listener`` is the admin
-    listener's configuration."""
+    and ``listener`` is the admin listener's configuration."""
 
     def __init__(
         self,
@@ -155,7 +154,6 @@ class Console:
             self._active_actions -= 1
 
     async def _state(self) -> HttpResponse:
-        """Build the JSON in a thread, because it may be long."""
         processes, ready = await asyncio.gather(self._source.recent(), self._is_ready())
         workers = self._source.workers
         reporting = (
@@ -187,9 +185,9 @@ class Console:
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """Compare with the file in a thread, because a long configuration takes long. There is one
-        comparison at a time, even if clients disconnect and retry: the file system may hang,
-        and a reload needs a thread, too."""
+        """Compare the configuration with the file, in a thread because a long file takes long.
+        Only one comparison runs at a time, because the file system may hang, and a reload needs
+        a thread, too."""
         task = self._comparisons.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
@@ -200,7 +198,7 @@ class Console:
     def _finish_comparison(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
         del self._comparisons[defaults]
         if not task.cancelled():
-            task.exception()  # those that still wait for the task get it
+            task.exception()  # callers that still wait raise it
 
     def _compare(self, *, defaults: bool) -> Json:
         config, read = self._source.config, self._history.read_config

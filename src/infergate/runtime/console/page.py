@@ -42,7 +42,7 @@ def _files() -> dict[str, bytes]:
 
 
 def static_file(name: str) -> HttpResponse | None:
-    """Return the file ``name``, or None if there is none."""
+    """Return the file ``name``, or None if it does not exist."""
     data = _files().get(name)
     if data is None:
         return None

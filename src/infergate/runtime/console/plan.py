@@ -1,4 +1,4 @@
-"""The configuration as JSON for the live picture: listeners, routes, backends, models. Pure."""
+"""The configuration as JSON for the traffic graph: listeners, routes, backends, models. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """Return the JSON of ``/console/plan``. ``addresses`` are the listeners' actual addresses, by
-    configuration name."""
+    """Return the JSON of ``/console/plan``. ``addresses`` are the bound ones, by configuration
+    name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),
@@ -53,8 +53,8 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
     ]
 
 
-def _protocols(carrier: TransportKind) -> list[str]:
-    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is carrier)
+def _protocols(kind: TransportKind) -> list[str]:
+    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is kind)
 
 
 def _route(index: int, route: Route) -> Json:

@@ -41,11 +41,11 @@ class ConsoleSource(Protocol):
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of each process that responds. An entry without
-        a worker number may hold data that the processes share."""
+        a worker number has data that all processes share."""
         ...
 
     async def run_action(self, action: str, request: Json) -> Json:
-        """Perform an action in one of the processes; see ``try_request.run_action``. Raises
+        """Perform an action in one of the processes (``try_request.run_action``). Raises
         GatewayError."""
         ...
 
@@ -69,7 +69,7 @@ class SingleProcess:
     def __init__(
         self, running: Callable[[], _Running], metrics: Metrics, recent: RecentRequests
     ) -> None:
-        """``running`` is called later, because the gateway may not exist yet."""
+        """``running`` is called lazily, because the gateway may not exist yet."""
         self._running = running
         self._metrics = metrics
         self._recent = recent
@@ -90,7 +90,7 @@ class SingleProcess:
 
     async def run_action(self, action: str, request: Json) -> Json:
         """Perform an action in this process."""
-        from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely used  # noqa: PLC0415 - rarely used
+        from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely used
 
         running = self._running()
         return await run_action(running.config, running.gateway, action, request)

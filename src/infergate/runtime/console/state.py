@@ -1,7 +1,7 @@
 """Aggregates the traffic that processes report into the JSON of ``/console/state``. Pure.
 
-The numbers are those of a scrape. Counters of requests are plain tuples, because metrics would be
-expensive with thousands of routes; all other data are metric families, summed as for scrapes.
+Counters of requests arrive as plain tuples, because metrics of thousands of routes would be
+expensive. Everything else arrives as metric families, summed as for a scrape.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _GAUGES: Final = {
 def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
     ``backends``. Counters count since the start, times are in seconds."""
-    summed = AggregatedMetrics()
+    total = AggregatedMetrics()
     flows: list[RequestFlow] = []
     for process in processes:
-        summed.add(process.families)
+        total.add(process.families)
         flows += process.flows
-    by_name = {family.name: family.samples for family in summed.collect()}
+    by_name = {family.name: family.samples for family in total.collect()}
 
     def samples(name: str) -> Iterable[Sample]:
         return by_name.get(name, ())
@@ -159,10 +159,9 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """Return the health of an endpoint's addresses, as seen by all processes: ``up``; ``partly``
-    (some addresses are up, or some processes see them up); ``ejected``; ``down``; ``failing``
-    (no check or request has succeeded, but some have failed); or ``unknown`` (there have been
-    none)."""
+    """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up for
+    some addresses or processes); ``ejected``; ``down``; ``failing`` (no check or request has
+    succeeded, but some have failed); or ``unknown`` (there have been none)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

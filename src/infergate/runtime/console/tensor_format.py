@@ -1,4 +1,4 @@
-"""Tensors in the JSON that people read and write in the console. Pure."""
+"""The console's JSON format of tensors. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 64
-"""An example with more elements than this has one value, which fills the tensor."""
+"""Longer examples have one value, which fills the tensor."""
 _DYNAMIC_SIZE: Final = 4
 """The size of a dynamic dimension in an example. The first one is 1, as it is often the batch."""
 MAX_BYTES: Final = 16 * MIB
-"""The maximum size of a tensor. Processing it here, above all as JSON, delays other requests."""
+"""The maximum size of a tensor. Processing it, above all as JSON, delays other requests."""
 _MAX_ELEMENTS: Final = 256
 """The number of elements of an output that are shown."""
 _MAX_ELEMENT_BYTES: Final = 256
@@ -104,7 +104,7 @@ def _value(datatype: str, n: int) -> Any:
 
 
 def to_json(tensor: Tensor) -> Json:
-    """Return ``tensor`` as JSON, with its first elements."""
+    """Return ``tensor`` as JSON, with at most ``_MAX_ELEMENTS`` elements."""
     if tensor.datatype is Datatype.BYTES:
         data: list[Any] = [
             _text(element) for element in islice(unpack_bytes(tensor.data), _MAX_ELEMENTS)

@@ -1,11 +1,10 @@
 """Sends a test request through the gateway in any client protocol, and shows each message.
 
-The client's codec builds the message, a real frontend parses it, and the route's own backends send
-it over their connections to the real endpoints. A copy of each backend records the messages. Other
-requests are not affected.
+The client's codec builds the message, a real frontend parses it, and copies of the route's backends
+send it to the real endpoints and record the messages.
 
-*Rule.* The request is the operator's: access rules and rate limits do not apply to it, it is not
-counted as a client's request, and it is not mirrored. Backends and endpoints count it.
+*Rule.* Access rules and rate limits do not apply to the operator's request, and it is neither
+counted as a client's request nor mirrored. Backends and endpoints count it as usual.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class _Recording:
 
 
 class _RecordingUpstream:
-    """An Upstream that records its messages. It has no streams: a test request is one message."""
+    """An Upstream that records its messages. It has no streams."""
 
     def __init__(self, upstream: Upstream[Any, Any], recording: _Recording, backend: str) -> None:
         self._upstream: Final = upstream
@@ -85,7 +84,6 @@ class _RecordingUpstream:
         self._backend: Final = backend
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
-        """Exchange the messages and record them."""
         exchange: Json = {
             "backend": self._backend,
             "endpoint": str(endpoint),
@@ -176,7 +174,7 @@ async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
 async def _metadata(
     gateway: Gateway, model: str, version: str, context: RequestContext
 ) -> ModelMetadata:
-    """Return the metadata that a client needs whose protocol omits names or shapes."""
+    """Return the metadata for client protocols that omit names or shapes."""
     try:
         return await gateway.describe(model, version, context.child())
     except GatewayError as error:
@@ -210,7 +208,7 @@ def _headers(request: Json) -> dict[str, str]:
         raise bad_request("headers must be an object of strings")
     if len(headers) > DEFAULT_LIMITS.header_count:
         raise bad_request(f"more than {DEFAULT_LIMITS.header_count} headers")
-    for name, value in headers.items():  # a transport would have rejected other headers
+    for name, value in headers.items():  # a transport would reject other headers
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
             raise bad_request(f"{name!r} is not a valid header")
     return {name.lower(): value for name, value in headers.items()}
@@ -241,7 +239,6 @@ def _build_request(
     profile: Profile,
     metadata: ModelMetadata | None,
 ) -> Any:
-    """Return the client's message."""
     unsupported = frozenset(Datatype) - codec.capabilities.datatypes
     for tensor in operation.inputs if isinstance(operation, InferRequest) else ():
         if tensor.datatype in unsupported:
@@ -289,7 +286,7 @@ def _recording_gateway(
 
 def _recorded(backend: Backend, recording: _Recording) -> Backend:
     if not isinstance(backend, RemoteBackend):
-        return backend  # an embedded model: there are no messages
+        return backend  # an embedded model, which has no messages
     return backend.with_upstream(
         lambda upstream: _RecordingUpstream(upstream, recording, backend.name)
     )
@@ -305,7 +302,7 @@ def _format_result(
     limits: Limits,
     metadata: ModelMetadata | None,
 ) -> str:
-    """Return the response as the client understands it, as JSON."""
+    """Return the response as the client parses it, as JSON."""
     try:
         response: Response = codec.parse_response(wire, operation, limits, metadata)
     except GatewayError as error:

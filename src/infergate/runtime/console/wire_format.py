@@ -1,7 +1,7 @@
-"""Wire messages as text for the console. Pure.
+"""Human-readable wire messages for the console. Pure.
 
-*Rule.* Messages are truncated, before decoding if decoding would take long: a backend's message is
-bounded only by ``limits.body``, and the time spent on it delays other requests.
+*Rule.* Messages are truncated, and long ones before decoding: only ``limits.body`` bounds a
+backend's message, and formatting delays other requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def describe_request(wire: HttpRequest | RpcRequest) -> Json:
 
 
 def describe_response(wire: HttpResponse | RpcResponse, method: str = "") -> Json:
-    """Return the same for a response; ``method`` is the gRPC method that was called."""
+    """Return the fields of ``describe_request`` for a response; ``method`` is the gRPC method."""
     if isinstance(wire, RpcResponse):
         details = f" {wire.details}" if wire.details else ""
         text = "" if wire.code else _decode_protobuf(method, wire.message, 1)
@@ -91,7 +91,7 @@ def hex_dump(data: bytes) -> Iterator[str]:
 
 
 def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
-    """Return a request (``index`` 0) or response (1) of ``method`` as text, or empty."""
+    """Return a request (``index`` 0) or response (1) of ``method`` as text, empty if invalid."""
     try:
         decoded = SCHEMA.method_classes(method)[index].FromString(bytes(join_parts(message)))
     except (KeyError, DecodeError):
@@ -102,8 +102,8 @@ def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
 
 
 def _shorten(message: Message) -> Iterator[str]:
-    """Truncate long values of ``message`` and yield a line for each, because formatting a tensor
-    takes seconds."""
+    """Truncate long values of ``message`` and yield a line for each; formatting a tensor takes
+    seconds."""
     for field, value in message.ListFields():
         if isinstance(value, Message):
             yield from _shorten(value)

@@ -1,17 +1,17 @@
 """A queue of jobs for helper processes that is fair between clients.
 
-Weighted fair queueing on two levels: a free helper goes to the client (an identity, else an
-address) with the earliest virtual finish time, and then to that client's connection with the
-earliest one. Time is measured in estimated job costs, so small jobs of one client overtake large
-jobs of another.
+Weighted fair queueing on two levels: between clients (an identity, else an address), and between
+the connections of a client. The next job is the one that would finish first if all clients and
+connections were served concurrently. Time is measured in estimated job costs, so small jobs of one
+client overtake large jobs of another.
 
-*Rule 1.* Jobs of one connection keep their order. *Rule 2.* A client's jobs may use at most as much
-of the queue as is still free, so a client that fills the queue leaves half of it to others. The
-same applies to the connections of a client, because they may be several clients behind one address.
-A job that does not fit replaces the last jobs of the client's heaviest connection, unless its own
-connection would then be as heavy. *Rule 3.* No job waits forever: the virtual clock advances with
-each started job, by its cost divided by the number of sharing flows, and jobs of new flows start at
-the clock.
+*Rule 1.* Jobs of one connection keep their order.
+*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
+leaves half of it to others. The same applies to the connections of a client, because they may be
+several clients behind one address. A job that does not fit replaces the last jobs of the client's
+heaviest connection, unless the job's connection would then be as heavy.
+*Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
+by the number of sharing flows, and jobs of new flows start at the clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
-"""The maximum number of waiting jobs, and the maximum bytes that they process. A single client gets
+"""Limits of the waiting jobs: their number, and the bytes that they process. A single client gets
 half of both, a single connection a third."""
 
 
@@ -45,8 +45,9 @@ class _Flow(Generic[T]):
     cost: int = 0
 
     def earliest(self, max_cost: float) -> tuple[float, str, int]:
-        """Return the flow that is next among those whose first job costs at most ``max_cost``: the
-        job's virtual finish time (infinity if there is none), the flow's name, and the cost."""
+        """Return the next flow: the virtual finish time of its first job, its name, and the job's
+        cost. Flows with a first job above ``max_cost`` are skipped; with none left, the time is
+        infinite."""
         best = (math.inf, "", 0)
         for name, flow in self.flows.items():
             cost = flow.jobs[0][0] if flow.jobs else flow.earliest(max_cost)[2]
@@ -63,7 +64,7 @@ class _Flow(Generic[T]):
         return flow
 
     def advance(self, name: str, end: float, cost: int) -> None:
-        """Record that a job of the flow ``name`` was taken, which finishes at ``end``."""
+        """Record that a job of the flow ``name``, finishing at ``end``, was taken."""
         flow = self.flows[name]
         flow.start = end
         self.clock += cost / len(self.flows)
@@ -71,19 +72,19 @@ class _Flow(Generic[T]):
             del self.flows[name]
 
     def grow(self, cost: int) -> None:
-        """Count one more job, of a positive ``cost``."""
+        """Count an added job of a positive ``cost``."""
         self.count += 1
         self.cost += cost
 
     def shrink(self, cost: int) -> None:
-        """Count one job less."""
+        """Count a removed job."""
         self.count -= 1
         self.cost -= cost
 
 
 class FairQueue(Generic[T]):
-    """Holds at most ``max_waiting`` jobs with a total cost of at most ``max_cost``. It makes
-    decisions only, without I/O; jobs are distinct objects."""
+    """Holds at most ``max_waiting`` jobs with a total cost of at most ``max_cost``. Jobs are
+    distinct objects."""
 
     def __init__(self, max_waiting: int, max_cost: int) -> None:
         self._max_waiting: Final = max_waiting
@@ -100,7 +101,7 @@ class FairQueue(Generic[T]):
         root, rejected = self._root, list[T]()
         group = root.flows.get(client) or _Flow[T](0.0)
         flow = group.flows.get(connection) or _Flow[T](0.0)
-        # The client may use as much as is free, and its connection what remains of that.
+        # The client may use the free part of the queue, its connection the free part of that.
         exceeds_cost = group.cost + flow.cost + cost > self._max_cost - root.cost
         if exceeds_cost or group.count + flow.count >= self._max_waiting - root.count:
             rejected = self._displace_jobs(group, flow, cost, costly=exceeds_cost)

@@ -1,7 +1,7 @@
 """Messages between processes: arguments and results.
 
-A message is a header, a pickle, and long buffers, which the pickle refers to by offset. They are
-sent and used without copies.
+A message is a header, a pickle, and long buffers, to which the pickle refers by offset. Buffers are
+neither copied for sending nor after receiving.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALIGNMENT_BYTES: Final = 16
 
 
 def pack(value: Any) -> tuple[bytes, list[Buffer]]:
-    """Pickle ``value``. Return the pickle, and the long buffers that belong to it."""
+    """Return the pickle of ``value``, and the long buffers that it refers to."""
     file = io.BytesIO()
     buffers: list[Buffer] = []
     _MessagePickler(file, buffers).dump(value)
@@ -33,8 +33,8 @@ def pack(value: Any) -> tuple[bytes, list[Buffer]]:
 
 
 def message_parts(pickled: bytes, buffers: Sequence[Buffer], function: bytes = b"") -> list[Buffer]:
-    """Return the parts of a message; ``function`` is a pickle of its own."""
-    # Anything after the end of a pickle is ignored.
+    """Return the parts of a message; ``function`` is a separate pickle."""
+    # Bytes after the end of a pickle are ignored.
     padding = bytes(-(HEADER.size + len(function) + len(pickled)) % _ALIGNMENT_BYTES)
     header = HEADER.pack(len(function), len(pickled) + len(padding), sum(map(len, buffers)))
     return [b"".join((header, function, pickled, padding)), *buffers]
@@ -53,8 +53,7 @@ class _MessagePickler(pickle.Pickler):
         self._end = 0
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle errors by their attributes, because by default pickle would call ``type(value)``
-        with ``args`` only."""
+        """Pickle errors by their attributes; pickle would use only their ``args``."""
         if isinstance(value, GatewayError):
             return _rebuild_error, (type(value), value.args, vars(value))
         return NotImplemented
@@ -97,4 +96,4 @@ def _reduce_view(view: memoryview) -> tuple[Any, ...]:
 _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     memoryview: _reduce_view,
 }
-"""Reducers for types that pickle does not support, or not for this purpose."""
+"""Reducers for types that pickle does not support."""

@@ -1,14 +1,12 @@
 """The pool of helper processes and the assignment of jobs to them.
 
-Each slot of the pool starts its process on first use, and again after a crash. A process runs one
+Each slot of the pool starts its process on first use, and again if it has died. A process runs one
 job at a time; further jobs wait in a bounded queue that is fair between clients (``fairness``).
-Responses arrive through pipe callbacks, so no task waits for them. A process continues to start if
-its first caller is cancelled.
 
-*Rule 1.* No job runs twice: if a process dies, its job fails. *Rule 2.* A cancelled job leaves the
-queue immediately. A running one may finish, because a new process costs more than most jobs; after
-a grace period it is killed. *Rule 3.* Large jobs leave one process free for others, if there are
-several.
+*Rule 1.* No job runs twice: if a process dies, its job fails.
+*Rule 2.* A cancelled job leaves the queue immediately. A running one may finish within a grace
+period, because a new process costs more than most jobs.
+*Rule 3.* Large jobs leave one process free for others, if there are several.
 """
 
 from __future__ import annotations
@@ -33,15 +31,15 @@ from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
 _MAX_JOB_SECONDS: Final = 300.0
-"""The time limit of a job in seconds: a hundred times that of the worst document of the default
-size. A process that takes longer is stuck and would block its slot."""
+"""Maximum duration of a job: a hundred times that of the worst document of the default size. A
+process that exceeds it is stuck and blocks its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
-"""Seconds that a job may continue after its caller was cancelled: several times the cost of a new
+"""Maximum duration of a job after its caller was cancelled: several times the startup time of a
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
-"""Jobs of a higher cost never take the last free process."""
+"""Jobs of a higher cost never get the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds to wait and work if the caller has set no deadline: the default timeout of backends,
+"""Maximum duration of waiting and running without a deadline: the default timeout of backends,
 which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _PROGRAM: Final = (
@@ -76,10 +74,10 @@ class HelperPool:
         memory: MemoryAccount = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """Return ``function(*arguments)``, run by a helper process; all of it is pickled.
-        ``client`` (identity or address, and connection) identifies the caller to the fair
-        queue; ``cost`` estimates the bytes that the job processes. While the job runs, ``size``
-        bytes are charged to ``memory``, even if the caller was cancelled.
+        """Return ``function(*arguments)``, run by a helper process; function, arguments and result
+        are pickled. ``client`` (identity or address, and connection) identifies the caller to
+        the fair queue; ``cost`` estimates the bytes that the job processes. While the job runs,
+        ``size`` bytes are charged to ``memory``, even if the caller was cancelled.
 
         Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
         ``deadline`` (on the clock of ``time.monotonic`` and the event loop; None: after
@@ -114,7 +112,7 @@ class HelperPool:
         return None
 
     def _max_cost(self) -> float:
-        """Return the highest cost that a free process may be given now (Rule 3)."""
+        """Return the highest cost of a job that a free process may run now (Rule 3)."""
         return LARGE_JOB_COST if len(self._free_slots) == 1 < len(self._slots) else math.inf
 
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
@@ -133,7 +131,7 @@ class HelperPool:
         except asyncio.CancelledError:  # also at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
-            elif waiter.exception() is None:  # the slot was assigned at the same moment
+            elif waiter.exception() is None:  # the slot was assigned in the meantime
                 self._release_slot(waiter.result())
             raise
         finally:
@@ -146,19 +144,18 @@ class HelperPool:
         self._assign()
 
     def _assign(self) -> None:
-        """Assign free slots to waiting jobs."""
         while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
             if not waiter.done():  # done: its caller was just cancelled
                 waiter.set_result(self._free_slots.pop())
 
     async def close(self) -> None:
-        """Stop all processes at once."""
+        """Kill all processes."""
         await asyncio.gather(*(slot.close() for slot in self._slots))
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
-    that exceeds the budget waits for running jobs, and is rejected only if there are none."""
+    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a
+    job that exceeds the budget waits for running jobs; it is rejected only if none is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0
@@ -177,7 +174,7 @@ class _JobMemory:
             await waiter
 
     def job_ended(self) -> None:
-        """Let waiting jobs try again after a job has ended."""
+        """Let waiting jobs try again."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():
@@ -185,7 +182,7 @@ class _JobMemory:
 
 
 class _HelperSlot:
-    """A slot for one process. ``on_free`` is called after each ``run``, whatever its result."""
+    """A slot for one process. ``on_free`` is called after each ``run``, successful or not."""
 
     def __init__(self, on_free: Callable[[_HelperSlot], None], job_memory: _JobMemory) -> None:
         self._on_free: Final = on_free
@@ -199,7 +196,6 @@ class _HelperSlot:
         memory: MemoryAccount,
         size: int,
     ) -> Any:
-        """Run a job, charging ``size`` bytes for it."""
         account: DetachedMemoryAccount = UNLIMITED
         is_counted = False
 
@@ -222,7 +218,7 @@ class _HelperSlot:
         try:
             return await response
         finally:
-            del response  # its error refers to this frame, and thereby to the job
+            del response  # the error refers to this frame, and thereby to the job
 
     async def _running_process(self) -> _HelperProcess:
         starting = self._starting
@@ -250,7 +246,6 @@ def _queue_full_error() -> GatewayError:
 
 
 def _has_ended(starting: asyncio.Task[_HelperProcess]) -> bool:
-    """Return whether the process has ended or failed to start."""
     if starting.cancelled() or starting.exception() is not None:
         return True
     return starting.result().ended.done()
@@ -268,12 +263,13 @@ async def _start_process() -> _HelperProcess:
 
 @functools.lru_cache
 def _pickled_function(function: Callable[..., Any]) -> bytes:
-    """Return the pickled function. The same few functions recur, and hold nothing of a request."""
+    """Return the pickled function, cached because few functions recur."""
     return pack(function)[0]
 
 
 class _HelperProcess(asyncio.SubprocessProtocol):
-    """A helper process, seen from the serving process. ``ended`` is done when it has ended."""
+    """A helper process, seen from the serving process. ``ended`` is done when the process has
+    ended."""
 
     def __init__(self) -> None:
         self._start = b""  # of a response, until it includes the header
@@ -293,7 +289,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         on_finished: Callable[[], None],
     ) -> asyncio.Future[Any]:
         """Send a job and return a future of its result. ``on_finished`` is called when the result
-        has arrived or will never arrive. Raises INTERNAL if the process has ended."""
+        has arrived or cannot arrive any more. Raises INTERNAL if the process has ended."""
         if self.ended.done():
             raise self._ended_error()
         pickled_function = _pickled_function(function)
@@ -309,7 +305,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         return self._result
 
     def _on_result_done(self, result: asyncio.Future[Any]) -> None:
-        """Start the grace period of a job whose caller is gone (Rule 2)."""
+        """Start the grace period of a cancelled job (Rule 2)."""
         if result.cancelled() and result is self._result:
             self._kill_timer.cancel()
             self._kill_timer = asyncio.get_running_loop().call_later(
@@ -317,7 +313,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
             )
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        del fd  # there is only one pipe for output
+        del fd
         try:
             response = self._receive(data)
             if response is None:
@@ -374,5 +370,4 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         self._on_finished()
 
     def kill(self) -> None:
-        """End the process at once."""
         self._transport.close()

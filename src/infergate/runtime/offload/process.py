@@ -1,7 +1,7 @@
 """The helper process: runs one job after another until its input ends.
 
-A job is a function of this package and its arguments; the response is the returned value or the
-error. Both are messages (``ipc_message``).
+A job is a function and its arguments, the response is the returned value or the error; both are
+messages (``ipc_message``).
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 
 _NICENESS: Final = 5
-"""Small requests must not wait for long text, so the serving process has priority."""
+"""Gives the serving process priority, so that small requests do not wait for long text."""
 _MAX_FREED_BYTES: Final = 128 * MIB
-"""Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a text, so
-parsing 3 MB of it may free more than 64 MiB."""
+"""Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a text."""
 IDLE_SECONDS: Final = 2.0
-"""Seconds without a job after which a helper releases memory: starting another process would cost
-more than keeping this one, but earlier documents may have left hundreds of MiB."""
+"""Seconds without a job after which a helper releases the memory of earlier documents, possibly
+hundreds of MiB."""
 
 
 def main() -> None:
-    """Serve the process that started this one."""
+    """Run the jobs of the parent process."""
     # A signal to the process group is meant for the serving process, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
-    """Run jobs until the pipe ends, which means that the serving process is gone."""
+    """Run jobs until the pipe ends because the serving process has ended."""
     while header := _next_header(jobs):
         parts = map(jobs.read, HEADER.unpack(header))
         responses.writelines(message_parts(*pack(_run_job(*parts))))
@@ -52,8 +51,7 @@ def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
 
 
 def _next_header(jobs: BinaryIO) -> bytes:
-    """Return the header of the next job, empty at the end. Freed memory is returned to the kernel
-    after a while without jobs."""
+    """Return the header of the next job, empty at the end. While idle, release freed memory."""
     # A job is sent whole and only after the previous response, so the reader buffers nothing.
     if not select.select([jobs], [], [], IDLE_SECONDS)[0]:
         release_freed_memory()

@@ -1,7 +1,7 @@
 """Requests and responses between two processes, in both directions, over a socket pair.
 
-Each message is a pickle with its length in front: both ends are the same program, and no other
-process has the sockets. Responses may arrive in any order.
+Each message is a pickle preceded by its length: both ends are the same program, and no other
+process can use the sockets. Responses may arrive in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_DESCRIPTORS: Final = 200
 
 
 class RequestFailedError(Exception):
-    """The other process could not fulfill the request; the text says why."""
+    """The other process could not fulfill the request; the message is the reason."""
 
 
 class ChannelClosedError(Exception):
@@ -70,11 +70,11 @@ class WorkerChannel(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Handle the messages that are complete."""
+        """Handle all complete messages."""
         received = self._received
         received += data
         while len(received) >= _HEADER.size:
@@ -129,7 +129,7 @@ def send_descriptors(pipe: socket.socket, descriptors: Sequence[int]) -> None:
 
 
 def receive_descriptors(pipe: socket.socket, count: int) -> list[int]:
-    """Receive ``count`` descriptors that were sent before. Raises OSError."""
+    """Receive ``count`` descriptors. Raises OSError."""
     received: list[int] = []
     while len(received) < count:
         _, descriptors, _, _ = socket.recv_fds(pipe, 1, _MAX_DESCRIPTORS)

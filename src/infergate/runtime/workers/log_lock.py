@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 class LogLock:
-    """Held by one process at a time, and released if that process ends. A pipe could mix long lines
-    of several processes, because only writes up to 4096 bytes are atomic. ``fd`` is a file that all
-    processes have open."""
+    """Held by one process at a time, and released if that process ends. Without it, long lines of
+    several processes could mix in a pipe, because only writes up to 4096 bytes are atomic.
+    ``fd`` is a file that all processes have open."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -10,13 +10,13 @@ from infergate.core.errors import Kind
 from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
-"""For each address, the number of its descriptors that are sent over the other socket pair, in this
-order: the memory with the workers' loads, then its sockets."""
+"""For each address, the number of descriptors sent over the other socket pair: first the memory
+with the workers' loads, then the sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """To a new worker: serve ``config``. Response: None, once it accepts connections."""
+    """To a new worker: serve ``config``. Response: None, when it accepts connections."""
 
     config: Config
     sockets: SocketLayout
@@ -24,8 +24,7 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrepareConfig:
-    """To a worker: run every step of activating ``config`` that can fail. Response: None when
-    done."""
+    """To a worker: perform every step of activating ``config`` that can fail. Response: None."""
 
     config: Config
     sockets: SocketLayout
@@ -51,14 +50,12 @@ class CollectMetrics:
 
 @dataclass(frozen=True, slots=True)
 class GetRecent:
-    """To a worker: return the recent requests and counters that the console shows. Response: a
-    snapshot, as in ``observe.recent_requests``."""
+    """To a worker: return the console's data. Response: ProcessSnapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerformConsoleAction:
-    """To a worker: perform the console's action ``action`` with ``arguments``. Response: JSON data,
-    or ErrorResponse."""
+    """To a worker: perform a console action. Response: JSON data, or ErrorResponse."""
 
     action: str
     arguments: dict[str, Any]
@@ -84,7 +81,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """To a worker: stop accepting, let requests finish for ``grace`` seconds, then end. It may be
+    """To a worker: stop accepting, let requests finish for ``grace`` seconds, then exit. It may be
     repeated to shorten the grace period. Response: None, immediately."""
 
     grace: float
@@ -92,8 +89,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class GetModelStatistics:
-    """Return the statistics of ``model``, reported for ``version``. To a worker: its own; to the
-    supervisor: those of all workers. Response: ModelStatistics."""
+    """Return the statistics of ``model`` and ``version``: to a worker, its own; to the supervisor,
+    those of all workers. Response: ModelStatistics."""
 
     model: str
     version: str

@@ -1,9 +1,8 @@
 """A worker process: serves the configurations that the supervisor sends, on the supervisor's
 sockets.
 
-*Rule 1.* A signal to the process group is meant for the supervisor, which controls the workers.
-*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new
-supervisor.
+*Rule 1.* Signals are ignored, because the supervisor controls the workers.
+*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new one.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from infergate.runtime.engines import load_engine
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.running import ConfigRejectedError, PreparedConfig, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
+from infergate.runtime.workers import messages
 from infergate.runtime.workers.channel import (
     ChannelClosedError,
     RequestFailedError,
@@ -42,21 +42,6 @@ from infergate.runtime.workers.channel import (
     receive_descriptors,
 )
 from infergate.runtime.workers.log_lock import LogLock
-from infergate.runtime.workers.messages import (
-    ApplyPrepared,
-    CheckReady,
-    CollectMetrics,
-    DiscardPrepared,
-    Drain,
-    ErrorResponse,
-    GetModelStatistics,
-    GetRecent,
-    PerformConsoleAction,
-    PrepareConfig,
-    ServeConfig,
-    SocketLayout,
-    Stop,
-)
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.transport.base import Address, BoundSockets
 from infergate.transport.worker_loads import WorkerLoads
@@ -100,7 +85,7 @@ class _WorkerProcess:
         self._metric_batches: Iterator[list[Metric]] = iter(())
 
     async def run(self, control: int) -> None:
-        """Serve until a ``Stop`` request arrives or the supervisor ends."""
+        """Serve until a ``Stop`` request arrives or the supervisor exits."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(LoopExceptionHandler())
         _, self._channel = await loop.create_unix_connection(
@@ -119,30 +104,30 @@ class _WorkerProcess:
 
     async def _handle(self, message: Any) -> Any:  # noqa: C901 - one case per message
         match message:
-            case ServeConfig(config, given):
-                await self._serve(config, given)
-            case PrepareConfig(config, given):
-                await self._prepare(config, given)
-            case ApplyPrepared():
+            case messages.ServeConfig(config, layout):
+                await self._serve(config, layout)
+            case messages.PrepareConfig(config, layout):
+                await self._prepare(config, layout)
+            case messages.ApplyPrepared():
                 self._apply_prepared()
-            case DiscardPrepared():
+            case messages.DiscardPrepared():
                 await self._discard_prepared()
-            case CollectMetrics(restart):
+            case messages.CollectMetrics(restart):
                 if restart:
                     self._metric_batches = in_batches(self._group.metrics.registry.collect())
                 return next(self._metric_batches, [])
-            case GetRecent():
+            case messages.GetRecent():
                 group = self._group
                 return take_snapshot(group.recent_requests, group.metrics, self._number)
-            case PerformConsoleAction(action, arguments):
+            case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
-            case CheckReady():
+            case messages.CheckReady():
                 return await self._gateway.gateway.readiness.is_ready()
-            case GetModelStatistics(model, version):
+            case messages.GetModelStatistics(model, version):
                 return self._gateway.gateway.own_statistics.statistics_of(model, version)
-            case Drain():
+            case messages.Drain():
                 self._gateway.drain()
-            case Stop(grace):
+            case messages.Stop(grace):
                 previous = self._stopping
                 self._stopping = asyncio.create_task(self._stop(grace, previous))
         return None
@@ -154,11 +139,11 @@ class _WorkerProcess:
         try:
             return await run_action(running.config, running.gateway, action, arguments)
         except GatewayError as error:
-            return ErrorResponse(error.kind, error.public)
+            return messages.ErrorResponse(error.kind, error.public)
 
     # ---- configurations
 
-    async def _serve(self, config: Config, layout: SocketLayout) -> None:
+    async def _serve(self, config: Config, layout: messages.SocketLayout) -> None:
         self._handler = start_logging(config.log.format)
         self._receive_sockets(layout)
         try:
@@ -171,7 +156,7 @@ class _WorkerProcess:
             self._close_unused_sockets()
         freeze_objects()
 
-    async def _prepare(self, config: Config, layout: SocketLayout) -> None:
+    async def _prepare(self, config: Config, layout: messages.SocketLayout) -> None:
         self._receive_sockets(layout)
         try:
             self._prepared = await self._gateway.prepare(config)
@@ -203,7 +188,7 @@ class _WorkerProcess:
 
     # ---- sockets
 
-    def _receive_sockets(self, layout: SocketLayout) -> None:
+    def _receive_sockets(self, layout: messages.SocketLayout) -> None:
         descriptors = receive_descriptors(self._descriptors, sum(count for _, count in layout))
         for address, count in layout:
             loads, *sockets = descriptors[:count]
@@ -227,7 +212,7 @@ class _WorkerProcess:
     async def _aggregate_statistics(self, model: str, version: str) -> ModelStatistics:
         try:
             statistics: ModelStatistics = await self._channel.request(
-                GetModelStatistics(model, version)
+                messages.GetModelStatistics(model, version)
             )
         except (RequestFailedError, ChannelClosedError):
             return self._gateway.gateway.own_statistics.statistics_of(model, version)

@@ -10,7 +10,7 @@ from infergate.runtime.workers.log_lock import LogLock
 
 
 class SharedFiles(NamedTuple):
-    """Their descriptors, created by the supervisor. They outlast every worker."""
+    """The descriptors of the files, which the supervisor creates and which outlast every worker."""
 
     log_lock: int
     """The lock for writing log lines."""

@@ -20,8 +20,7 @@ from infergate.transport.worker_loads import WorkerLoads
 
 _GRAPHPIPE: Final = "graphpipe"
 _READER_SLOT: Final = 0
-"""The slot in the load table through which the supervisor reads it; it never reports a load
-there."""
+"""The slot in the load table through which the supervisor reads; it never reports a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ async def bind_listener(
 
 
 def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, list[int]]:
-    """Return the layout of the sockets for a worker's message, and the descriptors to send with
+    """Return the layout of the sockets for a message to a worker, and the descriptors to send with
     it."""
     entries = [(item.address, item.descriptors) for item in listeners]
     layout = tuple((address, len(descriptors)) for address, descriptors in entries)

@@ -1,12 +1,13 @@
 """Starts the workers, restarts them, and represents all of them as one gateway.
 
-A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`: it starts,
-reloads, drains and stops. It contains a RunningGateway with just the admin listener.
+A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`, and contains a
+RunningGateway for the admin listener.
 
-*Rule 1.* If a worker cannot start at first, the gateway fails with its error. A worker that ends
-later is restarted, with growing delays. *Rule 2.* All workers accept a configuration, or none. A
-worker that ends meanwhile is restarted with the active configuration. *Rule 3.* Nothing waits for a
-worker that does not respond: its last reported metrics are used.
+*Rule 1.* If a worker cannot start at first, the gateway fails with the worker's error. A worker
+that ends later is restarted, with growing delays.
+*Rule 2.* All workers accept a configuration, or none. A worker that ends meanwhile is restarted
+with the active configuration.
+*Rule 3.* A worker that does not respond blocks nothing: its last reported metrics are used.
 """
 
 from __future__ import annotations
@@ -43,21 +44,8 @@ from infergate.runtime.engines import load_engine
 from infergate.runtime.memory import freeze_objects
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup
+from infergate.runtime.workers import messages
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
-from infergate.runtime.workers.messages import (
-    ApplyPrepared,
-    CheckReady,
-    CollectMetrics,
-    DiscardPrepared,
-    Drain,
-    ErrorResponse,
-    GetModelStatistics,
-    GetRecent,
-    PerformConsoleAction,
-    PrepareConfig,
-    ServeConfig,
-    Stop,
-)
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.sockets import (
     ListenerSockets,
@@ -74,18 +62,18 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds from a worker's process start until it accepts connections."""
+"""Timeout from a worker's process start until it accepts connections."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
-"""Seconds for a status request."""
+"""Timeout of a status request."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a scrape waits for the workers' metrics, all batches together: half of Prometheus'
-default timeout."""
+"""Maximum time that a scrape waits for the workers' metrics, all batches together: half of
+Prometheus' default timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
-"""Seconds for a readiness check, which may contact backends."""
+"""Timeout of a readiness check, which may contact backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
-"""Seconds for an action of the console, which has a shorter limit of its own."""
+"""Timeout of a console action, which has a shorter limit itself."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a worker has to end, besides the grace period of requests."""
+"""Seconds in which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 
 
@@ -97,7 +85,7 @@ class Supervisor:
         metrics = self._metrics = Metrics()
         self._config = config
         group = WorkerGroup(
-            metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_view=self
+            metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_source=self
         )
         self._admin_gateway: Final = assemble(
             supervisor_config(config), history=history, group=group
@@ -108,9 +96,8 @@ class Supervisor:
         self._files: SharedFiles | None = SharedFiles.create()
         self._past_metrics: Final = AggregatedMetrics()
         self._collection: asyncio.Task[None] | None = None
-        self._past_names_config: Config | None = (
-            None  # the configuration whose names past metrics were cut to
-        )
+        self._past_names_config: Config | None = None
+        """The configuration to which the names in ``_past_metrics`` were restricted."""
         self._change_lock: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
@@ -141,16 +128,16 @@ class Supervisor:
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Let the first serving worker perform an action of the console. It is not repeated by
-        another worker: requests are not sent twice, and an action that has crashed one process
-        would crash the next."""
+        """Perform a console action in the first serving worker. No other worker repeats it,
+        because requests must not be sent twice, and an action that crashed one worker would
+        crash the next."""
         serving = self._serving()
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")
         response = await self._request(
-            serving[0][1], PerformConsoleAction(action, request), _CONSOLE_TIMEOUT_SECONDS
+            serving[0][1], messages.PerformConsoleAction(action, request), _CONSOLE_TIMEOUT_SECONDS
         )
-        if isinstance(response, ErrorResponse):
+        if isinstance(response, messages.ErrorResponse):
             raise GatewayError(response.kind, response.public)
         if response is None:
             raise GatewayError(Kind.OVERLOADED, "the worker did not respond; its log may tell why")
@@ -158,9 +145,8 @@ class Supervisor:
         return data
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
-        """Return the recent requests and counters of all workers, and the supervisor's own
-        metrics."""
-        snapshots: list[ProcessSnapshot] = await self._request_all(GetRecent())
+        """Return the recent requests and counters of all workers, and the supervisor's metrics."""
+        snapshots: list[ProcessSnapshot] = await self._request_all(messages.GetRecent())
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
@@ -181,8 +167,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Bind every address and start every worker; if either fails, stop everything. Raises
-        OSError naming an address that cannot be bound, ProcessEndedError if a worker cannot
-        serve."""
+        OSError naming the address, or ProcessEndedError if a worker cannot serve."""
         try:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
@@ -222,11 +207,9 @@ class Supervisor:
         return sockets
 
     @staticmethod
-    def _close(these: Mapping[str, ListenerSockets], kept: Mapping[str, ListenerSockets]) -> None:
-        """Close the sockets in ``these`` that are not in ``kept``."""
-        for key, sockets in these.items():
-            if key not in kept:
-                sockets.close()
+    def _close(sockets: Mapping[str, ListenerSockets], kept: Mapping[str, ListenerSockets]) -> None:
+        for key in sockets.keys() - kept.keys():
+            sockets[key].close()
 
     async def _start_worker(self, slot: WorkerSlot) -> None:
         """Start a worker in ``slot``. Raises ProcessEndedError, OSError."""
@@ -238,7 +221,7 @@ class Supervisor:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(_START_TIMEOUT_SECONDS):
                 await worker.channel.request(
-                    ServeConfig(self._worker_config(self._config, self._sockets), layout)
+                    messages.ServeConfig(self._worker_config(self._config, self._sockets), layout)
                 )
         except ChannelClosedError:
             code = await asyncio.shield(worker.exited)
@@ -278,7 +261,9 @@ class Supervisor:
             wait = slot.backoff.next_delay(time.monotonic() - worker.started_at)
             _log.error(
                 "worker %d (pid %d) ended: %s; restarting it in %.1f s",
-                slot.number, worker.pid, describe_exit(code), wait, extra=WORKER_ENDED)  # fmt: skip
+                *(slot.number, worker.pid, describe_exit(code), wait),
+                extra=WORKER_ENDED,
+            )
             await asyncio.sleep(wait)
             self._restarts.inc()
             async with self._change_lock:
@@ -290,12 +275,8 @@ class Supervisor:
                     _log.exception("bug while starting worker %d", slot.number, extra=BUG)
                 else:
                     assert slot.worker is not None
-                    _log.info(
-                        "worker %d is serving, pid %d",
-                        slot.number,
-                        slot.worker.pid,
-                        extra=WORKER_SERVES,
-                    )
+                    pid = slot.worker.pid
+                    _log.info("worker %d is serving, pid %d", slot.number, pid, extra=WORKER_SERVES)
 
     def _clear_slot(self, slot: WorkerSlot) -> None:
         """Add the ended worker's metrics to the totals, and clear its load."""
@@ -307,11 +288,10 @@ class Supervisor:
             sockets.loads.mark_absent(slot.number)
 
     async def _handle(self, message: Any) -> Any:
-        """Handle a worker's request."""
         match message:
-            case GetModelStatistics():
-                answers: list[ModelStatistics] = await self._request_all(message)
-                return merge_statistics(answers)
+            case messages.GetModelStatistics():
+                statistics: list[ModelStatistics] = await self._request_all(message)
+                return merge_statistics(statistics)
         raise RequestFailedError(f"unknown request {message!r}")
 
     async def _request_all(
@@ -330,8 +310,8 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """Return the metrics of all workers. Concurrent scrapes share one collection; batches that
-        arrive after its time limit are used by the next scrape."""
+        """Return the metrics of all workers. Concurrent scrapes share one collection; late batches
+        are used by the next scrape."""
         collection = self._collection
         if collection is None:
             collection = self._collection = asyncio.create_task(self._collect_metrics())
@@ -342,18 +322,18 @@ class Supervisor:
         return exposition(await self._sum_metrics(), accept)
 
     async def _collect_metrics(self) -> None:
-        """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
-        one has arrived."""
+        """Collect the metrics of all workers, keeping a worker's previous snapshot until a
+        complete one has arrived."""
 
         async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
             batch = await self._request(
-                worker, CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
+                worker, messages.CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
             )
             while batch:
                 metrics += batch
                 batch = await self._request(
-                    worker, CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
+                    worker, messages.CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
                 )
             if batch is not None and slot.worker is worker and slot.is_serving:
                 slot.last_metrics = metrics
@@ -364,18 +344,17 @@ class Supervisor:
         self._collection = None
 
     async def _sum_metrics(self) -> AggregatedMetrics:
-        """Return the sum of all processes' metrics, including ended workers."""
         self._drop_removed_names()
         families = chain(
             self._metrics.registry.collect(),
             list(self._past_metrics.collect()),
             *(slot.last_metrics for slot in self._slots),
         )
-        summed = AggregatedMetrics()
+        total = AggregatedMetrics()
         for batch in in_batches(families):
-            summed.add(batch)
-            await asyncio.sleep(0)  # let other tasks run
-        return summed
+            total.add(batch)
+            await asyncio.sleep(0)
+        return total
 
     def _drop_removed_names(self) -> None:
         """Drop past metrics of routes and backends that are no longer configured."""
@@ -388,18 +367,18 @@ class Supervisor:
     async def _check_ready(self) -> bool:
         if self._admin_gateway.gateway.readiness.is_draining:
             return False
-        responses = await self._request_all(CheckReady(), _READY_TIMEOUT_SECONDS)
+        responses = await self._request_all(messages.CheckReady(), _READY_TIMEOUT_SECONDS)
         missing = [False] * (len(self._slots) - len(responses))
         return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
+        """Make ``config`` active. Raises ConfigRejectedError, and then changes nothing."""
         async with self._change_lock:
             if self._is_stopping:
                 raise ConfigRejectedError(_STOPPING)
-            old_sockets = self._sockets  # kept, because a concurrent stop clears the attribute
+            old_sockets = self._sockets  # a concurrent stop clears the attribute
             own_change = await self._admin_gateway.prepare(supervisor_config(config))
             try:
                 try:
@@ -417,7 +396,7 @@ class Supervisor:
             self._sockets = sockets
             self._config = config
             own_change.apply()
-            await self._request_all(ApplyPrepared())
+            await self._request_all(messages.ApplyPrepared())
             self._close(old_sockets, sockets)
 
     async def _prepare(
@@ -426,40 +405,40 @@ class Supervisor:
         sockets: Mapping[str, ListenerSockets],
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
-        """Let every worker prepare ``config``, or none. Raises ConfigRejectedError."""
+        """Make every worker prepare ``config``, or none. Raises ConfigRejectedError."""
         layout, descriptors = socket_layout(
-            each for k, each in sockets.items() if k not in old_sockets
+            item for key, item in sockets.items() if key not in old_sockets
         )
-        question = PrepareConfig(self._worker_config(config, sockets), layout)
-        preparations = (slot.prepare(question, descriptors) for slot, _ in self._serving())
+        message = messages.PrepareConfig(self._worker_config(config, sockets), layout)
+        preparations = (slot.prepare(message, descriptors) for slot, _ in self._serving())
         problems = await asyncio.gather(*preparations)
         problem = next(filter(None, problems), "")
         if problem or self._is_stopping:
-            await self._request_all(DiscardPrepared())
+            await self._request_all(messages.DiscardPrepared())
             raise ConfigRejectedError(problem or _STOPPING)
 
     # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness for every protocol; watching clients are notified at once."""
+        """Fail readiness for every protocol, and notify watching clients immediately."""
         self._admin_gateway.drain()
-        self._send_all(Drain())
+        self._send_all(messages.Drain())
 
-    def _send_all(self, order: object) -> None:
-        """Send ``order`` to every worker without waiting for the responses."""
+    def _send_all(self, message: object) -> None:
+        """Send ``message`` to every worker without waiting for the responses."""
         for _, worker in self._serving():
-            task = asyncio.create_task(self._request(worker, order, _STATUS_TIMEOUT_SECONDS))
+            task = asyncio.create_task(self._request(worker, message, _STATUS_TIMEOUT_SECONDS))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then end everything."""
+        """Stop accepting, let requests finish for ``grace`` seconds, then stop all processes."""
         self._is_stopping = True
         self._admin_gateway.drain()
         await self._cancel(self._restart_tasks)
         self._close(self._sockets, {})
         self._sockets = {}
-        self._send_all(Stop(grace))
+        self._send_all(messages.Stop(grace))
         running = [slot for slot in self._slots if slot.worker and slot.worker.is_running]
         for slot in running:
             if not slot.is_serving:

@@ -25,8 +25,8 @@ ignore entries added at run time."""
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """A running worker. ``exited`` is done, with the exit code (negative: a signal's number), when
-    the process has ended; ``channel`` exists once it was started."""
+    """A worker process. ``exited`` is done, with the exit code (negative: a signal's number), when
+    the process has ended; ``channel`` exists after ``start``."""
 
     def __init__(self) -> None:
         self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ class Worker(asyncio.SubprocessProtocol):
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
         """Send the descriptors that the next request describes. Raises ChannelClosedError if the
-        process has ended, OSError."""
+        process has ended, and OSError."""
         if self.exited.done():
             raise ChannelClosedError("the worker has ended")
         self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it
@@ -90,17 +90,17 @@ class Worker(asyncio.SubprocessProtocol):
         return self._process is not None and not self.exited.done()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process, if it is running."""
         if self._process is not None and not self.exited.done():
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         # uvloop's transport is not a subclass
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def process_exited(self) -> None:
-        """Report the exit code."""
+        """Set ``exited``."""
         assert self._process is not None
         code = self._process.get_returncode()
         self._process.close()

@@ -20,7 +20,7 @@ _PREPARE_TIMEOUT_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A slot for one worker at a time. ``last_metrics`` are those of its current worker."""
+    """A slot for one worker at a time. ``last_metrics`` are those of the current worker."""
 
     number: int
     worker: Worker | None = None
@@ -28,17 +28,17 @@ class WorkerSlot:
     last_metrics: list[Metric] = field(default_factory=list)
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
 
-    async def prepare(self, question: PrepareConfig, descriptors: Sequence[int]) -> str:
-        """Let the worker prepare a configuration. Return the problem, or an empty string."""
+    async def prepare(self, message: PrepareConfig, descriptors: Sequence[int]) -> str:
+        """Make the worker prepare a configuration. Return the problem, or an empty string."""
         worker = self.worker
         if worker is None:
             return ""
         try:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(_PREPARE_TIMEOUT_SECONDS):
-                await worker.channel.request(question)
+                await worker.channel.request(message)
         except ChannelClosedError:
-            return ""  # its successor starts with the configuration active then
+            return ""  # the next worker starts with the active configuration
         except TimeoutError:
             worker.kill()
             seconds = _PREPARE_TIMEOUT_SECONDS
@@ -48,7 +48,7 @@ class WorkerSlot:
         return ""
 
     def kill(self) -> None:
-        """Kill the worker, if there is one."""
+        """Kill the worker, if any."""
         if self.worker is not None:
             self.worker.kill()
 

@@ -184,7 +184,7 @@ class HttpAppListener(SocketListener[HttpApp]):
     (docs/decisions/0009-content-length-with-chunked.md).
     """
 
-    def __init__(  # noqa: PLR0913 - as `MakeHttpServer` requires
+    def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener
         self,
         address: Address,
         app: HttpApp,

@@ -49,7 +49,7 @@ class Harness:
         self.history = history
         self.file = file
 
-    async def ask(
+    async def send(
         self,
         path: str,
         method: str = "GET",
@@ -58,23 +58,23 @@ class Harness:
     ) -> HttpResponse:
         app = self.running._active.listeners[ADMIN].app
         context = RequestContext("test")
-        answer: HttpResponse = await app.respond(
+        response: HttpResponse = await app.respond(
             HttpRequest(method, path, query, headers or {}), context
         )
-        return answer
+        return response
 
     async def report(self, path: str, query: str = "") -> Any:
-        answer = await self.ask(path, query=query)
-        assert answer.status == 200
-        return json.loads(b"".join(map(bytes, answer.body)))
+        response = await self.send(path, query=query)
+        assert response.status == 200
+        return json.loads(b"".join(map(bytes, response.body)))
 
     async def infer(self, model: str) -> int:
         app = self.running._active.listeners["http"].app
         tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
         body = json.dumps({"inputs": [tensor]}).encode()
         wire = HttpRequest("POST", f"/v2/models/{model}/infer", body=[body])
-        answer: HttpResponse = await app.respond(wire, RequestContext("test"))
-        return answer.status
+        response: HttpResponse = await app.respond(wire, RequestContext("test"))
+        return response.status
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     await running.stop(0)
 
 
-async def test_the_state_has_requests_by_outcome(harness: Harness) -> None:
+async def test_the_state_has_requests_and_their_outcomes(harness: Harness) -> None:
     assert await harness.infer("identity") == 200
     assert await harness.infer("gone") == 502
     response = await harness.report("/console/state")
@@ -114,7 +114,7 @@ async def test_the_plan_shows_listeners_routes_and_backends(harness: Harness) ->
     assert names == ["http", "graphpipe[0]", "admin"]
     http, frames, _ = response["listeners"]
     assert set(http["protocols"]) < set(plugins())
-    assert not http["address"].endswith(":0"), "the port that it has"
+    assert not http["address"].endswith(":0"), "the assigned port"
     assert (frames["model"], frames["framed"]) == ("simple", True)
     assert [(r["label"], r["backend"], r["fallback"]) for r in response["routes"]] == [
         ("gone", "gone", ""),
@@ -141,7 +141,7 @@ async def test_the_configuration_is_compared_with_its_file(harness: Harness) -> 
 
 async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None:
     def read() -> Config:
-        raise AssertionError("it is not read")
+        raise AssertionError("the file is read")
 
     harness.history.read_config, harness.history.have_files_changed = read, lambda: False
     assert (await harness.report("/console/config"))["diff"] == ""
@@ -151,25 +151,25 @@ async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None
 
 
 async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
-    read, begun, goes_on = harness.history.read_config, threading.Semaphore(0), threading.Event()
+    read, started, proceed = harness.history.read_config, threading.Semaphore(0), threading.Event()
     assert read is not None
 
     def slow() -> Config:
-        begun.release()
-        assert goes_on.wait(60)
+        started.release()
+        assert proceed.wait(60)
         return read()
 
     harness.history.read_config = slow
     pending = [asyncio.create_task(harness.report("/console/config")) for _ in range(20)]
     try:
-        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        assert await asyncio.to_thread(started.acquire, timeout=60)
         pending[0].cancel()
     finally:
-        goes_on.set()
+        proceed.set()
     first, *response = await asyncio.gather(*pending, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     assert [each["diff"] for each in response] == [""] * 19
-    assert not begun.acquire(blocking=False), "one thread for all"
+    assert not started.acquire(blocking=False), "the file is read once for all"
 
 
 async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> None:
@@ -192,44 +192,43 @@ async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> N
 async def test_other_requests(
     harness: Harness, path: str, method: str, headers: dict[str, str], status: int
 ) -> None:
-    answer = await harness.ask(path, method, headers)
-    assert answer.status == status
+    response = await harness.send(path, method, headers)
+    assert response.status == status
     if path.startswith("/console/"):
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+        assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_any_request_of_a_client_is_shown(harness: Harness) -> None:
+async def test_an_undecodable_model_name_is_shown(harness: Harness) -> None:
     assert await harness.infer("gone%ED%A0%80") >= 400
     await harness.report("/console/state")
 
 
-async def test_the_page_loads_only_its_own_files(harness: Harness) -> None:
-    answer = await harness.ask("/console")
-    assert (answer.status, answer.headers["location"]) == (303, "console/")
+async def test_only_the_console_files_are_served(harness: Harness) -> None:
+    response = await harness.send("/console")
+    assert (response.status, response.headers["location"]) == (303, "console/")
     text = ""
     names = ["", "icon.svg", "console.css", "console.js"]
     for name in names:
-        answer = await harness.ask(f"/console/{name}")
-        assert answer.status == 200, name
-        policy = answer.headers["content-security-policy"]
+        response = await harness.send(f"/console/{name}")
+        assert response.status == 200, name
+        policy = response.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
-        source = b"".join(map(bytes, answer.body)).decode()
+        source = b"".join(map(bytes, response.body)).decode()
         for imported in re.findall(r'from "\./([\w.]+)"', source):
             if imported not in names:
                 names.append(imported)
         text += source
     assert len(names) > 8
-    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S+", text), "nothing of elsewhere"
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S+", text), "no external resources"
     for name in ("../console.py", "%2e%2e/page.py", "index.htm", "/", "page"):
-        assert (await harness.ask(f"/console/{name}")).status == 404
+        assert (await harness.send(f"/console/{name}")).status == 404
 
 
-# ---- switched off and on
-
-
-async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None) -> RunningGateway:
+async def build_gateway(
+    admin: dict[str, Any], history: ConfigHistory | None = None
+) -> RunningGateway:
     config = {
         "log": {"access": False},
         "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": admin},
@@ -240,10 +239,10 @@ async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None)
 
 
 async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
-    running = await assembled({"address": "127.0.0.1:0", "console": False})
+    running = await build_gateway({"address": "127.0.0.1:0", "console": False})
     off = Harness(running, harness.history, harness.file)
-    assert (await off.ask("/console/state")).status == 404
-    assert (await off.ask("/", headers={"accept": "text/html"})).status == 200
+    assert (await off.send("/console/state")).status == 404
+    assert (await off.send("/", headers={"accept": "text/html"})).status == 200
     await running.stop(0)
 
 
@@ -258,22 +257,22 @@ async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
         ({"host": "gate.example", "origin": "http://gate.example", CONSOLE_HEADER: "1"}, 200),
     ],
 )
-async def test_the_console_can_reload_if_actions_are_enabled(
+async def test_the_console_may_reload_if_actions_are_enabled(
     harness: Harness, headers: dict[str, str], status: int
 ) -> None:
-    requestss: list[str] = []
+    reasons: list[str] = []
 
-    async def again(why: str) -> ReloadResult:
-        requestss.append(why)
+    async def reload(why: str) -> ReloadResult:
+        reasons.append(why)
         return ReloadResult(why, 1.0)
 
     history = ConfigHistory()
-    history.reload = again
+    history.reload = reload
     admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
-    running = await assembled(admin, history)
+    running = await build_gateway(admin, history)
     on = Harness(running, history, harness.file)
-    assert (await on.ask("/reload", "POST", headers)).status == status
-    assert len(requestss) == (status == 200)
+    assert (await on.send("/reload", "POST", headers)).status == status
+    assert len(reasons) == (status == 200)
     assert (await on.report("/console/state"))["actions"]["reload"] is True
     await running.stop(0)
 
@@ -281,14 +280,14 @@ async def test_the_console_can_reload_if_actions_are_enabled(
 async def test_data_ports_have_no_console(harness: Harness) -> None:
     app = harness.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
-        answer = await app.respond(HttpRequest("GET", path), RequestContext("test"))
-        assert answer.status == 404
+        response = await app.respond(HttpRequest("GET", path), RequestContext("test"))
+        assert response.status == 404
 
 
-def test_control_characters_are_escaped_in_the_console() -> None:
+def test_control_characters_are_escaped() -> None:
     fields = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
     for each in (fields, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
-        shown = _encode(each).decode()
-        assert shown.isprintable()
-        assert json.loads(shown)["model"].startswith(r"a\u202eb\u007fc")
+        encoded = _encode(each).decode()
+        assert encoded.isprintable()
+        assert json.loads(encoded)["model"].startswith(r"a\u202eb\u007fc")
     assert json.loads(_encode({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}

@@ -19,7 +19,7 @@ from infergate.runtime.console import tensor_format, wire_format
 from infergate.testing.strategies import tensors as any_tensor
 
 
-def test_a_request_over_http_is_its_line_headers_and_body() -> None:
+def test_an_http_request_is_described() -> None:
     body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
     metadata = wire_format.describe_request(
         HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body)
@@ -28,7 +28,7 @@ def test_a_request_over_http_is_its_line_headers_and_body() -> None:
     assert metadata["headers"] == [["content-type", "x"]]
     assert metadata["size"] == 36
     assert json.loads(metadata["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
-    assert '"data": [1, 2]' in metadata["decoded"], "a list of numbers is a line"
+    assert '"data": [1, 2]' in metadata["decoded"], "a list of numbers is on one line"
     assert metadata["bytes"].startswith("000000  7b 22 69 6e")
     assert '{"inputs":[{"dat' in metadata["bytes"]
 
@@ -45,7 +45,7 @@ def test_tensors_after_json_are_shown_by_size() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
-def test_invalid_json_is_shown_as_bytes(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_shown_as_bytes(body: bytes) -> None:
     metadata = wire_format.describe_response(HttpResponse(200, {}, [body]))
     assert metadata["decoded"] == ""
 
@@ -54,14 +54,14 @@ def test_a_grpc_message_is_decoded_by_its_method() -> None:
     method = "/inference.GRPCInferenceService/ModelReady"
     metadata = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
     assert (metadata["start"], metadata["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
-    answer = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
-    assert (answer["start"], answer["decoded"]) == ("gRPC status 0", "ready: true\n")
-    refused = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
-    assert (refused["start"], refused["decoded"]) == ("gRPC status 5 no such model", "")
+    response = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
+    assert (response["start"], response["decoded"]) == ("gRPC status 0", "ready: true\n")
+    rejected = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
+    assert (rejected["start"], rejected["decoded"]) == ("gRPC status 5 no such model", "")
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
-def test_a_malformed_message_is_shown_as_bytes(message: bytes) -> None:
+def test_an_invalid_message_is_shown_as_bytes(message: bytes) -> None:
     metadata = wire_format.describe_request(
         RpcRequest("/inference.GRPCInferenceService/ModelReady", [message])
     )
@@ -76,7 +76,7 @@ def test_credentials_are_not_shown() -> None:
     )
 
 
-def test_long_content_is_truncated() -> None:
+def test_long_json_is_shown_truncated() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
     metadata = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
     assert "… 9968 more" in metadata["decoded"]
@@ -84,7 +84,7 @@ def test_long_content_is_truncated() -> None:
     assert len(str(metadata)) < 10_000
 
 
-def test_long_json_is_not_decoded() -> None:
+def test_very_long_json_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
     metadata = wire_format.describe_response(HttpResponse(200, {}, [data]))
     assert metadata["decoded"].startswith('{"data": [1,1,')
@@ -101,29 +101,26 @@ def test_deep_json_is_shown_up_to_a_depth(depth: int) -> None:
     assert metadata["bytes"]
 
 
-def test_an_invalid_split_is_ignored() -> None:
+def test_an_invalid_json_length_is_ignored() -> None:
     headers = {"inference-header-content-length": "9" * 5000}
     assert wire_format.describe_response(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
 
 
 def test_a_long_protobuf_message_is_shown_truncated() -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
-    made = SCHEMA.method_classes(method)[0]()
-    made.model_name = "m" * 1000
-    made.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
-    made.raw_input_contents.append(b"\x00" * (8 << 20))
-    began = time.process_time()
-    metadata = wire_format.describe_request(RpcRequest(method, [made.SerializeToString()]))
-    assert time.process_time() - began < 1.0, "seconds, where all of it is written out"
+    message = SCHEMA.method_classes(method)[0]()
+    message.model_name = "m" * 1000
+    message.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
+    message.raw_input_contents.append(b"\x00" * (8 << 20))
+    start = time.process_time()
+    metadata = wire_format.describe_request(RpcRequest(method, [message.SerializeToString()]))
+    assert time.process_time() - start < 1.0, "writing all of it would take seconds"
     assert metadata["decoded"].count("fp32_contents: 1.0") == 32
-    for rest in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
-        assert rest in metadata["decoded"]
+    for mark in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
+        assert mark in metadata["decoded"]
 
 
-# ---- tensors
-
-
-def test_inputs_are_parsed_by_datatype() -> None:
+def test_inputs_are_parsed() -> None:
     data = {"name": "a", "datatype": "INT16", "shape": [2, 2], "data": [[1, 2], [3, -4]]}
     assert tensor_format.parse(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
     filled = {"name": "a", "datatype": "BF16", "shape": [3], "data": 0.5}
@@ -136,7 +133,7 @@ def test_inputs_are_parsed_by_datatype() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         7,
         {},
@@ -153,9 +150,9 @@ def test_inputs_are_parsed_by_datatype() -> None:
         {"name": "a", "datatype": "FP64", "shape": [2**62, 2**62], "data": 1},
     ],
 )
-def test_invalid_inputs(wrong: Any) -> None:
+def test_invalid_inputs_are_rejected(invalid: Any) -> None:
     with pytest.raises(GatewayError):
-        tensor_format.parse(wrong, DEFAULT_LIMITS)
+        tensor_format.parse(invalid, DEFAULT_LIMITS)
 
 
 @given(any_tensor())
@@ -165,7 +162,7 @@ def test_a_tensor_shown_as_json_can_be_read_back(tensor: Any) -> None:
     if len(document["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
         assert bytes(tensor_format.parse(document, DEFAULT_LIMITS).data) == bytes(
             tensor.data
-        ) or document["datatype"].startswith(("FP", "BF")), "but for NaNs' payloads"
+        ) or document["datatype"].startswith(("FP", "BF")), "NaN payloads are lost"
 
 
 def test_an_example_fits_its_model() -> None:
@@ -199,7 +196,7 @@ def test_an_example_of_a_huge_tensor_is_short() -> None:
     assert tensor_format.example(model)[0]["data"] == "text 1"
 
 
-def test_texts_may_be_nested_as_deep_as_json_is() -> None:
+def test_strings_may_be_deeply_nested() -> None:
     data: Any = ["x"]
     for _ in range(1020):
         data = [data]
@@ -207,7 +204,7 @@ def test_texts_may_be_nested_as_deep_as_json_is() -> None:
     assert tensor_format.to_json(tensor_format.parse(fields, DEFAULT_LIMITS))["data"] == ["x"]
 
 
-def test_long_texts_are_shown_truncated() -> None:
+def test_long_strings_are_shown_truncated() -> None:
     text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "x" * 1000}
     assert tensor_format.to_json(tensor_format.parse(text, DEFAULT_LIMITS))["data"] == [
         "x" * 256 + "…"

@@ -19,31 +19,31 @@ from infergate.runtime.console import state
 from infergate.runtime.console.explanations import MEANINGS, explain
 
 
-def finished(**fields: Any) -> RequestRecord:
-    wanted = {
+def record_of(**fields: Any) -> RequestRecord:
+    defaults = {
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
         "backend_protocol": "v2-grpc", "pipeline": "translate",
     }  # fmt: skip
-    return RequestRecord(**wanted | fields)
+    return RequestRecord(**defaults | fields)
 
 
-def of_all(*response: Metrics) -> Any:
-    return state.statistics([take_snapshot(RecentRequests(), each) for each in response])
+def statistics_of(*metrics: Metrics) -> Any:
+    return state.statistics([take_snapshot(RecentRequests(), each) for each in metrics])
 
 
-def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None:
-    one, other, gone, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
-    for metrics in (one, other, gone):
-        metrics.record(finished(bytes_in=10, backend_seconds=0.01), 0.02)
+def test_statistics_include_exited_processes() -> None:
+    one, other, exited, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
+    for metrics in (one, other, exited):
+        metrics.record(record_of(bytes_in=10, backend_seconds=0.01), 0.02)
         metrics.in_flight.set(2)
-    gone.record(finished(route="old"), 500.0)
-    past.add(gone.registry.collect(), has_exited=True)
-    together = ProcessSnapshot(None, {}, (), (), list(past.collect()))
+    exited.record(record_of(route="old"), 500.0)
+    past.add(exited.registry.collect(), has_exited=True)
+    past_snapshot = ProcessSnapshot(None, {}, (), (), list(past.collect()))
     statistics = state.statistics(
         [
             take_snapshot(RecentRequests(), one, 0),
             take_snapshot(RecentRequests(), other, 1),
-            together,
+            past_snapshot,
         ]
     )
     flow, old = statistics["flows"]
@@ -52,7 +52,7 @@ def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None
     assert flow["backend_seconds"]["count"] == 3
     assert flow["seconds"]["sum"] == pytest.approx(0.06)
     assert (old["route"], old["seconds"]["buckets"][-2:]) == ("old", [[300.0, 0], [None, 1]])
-    assert statistics["totals"]["in_flight"] == 4, "of those that are"
+    assert statistics["totals"]["in_flight"] == 4, "of the running processes"
 
 
 def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,17 +60,17 @@ def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     for number in range(4):
         for _ in range(number):
-            metrics.record(finished(route=f"r{number}"), 0.1)
-    assert [each["route"] for each in of_all(metrics)["flows"]] == ["r3", "r2"]
+            metrics.record(record_of(route=f"r{number}"), 0.1)
+    assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["r3", "r2"]
 
 
 def test_a_flow_has_all_its_counters() -> None:
     metrics = Metrics()
-    metrics.record(finished(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
-    failed = finished(bytes_in=1)
+    metrics.record(record_of(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
+    failed = record_of(bytes_in=1)
     failed.record_error(GatewayError(Kind.TIMEOUT, "late"))
     metrics.record(failed, 40.0)
-    [flow] = of_all(metrics)["flows"]
+    [flow] = statistics_of(metrics)["flows"]
     assert flow["outcomes"] == {"ok": 1, "timeout": 1}
     assert (flow["route"], flow["protocol"], flow["backend_protocol"]) == (
         "m",
@@ -87,7 +87,7 @@ def test_a_flow_has_all_its_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "health"),
+    ("stats", "health"),
     [
         ({"available": 1}, "unknown"),
         ({"available": 1, "failed": 1}, "failing"),
@@ -98,24 +98,24 @@ def test_a_flow_has_all_its_counters() -> None:
         ({"ejected": 1, "ok": 7}, "ejected"),
     ],
 )
-def test_endpoint_health_states(figures: dict[str, int], health: str) -> None:
+def test_an_endpoints_health(stats: dict[str, int], health: str) -> None:
     metrics = Metrics()
-    metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **figures)]
-    [row] = of_all(metrics)["endpoints"]
+    metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **stats)]
+    [row] = statistics_of(metrics)["endpoints"]
     assert (row["backend"], row["endpoint"], row["health"]) == ("b", "http://a:1", health)
-    assert row["requests"] == {"ok": figures.get("ok", 0), "failed": figures.get("failed", 0)}
+    assert row["requests"] == {"ok": stats.get("ok", 0), "failed": stats.get("failed", 0)}
 
 
-def test_backends_report_retries_and_queues() -> None:
+def test_backends_have_retries_and_queue_lengths() -> None:
     metrics = Metrics()
     counters = metrics.backends.backend_counters("b")
     counters.retries["not_sent"] = 3
     counters.queued = 2
-    [row] = of_all(metrics)["backends"]
+    [row] = statistics_of(metrics)["backends"]
     assert (row["retries"], row["waiting"]) == ({"not_sent": 3}, 2)
 
 
-def test_ways_of_several_processes_are_added_up() -> None:
+def test_pipeline_counts_of_several_processes_are_added() -> None:
     one, other = RecentRequests(), RecentRequests()
     one.pipelines["a", "b", "translate"] = 2
     other.pipelines["a", "b", "translate"] = 3
@@ -124,12 +124,12 @@ def test_ways_of_several_processes_are_added_up() -> None:
     assert [each["count"] for each in state.pipeline_counts(result)] == [1, 5]
 
 
-def test_failures_are_the_latest_of_all_workers_with_explanations() -> None:
+def test_the_latest_failures_of_all_processes_are_explained() -> None:
     received = []
     for worker in (0, 1):
         recent = RecentRequests()
         for number in range(MAX_FAILURES + 5):
-            failed = finished(model="m" * 1000)
+            failed = record_of(model="m" * 1000)
             failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
             recent.record_failure(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
         received.append(take_snapshot(recent, Metrics(), worker))
@@ -154,6 +154,6 @@ def test_every_kind_of_error_is_explained() -> None:
 
 def test_an_unknown_kind_has_no_explanation() -> None:
     recent = RecentRequests()
-    recent.record_failure(finished(outcome="new"), "r1", 0.1, 1.0)
+    recent.record_failure(record_of(outcome="new"), "r1", 0.1, 1.0)
     [result] = state.recent_failures([take_snapshot(recent, Metrics())])
     assert (result["kind"], result["meaning"], result["advice"]) == ("new", "", "")

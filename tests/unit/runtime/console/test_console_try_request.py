@@ -28,22 +28,22 @@ TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def front() -> AsyncIterator[RunningGateway]:
+async def gateway() -> AsyncIterator[RunningGateway]:
     async with AsyncExitStack() as stack:
         demo: dict[str, Any] = {
             "listeners": {"http": FREE, "grpc": FREE, "admin": None},
             "backends": {"demo": {"protocol": "builtin"}},
             "routes": ({"model": "*", "backend": "demo"},),
         }
-        behind = await started(demo, stack)
-        ports = {name: each.address for name, each in behind.listeners.items()}
+        other = await start_gateway(demo, stack)
+        ports = {name: each.address for name, each in other.listeners.items()}
         backends: dict[str, Any] = {"embedded": {"protocol": "builtin"}}
         for name in PROTOCOLS:
-            carrier = plugins()[name].transport_kind.value
+            transport = plugins()[name].transport_kind.value
             path = "/graphpipe/identity" if plugins()[name].supports_framing else ""
             backends[name] = {
                 "protocol": name,
-                "endpoints": (f"{carrier}://{ports[carrier]}{path}",),
+                "endpoints": (f"{transport}://{ports[transport]}{path}",),
             }
         backends["gone"] = {"protocol": "v2-grpc", "endpoints": ("grpc://127.0.0.1:9",)}
         routes = [
@@ -57,7 +57,7 @@ async def front() -> AsyncIterator[RunningGateway]:
              "rewrite": {"model": "identity"}},
         ]  # fmt: skip
         admin = FREE | {"actions": True}
-        yield await started(
+        yield await start_gateway(
             {
                 "listeners": {"http": FREE, "grpc": FREE, "admin": admin},
                 "backends": backends,
@@ -67,14 +67,14 @@ async def front() -> AsyncIterator[RunningGateway]:
         )
 
 
-async def started(config: dict[str, Any], stack: AsyncExitStack) -> RunningGateway:
+async def start_gateway(config: dict[str, Any], stack: AsyncExitStack) -> RunningGateway:
     running = assemble(Config.model_validate(QUIET | config))
     await running.start()
     stack.push_async_callback(running.stop, 0)
     return running
 
 
-async def ask(
+async def post(
     running: RunningGateway, path: str, body: Any, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
     app = running._active.listeners[ADMIN].app
@@ -83,14 +83,14 @@ async def ask(
         "POST", f"/console/{path}", headers=headers or {CONSOLE_HEADER: "1"}, body=[data]
     )
     context = RequestContext("test", headers=wire.headers)
-    answer: HttpResponse = await app.respond(wire, context)
-    text = b"".join(map(bytes, answer.body))
-    is_json = answer.headers["content-type"] == "application/json"
-    return answer.status, json.loads(text) if is_json else text.decode()
+    response: HttpResponse = await app.respond(wire, context)
+    text = b"".join(map(bytes, response.body))
+    is_json = response.headers["content-type"] == "application/json"
+    return response.status, json.loads(text) if is_json else text.decode()
 
 
-async def tried(running: RunningGateway, **fields: Any) -> Any:
-    status, response = await ask(running, "try", {"inputs": [TENSOR]} | fields)
+async def try_request(running: RunningGateway, **fields: Any) -> Any:
+    status, response = await post(running, "try", {"inputs": [TENSOR]} | fields)
     assert status == 200, response
     return response
 
@@ -98,8 +98,10 @@ async def tried(running: RunningGateway, **fields: Any) -> Any:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("backend", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_both_sides_are_shown(front: RunningGateway, protocol: str, backend: str) -> None:
-    response = await tried(front, protocol=protocol, model=f"to-{backend}")
+async def test_client_and_backend_messages_are_shown(
+    gateway: RunningGateway, protocol: str, backend: str
+) -> None:
+    response = await try_request(gateway, protocol=protocol, model=f"to-{backend}")
     assert (response["outcome"], response["protocol"], response["backend_protocol"]) == (
         "ok",
         protocol,
@@ -116,9 +118,9 @@ async def test_both_sides_are_shown(front: RunningGateway, protocol: str, backen
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
-async def test_the_model_name_is_used_unchanged(front: RunningGateway, protocol: str) -> None:
+async def test_model_names_are_not_decoded(gateway: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
-        metadata = await tried(front, protocol=protocol, model=name, operation="metadata")
+        metadata = await try_request(gateway, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
         assert metadata["outcome"] == ("not_found" if is_name else "bad_request")
         assert (f"no route for model '{name}'" if is_name else "the model name ") in metadata[
@@ -127,25 +129,29 @@ async def test_the_model_name_is_used_unchanged(front: RunningGateway, protocol:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_embedded_models_have_one_side(front: RunningGateway) -> None:
-    response = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
+async def test_a_builtin_backend_has_no_exchanges(gateway: RunningGateway) -> None:
+    response = await try_request(gateway, protocol="v2-rest", model="to-embedded", binary=True)
     assert response["exchanges"] == []
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_unreachable_backend_and_its_fallback(front: RunningGateway) -> None:
-    response = await tried(front, protocol="v2-grpc", model="to-gone")
+async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) -> None:
+    response = await try_request(gateway, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
     assert "down" in response["meaning"]
     assert {each["error"].partition(":")[0] for each in response["exchanges"]} == {"connect"}
-    assert (await tried(front, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
+    assert (await try_request(gateway, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_headers_choose_a_route(front: RunningGateway) -> None:
-    assert (await tried(front, protocol="v2-rest", model="chosen"))["outcome"] == "not_found"
-    headers = await tried(front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"})
+async def test_headers_select_a_route(gateway: RunningGateway) -> None:
+    assert (await try_request(gateway, protocol="v2-rest", model="chosen"))[
+        "outcome"
+    ] == "not_found"
+    headers = await try_request(
+        gateway, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"}
+    )
     assert (headers["outcome"], headers["route"]) == ("ok", "chosen")
 
 
@@ -153,20 +159,24 @@ async def test_headers_choose_a_route(front: RunningGateway) -> None:
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
-async def test_other_operations(front: RunningGateway, operation: str) -> None:
+async def test_other_operations(gateway: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
-        response = await tried(front, protocol=protocol, model="to-v2-grpc", operation=operation)
+        response = await try_request(
+            gateway, protocol=protocol, model="to-v2-grpc", operation=operation
+        )
         assert response["outcome"] == "ok", operation
         assert json.loads(response["result"])
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_example_can_be_sent(front: RunningGateway) -> None:
-    status, response = await ask(front, "try/example", {"model": "to-v2-rest"})
+async def test_an_example_can_be_sent(gateway: RunningGateway) -> None:
+    status, response = await post(gateway, "try/example", {"model": "to-v2-rest"})
     assert status == 200
-    again = await tried(front, protocol="v2-grpc", model="to-v2-rest", inputs=response["inputs"])
-    assert again["outcome"] == "ok"
-    status, response = await ask(front, "try/example", {"model": "nowhere"})
+    result = await try_request(
+        gateway, protocol="v2-grpc", model="to-v2-rest", inputs=response["inputs"]
+    )
+    assert result["outcome"] == "ok"
+    status, response = await post(gateway, "try/example", {"model": "nowhere"})
     assert (status, response["kind"]) == (400, "not_found")
 
 
@@ -195,61 +205,61 @@ async def test_an_example_can_be_sent(front: RunningGateway) -> None:
         {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},
     ],
 )  # fmt: skip
-async def test_an_unsendable_request_is_reported(front: RunningGateway, fields: Any) -> None:
-    status, response = await ask(front, "try", fields)
+async def test_an_invalid_test_request_is_rejected(gateway: RunningGateway, fields: Any) -> None:
+    status, response = await post(gateway, "try", fields)
     assert status == 400
     assert response["error"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_clients_without_permission(front: RunningGateway) -> None:
-    assert (await ask(front, "try", {}, {"x": "y"}))[0] == 403
+async def test_forbidden_test_requests(gateway: RunningGateway) -> None:
+    assert (await post(gateway, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
-    assert (await ask(front, "try", {}, origin))[0] == 403
-    assert (await ask(front, "try", b"x" * (1 << 20) + b"x"))[0] == 413
+    assert (await post(gateway, "try", {}, origin))[0] == 403
+    assert (await post(gateway, "try", b"x" * (1 << 20) + b"x"))[0] == 413
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_concurrent_test_requests_are_bounded(
-    front: RunningGateway, monkeypatch: pytest.MonkeyPatch
+async def test_concurrent_test_requests_are_limited(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on = asyncio.Event()
+    proceed = asyncio.Event()
 
-    async def waits(*_: object) -> dict[str, Any]:
-        await goes_on.wait()
+    async def run_action(*_: object) -> dict[str, Any]:
+        await proceed.wait()
         return {}
 
-    monkeypatch.setattr("infergate.runtime.console.sources.SingleProcess.run_action", waits)
-    pending = [asyncio.create_task(ask(front, "try", {})) for _ in range(9)]
+    monkeypatch.setattr("infergate.runtime.console.sources.SingleProcess.run_action", run_action)
+    pending = [asyncio.create_task(post(gateway, "try", {})) for _ in range(9)]
     done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED, timeout=60)
     assert [task.result()[0] for task in done] == [503]
-    goes_on.set()
+    proceed.set()
     assert sorted(status for status, _ in await asyncio.gather(*pending)) == [200] * 8 + [503]
-    assert (await ask(front, "try", {}))[0] == 200
+    assert (await post(gateway, "try", {}))[0] == 200
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_test_requests_are_audited_and_not_counted_as_client_requests(
-    front: RunningGateway, caplog: pytest.LogCaptureFixture
+async def test_a_test_request_is_audited_and_not_counted(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = await flows(front)
+    before = await flows(gateway)
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        await tried(front, protocol="v2-rest", model="to-v2-grpc")
+        await try_request(gateway, protocol="v2-rest", model="to-v2-grpc")
     assert caplog.messages == [
         "console try protocol='v2-rest' model='to-v2-grpc' peer=test outcome=ok"
     ]
-    assert await flows(front) == before
+    assert await flows(gateway) == before
 
 
 async def flows(running: RunningGateway) -> Any:
     app = running._active.listeners[ADMIN].app
-    answer = await app.respond(HttpRequest("GET", "/console/state"), RequestContext("t"))
-    return json.loads(bytes(answer.body[0]))["flows"]
+    response = await app.respond(HttpRequest("GET", "/console/state"), RequestContext("t"))
+    return json.loads(bytes(response.body[0]))["flows"]
 
 
-async def test_test_requests_are_off_by_default() -> None:
+async def test_test_requests_are_disabled_by_default() -> None:
     async with AsyncExitStack() as stack:
-        running = await started(
+        running = await start_gateway(
             {
                 "listeners": {"http": FREE, "grpc": None, "admin": FREE},
                 "backends": {"demo": {"protocol": "builtin"}},
@@ -257,15 +267,15 @@ async def test_test_requests_are_off_by_default() -> None:
             },
             stack,
         )
-        status, response = await ask(running, "try", {"protocol": "v2-rest", "inputs": []})
+        status, response = await post(running, "try", {"protocol": "v2-rest", "inputs": []})
         assert (status, "listeners.admin.actions" in response) == (403, True)
 
 
-async def test_test_requests_bypass_access_control() -> None:
+async def test_an_operators_key_bypasses_access() -> None:
     key = "opensesame"
     digest = hashlib.sha256(key.encode()).hexdigest()
     async with AsyncExitStack() as stack:
-        running = await started(
+        running = await start_gateway(
             {
                 "listeners": {
                     "http": FREE,
@@ -282,8 +292,8 @@ async def test_test_requests_bypass_access_control() -> None:
             stack,
         )
         fields = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
-        assert (await ask(running, "try", fields))[0] == 401
-        status, response = await ask(
+        assert (await post(running, "try", fields))[0] == 401
+        status, response = await post(
             running, "try", fields, {CONSOLE_HEADER: "1", "x-api-key": key}
         )
         assert status == 200, response

@@ -1,4 +1,4 @@
-"""Both ends of a channel between processes, here in one process."""
+"""Both ends of a channel between processes, in one process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from infergate.runtime.workers.channel import (
 )
 
 
-async def answer(question: Any) -> Any:
-    match question:
+async def handle(request: Any) -> Any:
+    match request:
         case "echo", value:
             return value
         case "wait":
@@ -33,11 +33,11 @@ async def answer(question: Any) -> Any:
 
 
 @asynccontextmanager
-async def two_ends() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
+async def channel_pair() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
     loop = asyncio.get_running_loop()
     ends = []
     for each in socket.socketpair():
-        _, channel = await loop.create_unix_connection(lambda: WorkerChannel(answer), sock=each)
+        _, channel = await loop.create_unix_connection(lambda: WorkerChannel(handle), sock=each)
         ends.append(channel)
     try:
         yield ends[0], ends[1]
@@ -47,20 +47,20 @@ async def two_ends() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
             await end.closed
 
 
-async def test_both_ends_send_requests_and_responses_in_any_order() -> None:
-    async with two_ends() as (one, other), asyncio.timeout(20):
+async def test_both_ends_send_concurrent_requests() -> None:
+    async with channel_pair() as (one, other), asyncio.timeout(20):
         waiting = asyncio.ensure_future(one.request("wait"))
         large = b"x" * 3_000_000
         assert await one.request(("echo", large)) == large
-        both = [one.request(("echo", each)) for each in range(50)]
-        both += [other.request(("echo", each)) for each in range(50)]
-        assert await asyncio.gather(*both) == [*range(50), *range(50)]
+        requests = [one.request(("echo", each)) for each in range(50)]
+        requests += [other.request(("echo", each)) for each in range(50)]
+        assert await asyncio.gather(*requests) == [*range(50), *range(50)]
         assert not waiting.done()
         waiting.cancel()
 
 
 async def test_failures_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async with two_ends() as (one, _), asyncio.timeout(20):
+    async with channel_pair() as (one, _), asyncio.timeout(20):
         with pytest.raises(RequestFailedError, match="it is not possible"):
             await one.request("cannot")
         assert not caplog.records
@@ -70,18 +70,18 @@ async def test_failures_are_reported(caplog: pytest.LogCaptureFixture) -> None:
         assert await one.request(("echo", 1)) == 1
 
 
-async def test_a_caller_learns_that_the_peer_has_ended() -> None:
-    async with two_ends() as (one, other), asyncio.timeout(20):
-        request = asyncio.ensure_future(one.request("wait"))
+async def test_closing_one_end_fails_the_requests_of_the_other() -> None:
+    async with channel_pair() as (one, other), asyncio.timeout(20):
+        pending = asyncio.ensure_future(one.request("wait"))
         await one.request(("echo", 1))
         other.close()
         with pytest.raises(ChannelClosedError):
-            await request
+            await pending
         with pytest.raises(ChannelClosedError):
             await one.request(("echo", 1))
 
 
-def test_descriptors_are_transferred_in_order() -> None:
+def test_descriptors_arrive_in_order() -> None:
     files = [os.memfd_create(f"file-{number}") for number in range(450)]
     one, other = socket.socketpair()
     with one, other:

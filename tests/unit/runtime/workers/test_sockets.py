@@ -40,30 +40,30 @@ access: {{rules: [{{who: [anonymous]}}]}}
     return parse(text, str(folder / "routes.yaml"), {})
 
 
-def test_workers_listen_as_configured_and_the_supervisor_reports_their_state(
+def test_the_supervisor_has_the_admin_listener_and_workers_the_others(
     tmp_path: Path,
 ) -> None:
-    whole = config(tmp_path)
+    full = config(tmp_path)
     names = ["http", "graphpipe[0]", "graphpipe[1]"]
-    assert list(worker_addresses(whole)) == names
-    moved = worker_addresses(whole) | {
+    assert list(worker_addresses(full)) == names
+    addresses = worker_addresses(full) | {
         "http": Address("127.0.0.1", 5),
         "graphpipe[1]": Address("x", 6),
     }
-    theirs = worker_config(whole, moved)
-    assert worker_addresses(theirs) == moved
-    assert worker_addresses(theirs)["graphpipe[0]"].mode == 0o600
-    assert theirs.listeners.admin is None
-    assert theirs.backends == whole.backends
-    assert theirs.access == whole.access is not None
-    ours = supervisor_config(whole)
-    assert compiled.addresses(ours) == {"admin": Address("127.0.0.1", 7)}
-    assert not compiled.model_listeners(ours)
-    assert not ours.backends
-    assert ours.access is None
+    of_worker = worker_config(full, addresses)
+    assert worker_addresses(of_worker) == addresses
+    assert worker_addresses(of_worker)["graphpipe[0]"].mode == 0o600
+    assert of_worker.listeners.admin is None
+    assert of_worker.backends == full.backends
+    assert of_worker.access == full.access is not None
+    of_supervisor = supervisor_config(full)
+    assert compiled.addresses(of_supervisor) == {"admin": Address("127.0.0.1", 7)}
+    assert not compiled.model_listeners(of_supervisor)
+    assert not of_supervisor.backends
+    assert of_supervisor.access is None
 
 
-async def test_sockets_stay_open_while_held(tmp_path: Path) -> None:
+async def test_sockets_stay_bound_until_closed(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     one = await bind_listener("http", FREE, bind_sockets, workers=2)
     two = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
@@ -82,5 +82,5 @@ async def test_sockets_stay_open_while_held(tmp_path: Path) -> None:
     for each in descriptors:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(each)
-    again = await bind_listener("http", one.address, bind_sockets, workers=2)
-    again.close()
+    rebound = await bind_listener("http", one.address, bind_sockets, workers=2)
+    rebound.close()

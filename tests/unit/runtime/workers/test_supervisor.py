@@ -1,5 +1,4 @@
-"""The supervisor's control of its workers; the worker processes themselves are tested in
-tests/e2e."""
+"""The supervisor's control of its workers. Worker processes are tested in tests/e2e."""
 
 from __future__ import annotations
 
@@ -40,43 +39,43 @@ def config(port: int, graphpipe: int = 0) -> Config:
     )
 
 
-async def test_a_reload_interrupted_by_the_exit_leaves_nothing_open(
+async def test_a_stop_during_a_reload_closes_all_sockets(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor(config(0), ConfigHistory())
     before = supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
     prepare = supervisor._prepare
 
-    async def overtaken(*fields: Any) -> None:
+    async def stop_and_prepare(*fields: Any) -> None:
         await supervisor.stop(0)
         await prepare(*fields)
 
-    monkeypatch.setattr(supervisor, "_prepare", overtaken)
+    monkeypatch.setattr(supervisor, "_prepare", stop_and_prepare)
     with pytest.raises(ConfigRejectedError, match="is stopping"):
         await supervisor.reload(config(unused_tcp_port))
     assert supervisor.config.listeners.http != config(unused_tcp_port).listeners.http
-    are_free(unused_tcp_port, *(each.address.port for each in before.values()))
+    assert_free(unused_tcp_port, *(each.address.port for each in before.values()))
 
 
-async def test_the_exit_may_interrupt_applying_a_configuration(
+async def test_a_stop_while_workers_apply_a_configuration_closes_all_sockets(
     unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = unused_tcp_port_factory(), unused_tcp_port_factory()
     supervisor = Supervisor(config(one, other), ConfigHistory())
     supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
-    ask_all = supervisor._request_all
+    request_all = supervisor._request_all
 
-    async def overtaken(question: object, seconds: float = 1.0) -> list[Any]:
-        if isinstance(question, ApplyPrepared):
+    async def stop_and_request(message: object, seconds: float = 1.0) -> list[Any]:
+        if isinstance(message, ApplyPrepared):
             await supervisor.stop(0)
-        return await ask_all(question, seconds)
+        return await request_all(message, seconds)
 
-    monkeypatch.setattr(supervisor, "_request_all", overtaken)
+    monkeypatch.setattr(supervisor, "_request_all", stop_and_request)
     await supervisor.reload(config(one))
-    are_free(one, other)
+    assert_free(one, other)
 
 
-def are_free(*ports: int) -> None:
+def assert_free(*ports: int) -> None:
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
 
@@ -89,31 +88,31 @@ async def test_an_unanswered_request_is_not_sent_to_another_worker(
         await supervisor.run_action("try", {})
     requests: list[object] = []
 
-    async def ask(worker: object, *_: object) -> None:
+    async def ignore(worker: object, *_: object) -> None:
         requests.append(worker)
 
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, "first"), (None, "second")])
-    monkeypatch.setattr(supervisor, "_request", ask)
+    monkeypatch.setattr(supervisor, "_request", ignore)
     with pytest.raises(GatewayError, match="did not respond"):
         await supervisor.run_action("try", {})
     assert requests == ["first"]
     await supervisor.stop(0)
 
 
-async def test_workers_that_ask_their_backends_have_time_to(
+async def test_readiness_requests_allow_time_for_backend_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     supervisor = Supervisor(config(0), ConfigHistory())
-    given: list[float] = []
+    timeouts: list[float] = []
 
-    async def ask(worker: object, question: object, seconds: float) -> bool:
-        given.append(seconds)
+    async def confirm(worker: object, message: object, seconds: float) -> bool:
+        timeouts.append(seconds)
         return True
 
-    monkeypatch.setattr(supervisor, "_request", ask)
+    monkeypatch.setattr(supervisor, "_request", confirm)
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)] * 2)
     assert await supervisor._check_ready()
-    assert min(given) > QUERY_TIMEOUT_SECONDS
+    assert min(timeouts) > QUERY_TIMEOUT_SECONDS
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)])
     assert not await supervisor._check_ready(), "readiness: strict"
     await supervisor.stop(0)
@@ -122,7 +121,7 @@ async def test_workers_that_ask_their_backends_have_time_to(
 @pytest.mark.parametrize(
     ("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "SIGKILL"), (-40, "signal 40")]
 )
-def test_descriptions_of_exit_codes(code: int, words: str) -> None:
+def test_exit_codes_are_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 
@@ -132,7 +131,7 @@ async def test_sockets_are_not_handed_to_a_worker_that_has_ended(
     monkeypatch.setattr("infergate.runtime.workers.worker._PROGRAM", "raise SystemExit(7)")
     files = SharedFiles.create()
     worker = Worker()
-    await worker.start(0, "own", files, never_handles)
+    await worker.start(0, "own", files, reject_message)
     assert await worker.exited == 7
     with pytest.raises(ChannelClosedError):
         worker.hand_over_sockets([files.log_lock])
@@ -140,5 +139,5 @@ async def test_sockets_are_not_handed_to_a_worker_that_has_ended(
     files.close()
 
 
-async def never_handles(message: Any) -> Any:
+async def reject_message(message: Any) -> Any:
     raise AssertionError(message)

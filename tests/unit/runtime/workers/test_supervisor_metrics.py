@@ -31,34 +31,34 @@ class Harness:
         self.workers = [Metrics(), Metrics()]
         self.reporting: dict[int, Iterator[list[Metric]]] = {}
         self.requests: list[int] = []
-        self.answers = asyncio.Event()
-        """Whether worker 1 responds."""
-        self.answers.set()
+        self.responds = asyncio.Event()
+        """Worker 1 responds while this is set."""
+        self.responds.set()
         self.silent_after: int | None = None
-        """Let worker 1 respond to so many more requests."""
-        for position in self.supervisor._slots:
-            position.worker, position.is_serving = position.number, True  # type: ignore[assignment]
-        serving = [(position, position.number) for position in self.supervisor._slots]
+        """The number of requests to which worker 1 still responds."""
+        for slot in self.supervisor._slots:
+            slot.worker, slot.is_serving = slot.number, True  # type: ignore[assignment]
+        serving = [(slot, slot.number) for slot in self.supervisor._slots]
         monkeypatch.setattr(self.supervisor, "_serving", lambda: serving)
-        monkeypatch.setattr(self.supervisor, "_request", self.ask)
+        monkeypatch.setattr(self.supervisor, "_request", self.respond)
 
-    async def ask(self, worker: int, question: CollectMetrics, seconds: float) -> Any:
+    async def respond(self, worker: int, message: CollectMetrics, seconds: float) -> Any:
         await asyncio.sleep(0)
         if worker == 1:
-            await self.answers.wait()
+            await self.responds.wait()
         self.requests.append(worker)
         if worker == 1 and self.silent_after is not None:
             if self.silent_after == 0:
                 return None
             self.silent_after -= 1
-        if question.restart:
+        if message.restart:
             self.reporting[worker] = in_batches(self.workers[worker].registry.collect())
         return pickle.loads(pickle.dumps(next(self.reporting[worker], [])))
 
     def count(self, worker: int, route: str = "m") -> None:
         self.workers[worker].record(RequestRecord(route=route), 0.1)
 
-    async def scraped(self, route: str = "m") -> float:
+    async def scrape(self, route: str = "m") -> float:
         """Return the number of requests of ``route`` in the metrics."""
         response = await self.supervisor._scrape("")
         lines = b"".join(response.chunks).decode().splitlines()
@@ -72,69 +72,69 @@ class Harness:
 
 @pytest.fixture
 async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
-    made = Harness(monkeypatch)
-    yield made
-    for position in made.supervisor._slots:
-        position.worker, position.is_serving = None, False
+    result = Harness(monkeypatch)
+    yield result
+    for slot in result.supervisor._slots:
+        slot.worker, slot.is_serving = None, False
     monkeypatch.undo()
-    await made.supervisor.stop(0)
+    await result.supervisor.stop(0)
 
 
-async def test_metrics_sent_in_pieces_are_added_up(harness: Harness) -> None:
+async def test_metrics_received_in_pieces_are_added(harness: Harness) -> None:
     for number in range(ROUTES):
         for worker in (0, 1):
             harness.count(worker, f"r{number}")
-    assert [await harness.scraped(f"r{number}") for number in (0, ROUTES - 1)] == [2, 2]
-    assert harness.requests.count(0) > 10, "there were several pieces"
+    assert [await harness.scrape(f"r{number}") for number in (0, ROUTES - 1)] == [2, 2]
+    assert harness.requests.count(0) > 10, "the metrics came in several pieces"
 
 
-async def test_a_silent_worker_counts_with_its_last_values(harness: Harness) -> None:
+async def test_a_silent_workers_last_metrics_are_used(harness: Harness) -> None:
     for worker in (0, 1):
         for number in range(ROUTES):
             harness.count(worker, f"r{number}")
         harness.count(worker)
-    assert await harness.scraped() == 2
+    assert await harness.scrape() == 2
     for worker in (0, 1):
         harness.count(worker)
         harness.count(worker, "r0")
     harness.silent_after = 2
-    assert await harness.scraped() == 3
-    assert await harness.scraped("r0") == 3, "of what it told in part nothing is taken"
+    assert await harness.scrape() == 3
+    assert await harness.scrape("r0") == 3, "an incomplete snapshot is discarded"
     harness.silent_after = None
-    assert await harness.scraped() == 4
+    assert await harness.scrape() == 4
 
 
 async def test_concurrent_callers_get_the_same_result(harness: Harness) -> None:
     for worker in (0, 1):
         harness.count(worker)
-    await harness.scraped()
-    once = len(harness.requests)
-    first = asyncio.create_task(harness.scraped())
-    others = [asyncio.create_task(harness.scraped()) for _ in range(5)]
+    await harness.scrape()
+    per_scrape = len(harness.requests)
+    first = asyncio.create_task(harness.scrape())
+    others = [asyncio.create_task(harness.scrape()) for _ in range(5)]
     await asyncio.sleep(0)
-    first.cancel()  # the other waiters still get the result
+    first.cancel()  # the others still get the result
     assert await asyncio.gather(*others) == [2] * 5
-    assert len(harness.requests) == 2 * once
+    assert len(harness.requests) == 2 * per_scrape
 
 
-async def test_a_slow_worker_delays_no_scrape(
+async def test_a_slow_worker_does_not_delay_a_scrape(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for worker in (0, 1):
         harness.count(worker)
-    assert await harness.scraped() == 2
+    assert await harness.scrape() == 2
     for worker in (0, 1):
         harness.count(worker)
     monkeypatch.setattr("infergate.runtime.workers.supervisor._COLLECT_TIMEOUT_SECONDS", 0.5)
-    harness.answers.clear()
+    harness.responds.clear()
     async with asyncio.timeout(100):
-        assert await harness.scraped() == 3
-    hearing = harness.supervisor._collection
-    assert hearing is not None
-    harness.answers.set()
-    await hearing  # it continues
+        assert await harness.scrape() == 3
+    collection = harness.supervisor._collection
+    assert collection is not None
+    harness.responds.set()
+    await collection
     assert harness.supervisor._slots[1].last_metrics
-    assert await harness.scraped() == 4
+    assert await harness.scrape() == 4
 
 
 async def test_the_event_loop_runs_while_metrics_are_added_up(harness: Harness) -> None:
@@ -142,23 +142,23 @@ async def test_the_event_loop_runs_while_metrics_are_added_up(harness: Harness) 
         for worker in (0, 1):
             harness.count(worker, f"r{number}")
     await harness.supervisor._collect_metrics()
-    pieces = sum(len(position.last_metrics) for position in harness.supervisor._slots)
-    attempts = 0
-    adding = asyncio.create_task(harness.supervisor._sum_metrics())
-    while not adding.done():
-        attempts += 1
+    pieces = sum(len(slot.last_metrics) for slot in harness.supervisor._slots)
+    iterations = 0
+    summing = asyncio.create_task(harness.supervisor._sum_metrics())
+    while not summing.done():
+        iterations += 1
         await asyncio.sleep(0)
     assert pieces > 10
-    assert attempts > 10
+    assert iterations > 10
 
 
 async def test_counters_of_an_exited_worker_are_kept(harness: Harness) -> None:
     for worker in (0, 1):
         harness.count(worker, "*")
-    assert await harness.scraped("*") == 2
+    assert await harness.scrape("*") == 2
     harness.count(1, "gone")
-    assert await harness.scraped("gone") == 1
+    assert await harness.scrape("gone") == 1
     harness.supervisor._clear_slot(harness.supervisor._slots[1])
     harness.workers[1] = Metrics()
-    assert await harness.scraped("*") == 2
-    assert await harness.scraped("gone") == 0, "the configuration has no such route"
+    assert await harness.scrape("*") == 2
+    assert await harness.scrape("gone") == 0, "the configuration has no such route"

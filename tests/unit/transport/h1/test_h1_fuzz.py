@@ -1,5 +1,5 @@
-"""Any bytes, however split, give the same requests or one error, in bounded memory and time; and
-the independent parser of aiohttp reads them alike."""
+"""Fuzz tests of the request reader: the result does not depend on how the bytes are split, memory
+and time are bounded, and aiohttp's parser agrees."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ from infergate.transport.server.admission import Admission
 from searching import examples
 
 LIMITS = Limits(body=3000, headers=500, header_count=8)
-ROOMY = Limits()
+DEFAULT = Limits()
 SCRATCH = memoryview(bytearray(1 << 20))
 
 _LINES = st.sampled_from(
@@ -160,19 +160,21 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
             last = cut
 
 
-def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[list[object], bool]:
-    """Return what a reader makes of ``data``, and whether it refused the rest."""
-    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both)
+def requests(
+    data: bytes, cuts: Sequence[int], *, both_lengths: bool = False
+) -> tuple[list[object], bool]:
+    """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
+    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both_lengths)
     found: list[object] = []
     head = None
     for piece in pieces(data, cuts):
-        left = piece
-        while left:
+        rest = piece
+        while rest:
             buffer = reader.get_buffer()
-            count = min(len(buffer), len(left))
+            count = min(len(buffer), len(rest))
             assert count
-            buffer[:count] = left[:count]
-            left = left[count:]
+            buffer[:count] = rest[:count]
+            rest = rest[count:]
             reader.buffer_written(count)
             assert reader.received <= LIMITS.body
             try:
@@ -191,7 +193,7 @@ def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[l
                     head = None
             except GatewayError:
                 return found, True
-            reader.get_buffer()  # a body in progress is read there
+            reader.get_buffer()  # moves a body in progress to its own buffer
             assert reader.untaken_bytes <= 2 * LIMITS.headers + 600
     found.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
     return found, False
@@ -205,26 +207,26 @@ _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 @example(b"\r\n\r", [1, 2], True)
 @example(b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 495 + b"b\r\n\r\n", [300, 520], False)
 @example(b"GET /" + b"x" * 499 + b" HTTP/1.1\r\nHost: x\r\n\r\n", [508, 512], False)
-def test_cuts_make_no_difference(data: bytes, cuts: list[int], both: bool) -> None:
-    whole = requests(data, [], both=both)
-    assert requests(data, cuts, both=both) == whole
-    assert requests(data, range(len(data)), both=both) == whole
+def test_requests_are_parsed_alike_however_they_are_split(
+    data: bytes, cuts: list[int], both_lengths: bool
+) -> None:
+    expected = requests(data, [], both_lengths=both_lengths)
+    assert requests(data, cuts, both_lengths=both_lengths) == expected
+    assert requests(data, range(len(data)), both_lengths=both_lengths) == expected
 
 
 @settings(max_examples=examples(300))
 @given(st.binary(max_size=300), _CUTS)
-def test_any_bytes(data: bytes, cuts: list[int]) -> None:
+def test_any_bytes_are_parsed_alike_however_they_are_split(data: bytes, cuts: list[int]) -> None:
     assert requests(data, cuts) == requests(data, [])
 
-
-# ---- comparison with aiohttp ---------------------------------------------------------------------
 
 _LOOP = asyncio.new_event_loop()
 _LOOP.close()
 
 
-def theirs(data: bytes, limits: Limits) -> object:
-    """Return what aiohttp's parser and the checks of the compat engine make of one request."""
+def parse_with_aiohttp(data: bytes, limits: Limits) -> object:
+    """Parse one request with aiohttp's parser and the checks of the compat engine."""
     parser = request_parser(_LOOP, limits)
     try:
         messages, _, _ = parser.feed_data(data)
@@ -243,7 +245,7 @@ def theirs(data: bytes, limits: Limits) -> object:
     return head_fields, request.keep_alive, request.is_http10, b"".join(wire.body)
 
 
-def ours(data: bytes, limits: Limits) -> object:
+def parse(data: bytes, limits: Limits) -> object:
     reader = RequestReader(SCRATCH, limits)
     reader.get_buffer()[: len(data)] = data
     reader.buffer_written(len(data))
@@ -262,21 +264,21 @@ def ours(data: bytes, limits: Limits) -> object:
     return head_fields, head.keep_alive, head.is_http10, bytes(body)
 
 
-_STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
-"""Requests that only this reader refuses, or refuses earlier."""
+_STRICTLY_REFUSED = (b"GET  /", b"http://u@h", b"PRI ")
+"""This reader refuses them, or refuses them earlier than aiohttp."""
 
 
-_OLD_AND_CLOSING = {b"HTTP/1.0", b"close", b"keep-alive"}
+_HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}
 
 
 @settings(max_examples=examples(600))
 @given(heads(), st.binary(max_size=8))
 @example(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", b"")
-def test_heads_are_read_as_aiohttp_reads_them(head: bytes, after: bytes) -> None:
-    got, expected = ours(head + after, LIMITS), theirs(head + after, LIMITS)
-    if any(mark in head for mark in _STRICTER):
+def test_heads_are_parsed_as_by_aiohttp(head: bytes, after: bytes) -> None:
+    got, expected = parse(head + after, LIMITS), parse_with_aiohttp(head + after, LIMITS)
+    if any(mark in head for mark in _STRICTLY_REFUSED):
         assert got in {"refused", "incomplete"}
-    elif isinstance(expected, tuple) and _OLD_AND_CLOSING.issubset(head.split()):
+    elif isinstance(expected, tuple) and _HTTP10_WITH_CLOSE.issubset(head.split()):
         # "close" takes precedence (RFC 9112, 9.3), which aiohttp ignores beside "keep-alive".
         assert got == (expected[0], False, *expected[2:])
     else:
@@ -290,32 +292,30 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 @given(
     st.lists(_CHUNKS, max_size=4), _ENDS, st.binary(max_size=3), st.integers(0, 60), st.booleans()
 )
-def test_chunks_are_read_as_aiohttp_reads_them(
-    chunks: list[bytes], end: bytes, spoil: bytes, at: int, spoilt: bool
+def test_chunks_are_parsed_as_by_aiohttp(
+    chunks: list[bytes], end: bytes, replacement: bytes, at: int, is_corrupted: bool
 ) -> None:
     body = bytearray(b"".join(chunks) + end)
-    if spoilt:
-        body[at : at + 1] = spoil
+    if is_corrupted:
+        body[at : at + 1] = replacement
     data = _CHUNKED + bytes(body)
-    got, expected = ours(data, ROOMY), theirs(data, ROOMY)
+    got, expected = parse(data, DEFAULT), parse_with_aiohttp(data, DEFAULT)
     if got != expected and expected == "refused":
-        # Extensions are not parsed, and trailers only when their line is complete.
+        # This reader ignores extensions, and parses trailers only when their line is complete.
         assert b";" in body or got == "incomplete"
     elif got != expected:
         assert got == "refused"
         assert re.search(rb"[1-9A-Fa-f][0-9A-Fa-f]{8}|[0-9A-Fa-f]{17}", body), (
-            "we judge a size when it is told, and it has 16 digits"
+            "this reader checks a chunk's size early, and allows 16 digits"
         )
 
 
-# ---- time ---------------------------------------------------------------------------------------
-
 _COSTLY = {
-    "a head that drips": (b"GET / HTTP/1.1\r\nA: " + b"x" * 15_000, 1),
+    "a head in single bytes": (b"GET / HTTP/1.1\r\nA: " + b"x" * 15_000, 1),
     "empty lines": (b"\r\n" * 10_000, 1),
     "tiny chunks": (_CHUNKED + b"1\r\nx\r\n" * 50_000, 60_000),
-    "an extension that drips": (_CHUNKED + (b"1;" + b"x" * 200 + b"\r\nx\r\n") * 100, 1),
-    "trailers that drip": (_CHUNKED + b"0\r\n" + b"A: b\r\n" * 99, 1),
+    "an extension in single bytes": (_CHUNKED + (b"1;" + b"x" * 200 + b"\r\nx\r\n") * 100, 1),
+    "trailers in single bytes": (_CHUNKED + b"0\r\n" + b"A: b\r\n" * 99, 1),
     "requests": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000, 60_000),
     "new heads": (
         b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(2000)),
@@ -325,12 +325,12 @@ _COSTLY = {
 
 
 @pytest.mark.parametrize("case", _COSTLY)
-def test_empty_rows_are_cheap(case: str) -> None:
-    """One second is a generous bound for what takes tens of milliseconds."""
+def test_costly_input_is_parsed_in_bounded_time(case: str) -> None:
+    """Two seconds are a generous bound: each case takes tens of milliseconds."""
     data, step = _COSTLY[case]
-    reader = RequestReader(SCRATCH, ROOMY)
+    reader = RequestReader(SCRATCH, DEFAULT)
     head, handled = None, 0
-    began = time.process_time()
+    start = time.process_time()
     for at in range(0, len(data), step):
         piece = data[at : at + step]
         reader.get_buffer()[: len(piece)] = piece
@@ -341,5 +341,5 @@ def test_empty_rows_are_cheap(case: str) -> None:
                 break
             head = None
             handled += 1
-    assert time.process_time() - began < 2
+    assert time.process_time() - start < 2
     assert handled == (2000 if "GET" in str(data[-60:]) else 0)

@@ -18,37 +18,41 @@ POST = b"POST /v2/a%2Fb?x=1&y HTTP/1.1\r\nHost: h:80\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) -> RequestReader:
-    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both)
+def make_reader(
+    limits: Limits = LIMITS, *, both_lengths: bool = False, scratch: int = 4096
+) -> RequestReader:
+    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both_lengths)
 
 
-def put(into: RequestReader, data: bytes) -> None:
-    """Receive as a socket does: fill the buffer, then request the next."""
-    buffer = into.get_buffer()
+def write(reader: RequestReader, data: bytes) -> None:
+    """Write ``data`` into the reader's buffer, as a socket does."""
+    buffer = reader.get_buffer()
     count = min(len(buffer), len(data))
     buffer[:count] = data[:count]
-    into.buffer_written(count)
-    assert count == len(data), "use feed"
+    reader.buffer_written(count)
+    assert count == len(data), "the data does not fit into the buffer"
 
 
-def receive(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
-    put(into, data)
-    head = into.read_head()
+def receive(reader: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
+    write(reader, data)
+    head = reader.read_head()
     assert head is not None
-    return head, into.read_body()
+    return head, reader.read_body()
 
 
-def refused(data: bytes) -> int:
+def refused_status(data: bytes) -> int:
     """Return the status with which the head is refused."""
-    with pytest.raises(HeadError) as caught:  # noqa: PT012 - now, or when it is looked at
-        head, _ = receive(reader(), data)
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - raised by the call, or stored
+        head, _ = receive(make_reader(), data)
         assert head.error is not None
         raise head.error
     return caught.value.status
 
 
 def test_a_request_in_one_piece() -> None:
-    head, body = receive(reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi")
+    head, body = receive(
+        make_reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi"
+    )
     assert (head.method, head.path, head.query) == ("POST", "/v2/a%2Fb", "x=1&y")
     assert head.headers == {"host": "h:80", "x-a": "1, 2", "content-length": "2"}
     assert (head.length, head.is_chunked, head.keep_alive, head.is_http10) == (
@@ -68,10 +72,10 @@ def test_a_request_in_one_piece() -> None:
         CHUNKED + b"1\r\nx\r\n0\r\n\r\n",
     ],
 )
-def test_a_taken_request_leaves_no_state(data: bytes) -> None:
-    into = reader()
-    assert receive(into, data)[1] is not None
-    assert (into._data, into.untaken_bytes, into._body_buffer, into._chunked_body) == (
+def test_a_complete_request_leaves_no_state(data: bytes) -> None:
+    reader = make_reader()
+    assert receive(reader, data)[1] is not None
+    assert (reader._data, reader.untaken_bytes, reader._body_buffer, reader._chunked_body) == (
         b"",
         0,
         None,
@@ -93,7 +97,7 @@ def test_a_taken_request_leaves_no_state(data: bytes) -> None:
     ],
 )
 def test_keep_alive(line: bytes, keep: bool, old: bool) -> None:
-    head, _ = receive(reader(), b"GET / " + line + b"\r\n")
+    head, _ = receive(make_reader(), b"GET / " + line + b"\r\n")
     assert (head.keep_alive, head.is_http10) == (keep, old)
 
 
@@ -109,18 +113,18 @@ def test_keep_alive(line: bytes, keep: bool, old: bool) -> None:
     ],
 )
 def test_targets(target: bytes, path: str, query: str) -> None:
-    head, _ = receive(reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _ = receive(make_reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.query, head.error) == (path, query, None)
 
 
-def test_options_of_the_whole_server() -> None:
-    head, _ = receive(reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+def test_options_asterisk() -> None:
+    head, _ = receive(make_reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.error) == ("*", None)
 
 
 @pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
 def test_invalid_targets(target: bytes) -> None:
-    assert refused(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+    assert refused_status(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
 
 
 @pytest.mark.parametrize(
@@ -140,71 +144,71 @@ def test_invalid_targets(target: bytes) -> None:
         (b"GET / HTTP/1.1 ", 400),
     ],
 )
-def test_versions(line: bytes, status: int) -> None:
-    assert refused(line + b"\r\nHost: x\r\n\r\n") == status
+def test_invalid_request_lines(line: bytes, status: int) -> None:
+    assert refused_status(line + b"\r\nHost: x\r\n\r\n") == status
 
 
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
-def test_fields_that_must_be_unique(name: bytes) -> None:
+def test_a_singleton_field_must_not_be_repeated(name: bytes) -> None:
     line = name + b": a\r\n"
-    assert receive(reader(), POST + line + b"\r\n")[0].error is None
-    assert refused(POST + line + line.lower() + b"\r\n") == 400
+    assert receive(make_reader(), POST + line + b"\r\n")[0].error is None
+    assert refused_status(POST + line + line.lower() + b"\r\n") == 400
 
 
-def test_a_long_body_is_received_in_its_final_buffer() -> None:
-    into = reader(dataclasses.replace(LIMITS, body=10**6), scratch=1000)
-    head, body = receive(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
+def test_a_long_body_is_received_into_its_own_buffer() -> None:
+    reader = make_reader(dataclasses.replace(LIMITS, body=10**6), scratch=1000)
+    head, body = receive(reader, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
     assert body is None
-    assert (head.length, into.received) == (100_000, 500)
-    assert len(into.get_buffer()) == 99_500
-    put(into, b"b" * 99_499)
-    assert into.read_body() is None
-    assert (len(into.get_buffer()), into.untaken_bytes) == (1, 0), (
+    assert (head.length, reader.received) == (100_000, 500)
+    assert len(reader.get_buffer()) == 99_500
+    write(reader, b"b" * 99_499)
+    assert reader.read_body() is None
+    assert (len(reader.get_buffer()), reader.untaken_bytes) == (1, 0), (
         "the next bytes go to another buffer"
     )
-    put(into, b"c")
-    whole = into.read_body()
-    assert isinstance(whole, memoryview)
-    assert bytes(whole) == b"a" * 500 + b"b" * 99_499 + b"c"
-    assert len(into.get_buffer()) == 1000
-    put(into, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
-    head = into.read_head()  # type: ignore[assignment]
-    assert (head.path, into.read_body()) == ("/next", b"")
+    write(reader, b"c")
+    result = reader.read_body()
+    assert isinstance(result, memoryview)
+    assert bytes(result) == b"a" * 500 + b"b" * 99_499 + b"c"
+    assert len(reader.get_buffer()) == 1000
+    write(reader, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = reader.read_head()  # type: ignore[assignment]
+    assert (head.path, reader.read_body()) == ("/next", b"")
 
 
-def test_no_memory_is_allocated_before_the_body_is_read() -> None:
-    into = reader()
-    put(into, POST + b"Content-Length: 900\r\n\r\nabc")
-    assert into.read_head() is not None
-    assert into._body_buffer is None
-    into.discard()
-    assert len(into.get_buffer()) == 4096
-    assert (into.untaken_bytes, into.received) == (0, 0)
+def test_no_buffer_is_allocated_before_the_body_is_read() -> None:
+    reader = make_reader()
+    write(reader, POST + b"Content-Length: 900\r\n\r\nabc")
+    assert reader.read_head() is not None
+    assert reader._body_buffer is None
+    reader.discard()
+    assert len(reader.get_buffer()) == 4096
+    assert (reader.untaken_bytes, reader.received) == (0, 0)
 
 
 def test_pipelined_requests_wait_unparsed() -> None:
-    into = reader()
+    reader = make_reader()
     second = b"rubbish\r\n\r\n"
-    head, body = receive(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
-    assert (head.is_chunked, body, into.untaken_bytes) == (True, b"hi", len(second))
-    put(into, b"more")
+    head, body = receive(reader, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
+    assert (head.is_chunked, body, reader.untaken_bytes) == (True, b"hi", len(second))
+    write(reader, b"more")
     with pytest.raises(HeadError):
-        into.read_head()
+        reader.read_head()
 
 
-def test_empty_lines_before_a_request_are_passed_over() -> None:
-    into = reader()
+def test_empty_lines_before_a_request_are_skipped() -> None:
+    reader = make_reader()
     for piece in (b"\r", b"\n\r\n", b"\r\n\r\n"):
-        put(into, piece)
-        assert into.read_head() is None
-    put(into, POST + b"\r\n")
-    head = into.read_head()
+        write(reader, piece)
+        assert reader.read_head() is None
+    write(reader, POST + b"\r\n")
+    head = reader.read_head()
     assert head is not None
-    assert (head.path, into.read_body()) == ("/v2/a%2Fb", b"")
+    assert (head.path, reader.read_body()) == ("/v2/a%2Fb", b"")
 
 
 @pytest.mark.parametrize(
-    "begun",
+    "start",
     [
         b"\x16\x03\x01\x02\x00",
         b"SSH-2.0-OpenSSH\r\n",
@@ -216,38 +220,35 @@ def test_empty_lines_before_a_request_are_passed_over() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 100])
-def test_an_impossible_head_is_refused_before_it_ends(begun: bytes, step: int) -> None:
-    into = reader()
-    with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
-        for at in range(0, len(begun), step):
-            put(into, begun[at : at + step])
-            assert into.read_head() is None
+def test_an_invalid_head_is_refused_before_it_is_complete(start: bytes, step: int) -> None:
+    reader = make_reader()
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - any piece may raise
+        for at in range(0, len(start), step):
+            write(reader, start[at : at + step])
+            assert reader.read_head() is None
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("piece", [b"GET /" + b"x" * 3000, b"GET / HTTP/1.1\r\nA: " + b"b" * 3000])
-def test_a_head_that_never_ends(piece: bytes) -> None:
-    into = reader()
-    put(into, piece)
+def test_a_head_over_the_limit_is_refused(piece: bytes) -> None:
+    reader = make_reader()
+    write(reader, piece)
     with pytest.raises(HeadError) as caught:
-        into.read_head()
+        reader.read_head()
     assert caught.value.status in {414, 431}
 
 
-def test_both_lengths_only_at_the_beginning() -> None:
+def test_both_lengths_are_accepted_only_in_the_first_request() -> None:
     both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    head, body = receive(reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
+    head, body = receive(make_reader(both_lengths=True), both + b"3\r\nabc\r\n0\r\n\r\n")
     assert (head.keep_alive, body, "content-length" in head.headers) == (False, b"abc", False)
     for before in (b"\r\n", POST + b"\r\n"):
-        into = reader(both=True)
-        put(into, before + both)
+        reader = make_reader(both_lengths=True)
+        write(reader, before + both)
         with pytest.raises(HeadError):  # noqa: PT012
-            assert into.read_head() is not None
-            into.read_body()
-            into.read_head()
-
-
-# ---- chunks -------------------------------------------------------------------------------------
+            assert reader.read_head() is not None
+            reader.read_body()
+            reader.read_head()
 
 
 @pytest.mark.parametrize(
@@ -288,64 +289,59 @@ def test_both_lengths_only_at_the_beginning() -> None:
 @pytest.mark.parametrize("step", [1, 5000])
 def test_invalid_chunks(chunks: bytes, step: int) -> None:
     """The reader refuses them at the first invalid byte, however they are split."""
-    into = reader(scratch=8000)
-    head, body = receive(into, CHUNKED)
+    reader = make_reader(scratch=8000)
+    head, body = receive(reader, CHUNKED)
     assert (head.is_chunked, body) == (True, None)
-    with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - any piece may raise
         for at in range(0, len(chunks), step):
-            put(into, chunks[at : at + step])
-            assert into.read_body() is None
+            write(reader, chunks[at : at + step])
+            assert reader.read_body() is None
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
     "chunks", [b"3e9\r\n", b"100000002\r\n", b"ffffffffffffffff\r\n", b"1\r\nx\r\n3e8\r\n"]
 )
-def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> None:
-    into = reader()
-    put(into, CHUNKED + chunks)
-    assert into.read_head() is not None
+def test_a_chunk_over_the_limit_is_refused_before_its_data(chunks: bytes) -> None:
+    reader = make_reader()
+    write(reader, CHUNKED + chunks)
+    assert reader.read_head() is not None
     with raises_kind(Kind.TOO_LARGE):
-        into.read_body()
+        reader.read_body()
 
 
-# ---- caching -------------------------------------------------------------------------------------
-
-
-def test_a_cached_head_is_not_parsed_again() -> None:
-    known = RequestHeadParser(LIMITS)
+def test_a_repeated_head_is_parsed_once() -> None:
+    parser = RequestHeadParser(LIMITS)
     raw = POST + b"\r\n"
-    first = known.read(raw)
-    assert known.read(bytes(bytearray(raw))) is first
-    assert known.read(raw.replace(b"x=1", b"x=2")) is not first
-    assert RequestHeadParser(LIMITS).read(raw) is not first, (
-        "another connection knows nothing of it"
-    )
+    first = parser.read(raw)
+    assert parser.read(bytes(bytearray(raw))) is first
+    assert parser.read(raw.replace(b"x=1", b"x=2")) is not first
+    assert RequestHeadParser(LIMITS).read(raw) is not first, "each connection has its own cache"
 
 
 def test_refused_heads_are_not_cached() -> None:
-    known = RequestHeadParser(LIMITS)
+    parser = RequestHeadParser(LIMITS)
     raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n"
-    first = known.read(raw)
+    first = parser.read(raw)
     assert first.error is not None
-    assert known.read(raw) is not first
+    assert parser.read(raw) is not first
 
 
-def test_a_head_larger_than_the_whole_cache() -> None:
-    known = RequestHeadParser(dataclasses.replace(LIMITS, headers=100_000))
+def test_a_head_larger_than_the_cache_is_not_cached() -> None:
+    parser = RequestHeadParser(dataclasses.replace(LIMITS, headers=100_000))
     raw = POST + b"A: " + b"b" * 40_000 + b"\r\n\r\n"
-    first = known.read(raw)
+    first = parser.read(raw)
     assert first.error is None
-    assert known.read(raw) is not first
-    assert known._cache._weight == 0
+    assert parser.read(raw) is not first
+    assert parser._cache._weight == 0
 
 
 @pytest.mark.parametrize("lines", [0, 1, 18])
 def test_the_cache_is_bounded(lines: int) -> None:
-    known = RequestHeadParser(LIMITS)
+    parser = RequestHeadParser(LIMITS)
     for i in range(2000):
-        known.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")
-    memory = known._cache
-    assert memory._weight <= heads.MAX_CACHE_BYTES
-    assert sum(2 * len(raw) for raw in memory) <= memory._weight
-    assert 1 < len(memory) <= heads.MAX_CACHE_BYTES // 256
+        parser.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")
+    cache = parser._cache
+    assert cache._weight <= heads.MAX_CACHE_BYTES
+    assert sum(2 * len(raw) for raw in cache) <= cache._weight
+    assert 1 < len(cache) <= heads.MAX_CACHE_BYTES // 256

@@ -1,4 +1,4 @@
-"""Responses read by this engine equal those of aiohttp's parser, however they are split."""
+"""Both engines parse the same responses from the same bytes, however they are split."""
 
 import asyncio
 import gc
@@ -30,12 +30,12 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\n"
 
 
 class Wire:
-    """A transport that records writes, and whether it was closed."""
+    """A transport that records whether it was closed."""
 
     closed = False
 
     def write(self, data: object) -> None:
-        """Reading is not paused in these tests."""
+        """Discard the request."""
 
     def is_closing(self) -> bool:
         return self.closed
@@ -60,15 +60,15 @@ class Pool:
         self.returned += 1
 
     def forget(self, connection: object) -> None:
-        """The connection is closed."""
+        """Ignore closed connections."""
 
 
-def _own(pool: Any) -> H1ClientConnection:
+def _h1_connection(pool: Any) -> H1ClientConnection:
     return H1ClientConnection(memoryview(bytearray(256)), pool)
 
 
-def _receive(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
-    """Receive as a socket does: fill the buffer, then request the next."""
+def _feed(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
+    """Pass ``data`` to the connection, as its transport does."""
     while data and not wire.closed:
         if isinstance(exchange, H1ClientConnection):
             buffer = exchange.get_buffer(-1)
@@ -98,7 +98,7 @@ async def _responses_of(
         )
         await asyncio.sleep(0)
         for piece in pieces:
-            _receive(exchange, wire, piece)
+            _feed(exchange, wire, piece)
         if not response_task.done() and not wire.closed:
             exchange.connection_lost(None)
         try:
@@ -117,7 +117,7 @@ _LOOP = asyncio.new_event_loop()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closed() -> Any:
+def _close_loop() -> Any:
     yield
     _LOOP.close()
 
@@ -209,10 +209,10 @@ def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], met
     positions = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(positions) if b > a]
     expected = responses_of(AiohttpClientConnection, pieces, method)
-    got = responses_of(_own, pieces, method)
+    got = responses_of(_h1_connection, pieces, method)
     if got != expected:
         response, connection = cast("Any", got)
-        # Bytes after a response, even one, close the connection but keep the response.
+        # If bytes follow a response, this engine returns it and closes the connection.
         assert cast("Any", expected)[0] == response or expected[0][0] is Kind.BACKEND_GARBAGE
         assert len(_EMPTY_LINE.split(data, 1)[1]) > len(response[2])
         assert connection == (0, True)
@@ -220,11 +220,11 @@ def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], met
 
 def test_bytes_after_a_response_end_the_connection() -> None:
     for pieces in ([OK + b"abcdeX"], [OK, b"abc", b"deX"], [OK + b"abcde" + OK]):
-        response, (returned, closed) = cast("Any", responses_of(_own, pieces))
+        response, (returned, closed) = cast("Any", responses_of(_h1_connection, pieces))
         assert (response[2], returned, closed) == (b"abcde", 0, True)
 
 
-def test_a_plain_head_is_read_once() -> None:
+def test_a_repeated_plain_head_is_parsed_once() -> None:
     heads = PlainResponseParser()
     first = heads.parse(OK + b"abcde", "POST")
     assert first is not None
@@ -249,7 +249,7 @@ def test_a_plain_head_is_read_once() -> None:
         OK.replace(b"a/b", b"x\r\n" + b"A: b\r\n" * 100 + b"B: c"),
     ],
 )
-def test_headers_that_are_not_plain(head: bytes) -> None:
+def test_other_heads_are_left_to_the_full_parser(head: bytes) -> None:
     assert PlainResponseParser().parse(head, "POST") is None
 
 
@@ -294,22 +294,26 @@ def test_a_body_is_delivered_as_it_arrives() -> None:
     assert not reader.keep_alive
 
 
-BOTH: list[ConnectionFactory[HttpExchangeConnection]] = [_own, AiohttpClientConnection]
+CONNECTION_TYPES: list[ConnectionFactory[HttpExchangeConnection]] = [
+    _h1_connection,
+    AiohttpClientConnection,
+]
 
 
-@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize("make", CONNECTION_TYPES)
 @pytest.mark.parametrize(
-    ("line", "cut"), [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")]
+    ("line", "part"),
+    [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")],
 )
 def test_a_space_after_a_field_name_does_not_hide_the_length(
-    make: ConnectionFactory[HttpExchangeConnection], line: bytes, cut: bytes
+    make: ConnectionFactory[HttpExchangeConnection], line: bytes, part: bytes
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n"
-    ((kind, _),) = cast("Any", responses_of(make, [head + cut]))
+    ((kind, _),) = cast("Any", responses_of(make, [head + part]))
     assert kind is Kind.BACKEND_GARBAGE
 
 
-@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize("make", CONNECTION_TYPES)
 @pytest.mark.parametrize(
     "line", [b"HTTP/1.1 103 Hints", b"HTTP/1.1 199 Wait", b"HTTP/1.1 099 What"]
 )
@@ -329,17 +333,17 @@ def test_an_interim_response_has_no_body(
 
 @pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
 def test_a_finished_reader_is_freed_without_garbage_collection(line: bytes) -> None:
-    class Seen(LenientReader):
+    class WeakReader(LenientReader):
         """Supports weak references."""
 
     gc.disable()
     try:
-        reader = Seen("POST", 64 * 1024)
+        reader = WeakReader("POST", 64 * 1024)
         with suppress(ValueError):
             reader.feed(b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\nabc")
             reader.end()
-        seen = weakref.ref(reader)
+        reference = weakref.ref(reader)
         del reader
-        assert seen() is None
+        assert reference() is None
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Both ends of an HTTP/2 connection in memory, and hand-made frames."""
+"""HTTP/2 connections in memory, and handmade frames."""
 
 from infergate.transport.http2 import frames, header_blocks
 from infergate.transport.http2.connection import Http2Connection
@@ -34,21 +34,21 @@ def request_frame(number: int, block: bytes = REQUEST) -> bytes:
 
 
 def server(wire_bytes: bytes = HELLO) -> Http2ServerConnection:
-    made = Http2ServerConnection(HEADER_BYTES, MAX_STREAMS)
-    made.receive(wire_bytes, 0.0)
-    made.take_output()
-    return made
+    connection = Http2ServerConnection(HEADER_BYTES, MAX_STREAMS)
+    connection.receive(wire_bytes, 0.0)
+    connection.take_output()
+    return connection
 
 
 def client() -> Http2ClientConnection:
-    """A client that has received its server's settings."""
-    made = Http2ClientConnection(HEADER_BYTES)
-    made.receive(SETTINGS, 0.0)
-    made.take_output()
-    return made
+    """Return a client that has received its server's settings."""
+    connection = Http2ClientConnection(HEADER_BYTES)
+    connection.receive(SETTINGS, 0.0)
+    connection.take_output()
+    return connection
 
 
-def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
+def sent_frames(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
     """Return the frames to be sent as kind, flags, stream and payload."""
     written = b"".join(map(bytes, connection.take_output()))
     found, at = [], 0
@@ -60,17 +60,17 @@ def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
 
 
 def failure(events: list[Event]) -> tuple[int, str]:
-    """Return how the connection ended."""
+    """Return the error with which the connection ended."""
     last = events[-1]
     assert isinstance(last, Failed), events
     return last.code, last.reason
 
 
 def resets(connection: Http2Connection) -> list[tuple[int, int]]:
-    """Return the streams that are reset, with the error codes."""
+    """Return the streams that ``connection`` resets, with the error codes."""
     return [
         (stream, int.from_bytes(payload, "big"))
-        for kind, _, stream, payload in sent(connection)
+        for kind, _, stream, payload in sent_frames(connection)
         if kind == frames.RST_STREAM
     ]
 

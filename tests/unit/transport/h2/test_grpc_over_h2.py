@@ -37,15 +37,12 @@ def block(*pairs: tuple[str, str]) -> HeaderBlock:
 def request_headers(
     *more: tuple[str, str], limits: Limits | None = None, **instead: str
 ) -> RequestHeaders:
-    known = {
+    fields = {
         ":method": "POST", ":scheme": "http", ":path": "/a/b",
         "content-type": "application/grpc", "te": "trailers", **instead,
     }  # fmt: skip
-    pairs = [(name, value) for name, value in known.items() if value]
+    pairs = [(name, value) for name, value in fields.items() if value]
     return RequestHeaders(block(*pairs, *more), limits or Limits())
-
-
-# ---- messages
 
 
 def framed(data: bytes, flag: int = 0) -> bytes:
@@ -53,7 +50,7 @@ def framed(data: bytes, flag: int = 0) -> bytes:
 
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
-def test_one_message_in_any_pieces(data: bytes, cuts: list[int]) -> None:
+def test_one_message_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     reader, body, at = SingleMessageReader(MAX_BYTES, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
         assert reader.message is None or at >= len(body)
@@ -68,7 +65,7 @@ def test_one_message_in_any_pieces(data: bytes, cuts: list[int]) -> None:
     parts=st.lists(st.binary(max_size=300), max_size=6),
     cuts=st.lists(st.integers(1, 400), max_size=9),
 )
-def test_many_messages_in_any_pieces(parts: list[bytes], cuts: list[int]) -> None:
+def test_many_messages_however_they_are_split(parts: list[bytes], cuts: list[int]) -> None:
     reader, body, at, found = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts)), 0, []
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
@@ -84,10 +81,10 @@ def test_many_messages_in_any_pieces(parts: list[bytes], cuts: list[int]) -> Non
     at=st.integers(0, 200),
     cuts=st.lists(st.integers(1, 20), max_size=9),
 )
-def test_closed_messages_end_after_the_current_one(
+def test_messages_end_with_the_current_one_after_a_stop(
     parts: list[bytes], at: int, cuts: list[int]
 ) -> None:
-    """A message has begun when its length is known."""
+    """A message is current when its length prefix has been received."""
     reader, body = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts))
     reader.add([body[:at]])
     reader.stop_after_current()
@@ -99,8 +96,8 @@ def test_closed_messages_end_after_the_current_one(
         found.append(taken[0])
     assert reader.is_empty
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
-    begun = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
-    assert found == parts[: len(begun)]
+    started = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
+    assert found == parts[: len(started)]
 
 
 @given(
@@ -109,18 +106,17 @@ def test_closed_messages_end_after_the_current_one(
     reads_first=st.lists(st.booleans(), max_size=9),
 )
 @settings(max_examples=50)
-def test_long_messages_in_any_pieces(
+def test_long_messages_however_they_are_split(
     sizes: list[int], cuts: list[int], reads_first: list[bool]
 ) -> None:
-    """A message that is requested while it arrives is read in place; the bytes after it are the
-    next."""
+    """A long message is received into its own buffer once it has been requested."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
     for cut, reads in zip([*cuts, len(body)], [*reads_first, *[True] * 10], strict=False):
         piece = body[at : at + cut]
-        held = reader.held_bytes
+        before = reader.held_bytes
         reader.add([piece])
-        assert reader.held_bytes == held + len(piece)
+        assert reader.held_bytes == before + len(piece)
         at += cut
         while reads and (taken := reader.next_message()) is not None:
             found.append((bytes(taken[0]), taken[1]))
@@ -131,7 +127,7 @@ def test_long_messages_in_any_pieces(
 
 
 @pytest.mark.parametrize("requested", [False, True])
-def test_a_long_final_message(*, requested: bool) -> None:
+def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
     many, body = MessageReader(MAX_BYTES, ""), framed(b"x" * 90_000)
     many.add([body[:70_000]])
     if requested:
@@ -153,38 +149,37 @@ async def test_a_long_compressed_message_in_pieces() -> None:
     many.add([body[70_000:] + framed(b"next")])
     taken = many.next_message()
     assert taken is not None
-    late, length = taken
-    assert isinstance(late, DeferredInflation)
-    assert (length, len(late)) == (len(body), len(body) - 5)
-    assert await late.inflate(UNLIMITED) == noise
+    deferred, length = taken
+    assert isinstance(deferred, DeferredInflation)
+    assert (length, len(deferred)) == (len(body), len(body) - 5)
+    assert await deferred.inflate(UNLIMITED) == noise
     assert many.next_message() == (b"next", 9)
 
 
-def _late(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
+def _deferred(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
     reader = SingleMessageReader(limit, "gzip")
     reader.add([framed(packed, 1)])
     assert isinstance(reader.message, DeferredInflation)
     return reader.message
 
 
-async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> None:
+async def test_a_bomb_is_counted_while_it_is_inflated_and_does_not_block_others() -> None:
     packed = gzip.compress(bytes(32 * MIB), 1)
-    late, budget = _late(packed), Budget(MIB)
-    assert late.prefix == bytes(len(late.prefix))
-    assert len(late.prefix) <= 2 * PIECE_BYTES
+    deferred, budget = _deferred(packed), Budget(MIB)
+    assert deferred.prefix == bytes(len(deferred.prefix))
+    assert len(deferred.prefix) <= 2 * PIECE_BYTES
     with pytest.raises(GatewayError, match="full"):
-        await late.inflate(budget)
+        await deferred.inflate(budget)
     assert budget.peak > MIB - PIECE_BYTES
     assert budget.held == 0
-    others = [_late(packed) for _ in range(3)]
+    others = [_deferred(packed) for _ in range(3)]
     inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
     passes = 0
     while not all(each.done() for each in inflating):
         passes += 1
         await asyncio.sleep(0)
-    assert (
-        passes >= 3 * 32 * MIB // PIECE_BYTES
-    )  # in each iteration of the loop, a piece of one of them
+    # In each iteration of the loop, one piece of one message is inflated.
+    assert passes >= 3 * 32 * MIB // PIECE_BYTES
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
 
@@ -197,13 +192,13 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> N
         (gzip.compress(bytes(MIB)) * 2, InvalidMessageError),  # gRPC allows one gzip member
         (gzip.compress(bytes(2 * MIB)), MessageTooLongError),
     ],
-    ids=range(5),  # gzip contains the time, so test processes would collect different cases
+    ids=range(5),  # gzip data contains the time, and test processes must collect equal names
 )
-async def test_errors_found_after_the_head(packed: bytes, error: type[GatewayError]) -> None:
-    late = _late(packed, MIB)
+async def test_errors_found_after_the_prefix(packed: bytes, error: type[GatewayError]) -> None:
+    deferred = _deferred(packed, MIB)
     with pytest.raises(error):
-        await late.inflate(UNLIMITED)
-    assert type(late.error) is error
+        await deferred.inflate(UNLIMITED)
+    assert type(deferred.error) is error
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -220,7 +215,7 @@ def test_compressed_messages(name: str, packed: object) -> None:
     assert many.next_message() is None
 
 
-WRONG = {
+MALFORMED = {
     "flag 2": (b"\2\0\0\0\1a", "", InvalidMessageError),
     "two": (framed(b"a") + framed(b"b"), "", InvalidMessageError),
     "compressed without encoding": (framed(b"a", 1), "", InvalidMessageError),
@@ -234,9 +229,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_malformed_messages(wrong: str) -> None:
-    body, encoding, error = WRONG[wrong]
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_messages(case: str) -> None:
+    body, encoding, error = MALFORMED[case]
     one = SingleMessageReader(MAX_BYTES, encoding)
     with pytest.raises(
         error, match="larger than max" if error is MessageTooLongError else "message"
@@ -244,7 +239,7 @@ def test_malformed_messages(wrong: str) -> None:
         one.add([body])
     many = MessageReader(MAX_BYTES, encoding)
     many.add([body])
-    if wrong != "two":
+    if case != "two":
         with pytest.raises(error):
             many.next_message()
 
@@ -255,23 +250,20 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
         SingleMessageReader(MAX_BYTES, "deflate").add([bomb])
 
 
-# ---- requests
-
-
 @pytest.mark.parametrize(
-    ("wire_bytes", "seconds"),
+    ("text", "seconds"),
     [
         ("1H", 3600), ("2M", 120), ("3S", 3), ("4m", 0.004), ("5u", 5e-6), ("6n", 6e-9),
         ("99999999S", 99_999_999), ("", None), ("5", None), ("-5S", None), ("1e3S", None),
         ("999999999S", None), ("5s", None), ("٣S", None), ("5S\n", None),
     ],
 )  # fmt: skip
-def test_timeouts(wire_bytes: str, seconds: float | None) -> None:
-    assert headers.read_timeout(wire_bytes) == (None if seconds is None else pytest.approx(seconds))
+def test_timeouts(text: str, seconds: float | None) -> None:
+    assert headers.read_timeout(text) == (None if seconds is None else pytest.approx(seconds))
 
 
 @given(st.floats(0, 1e9))
-def test_a_timeout_round_trips_rounded_up(seconds: float) -> None:
+def test_a_written_timeout_is_read_back_rounded_up(seconds: float) -> None:
     read = headers.read_timeout(headers.write_timeout(seconds))
     assert read is not None
     if seconds <= 99_999_999:
@@ -279,18 +271,18 @@ def test_a_timeout_round_trips_rounded_up(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "wire_bytes"),
+    ("seconds", "text"),
     [
         (-1, "0u"), (0, "0u"), (0.0300001, "30001u"), (0.999_999_5, "1000000u"), (1, "1000m"),
         (29.9993, "30000m"), (30, "30000m"), (99_998.5, "99998500m"), (99_999, "99999S"),
         (1e9, "99999999S"),
     ],
 )  # fmt: skip
-def test_timeout_encoding(seconds: float, wire_bytes: str) -> None:
-    assert headers.write_timeout(seconds) == wire_bytes
+def test_timeouts_are_written(seconds: float, text: str) -> None:
+    assert headers.write_timeout(seconds) == text
 
 
-def test_a_request() -> None:
+def test_request_headers() -> None:
     found = request_headers(
         ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
         ("r-bin", "AP8="),
@@ -312,14 +304,14 @@ def test_a_request() -> None:
         (request_headers(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
     ],
 )
-def test_requests_that_are_refused(found: RequestHeaders, status: int, code: int) -> None:
+def test_requests_are_refused(found: RequestHeaders, status: int, code: int) -> None:
     assert found.refusal is not None
     assert (found.status, found.refusal[0]) == (status, code)
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_metadata_up_to_its_limits(over: int) -> None:
-    """Its bytes, plus 32 for each field (RFC 9113, 6.5.2), and the number of fields."""
+    """The size counts 32 more bytes for each field (RFC 9113, 6.5.2)."""
     pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
     plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
     size = sum(len(name) + len(value) + 32 for name, value in (pseudo | plain).items())
@@ -330,15 +322,12 @@ def test_metadata_up_to_its_limits(over: int) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "+proto", ";x"])
-def test_kinds_of_content(more: str) -> None:
+def test_content_types(more: str) -> None:
     assert request_headers(**{"content-type": f"application/grpc{more}"}).refusal is None
 
 
-# ---- responses
-
-
 @given(details=st.text(max_size=60), code=st.integers(0, 20))
-def test_a_final_goaway_is_understood(details: str, code: int) -> None:
+def test_written_trailers_are_read_back(details: str, code: int) -> None:
     details = details.encode("utf-8", "replace").decode()
     found = ResponseHeaders(
         HeaderBlockDecoder(9999).decode(
@@ -349,11 +338,11 @@ def test_a_final_goaway_is_understood(details: str, code: int) -> None:
     assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
 
 
-def test_invalid_details_are_reported_as_far_as_possible() -> None:
-    wire_bytes = ResponseHeaders(
+def test_unencodable_characters_in_details_are_replaced() -> None:
+    trailers = ResponseHeaders(
         HeaderBlockDecoder(9999).decode(headers.encode_trailers(3, "a\ud800b", {}))
     )
-    assert (wire_bytes.code, wire_bytes.details) == (3, "a?b")
+    assert (trailers.code, trailers.details) == (3, "a?b")
 
 
 @pytest.mark.parametrize(
@@ -371,11 +360,11 @@ def test_invalid_details_are_reported_as_far_as_possible() -> None:
         ([("x", "y")], None),
     ],
 )
-def test_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
+def test_status_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
     assert ResponseHeaders(block(*pairs)).code == code
 
 
-def test_metadata_on_the_wire() -> None:
+def test_unsendable_metadata_is_omitted() -> None:
     fields = {
         "a": "1",
         "b-bin": "AP8, AQ",

@@ -1,4 +1,4 @@
-"""Consecutive DATA frames are handled together, which changes nothing but the cost."""
+"""Consecutive DATA frames are handled together, with the same result as separate frames."""
 
 import pytest
 from h2_kit import (
@@ -13,7 +13,7 @@ from h2_kit import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_h2_fuzz import PHASES, fed, pieces
+from test_h2_fuzz import PHASES, feed, pieces
 
 from infergate.transport.http2 import frames, header_blocks, limits
 from infergate.transport.http2.connection import Http2Connection
@@ -22,10 +22,10 @@ from infergate.transport.http2.frames import Code, frame
 from searching import examples
 
 FULL = 16_384
-"""The frame size of nearly every peer."""
+"""The default frame size."""
 
 
-def announced(number: int, length: int) -> bytes:
+def headers_with_length(number: int, length: int) -> bytes:
     return headers(number, REQUEST + header_blocks.encode_block(("content-length", str(length))))
 
 
@@ -43,7 +43,6 @@ def test_a_run_is_one_event() -> None:
     assert (last.size, last.end) == (3, True)
 
 
-# Frames in or around a run: where the run ends, and the result.
 BREAKS: dict[str, bytes] = {
     "another length": data(1, b"x"),
     "another stream": data(3, bytes(100)),
@@ -51,24 +50,24 @@ BREAKS: dict[str, bytes] = {
     "an unknown flag": frame(0, 2, 1, bytes(100)),
     "a PING": frame(frames.PING, 0, 0, bytes(8)),
     "an unknown frame": frame(99, 0, 1, bytes(100)),
-    "an empty one": data(1),
+    "an empty frame": data(1),
 }
 
 
 @pytest.mark.parametrize("between", BREAKS)
 def test_frames_inside_a_run_of_data(between: str) -> None:
-    def made() -> Http2Connection:
+    def opened_connection() -> Http2Connection:
         connection = server()
-        fed(connection, [headers(1) + headers(3)])
+        feed(connection, [headers(1) + headers(3)])
         return connection
 
     wire_bytes = (
         data(1, bytes(100)) * 5 + BREAKS[between] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
     )
-    together, apart = made(), made()
-    events = fed(together, [wire_bytes])
-    assert events == fed(apart, [wire_bytes[at : at + 1] for at in range(len(wire_bytes))])
-    assert b"".join(map(bytes, together.take_output())) == b"".join(map(bytes, apart.take_output()))
+    joined, split = opened_connection(), opened_connection()
+    events = feed(joined, [wire_bytes])
+    assert events == feed(split, [wire_bytes[at : at + 1] for at in range(len(wire_bytes))])
+    assert b"".join(map(bytes, joined.take_output())) == b"".join(map(bytes, split.take_output()))
     assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
 
 
@@ -83,16 +82,18 @@ def test_a_run_beyond_the_streams_window() -> None:
     assert list(connection.streams) == [3]
 
 
-def test_a_run_beyond_the_announced_length() -> None:
+def test_a_run_beyond_the_content_length() -> None:
     connection = server()
-    events = connection.receive(announced(1, 350) + data(1, bytes(100)) * 9, 0.0)
+    events = connection.receive(headers_with_length(1, 350) + data(1, bytes(100)) * 9, 0.0)
     assert sum(event.size for event in bodies(events)) == 300
     assert ended_streams(events) == [(1, Code.PROTOCOL_ERROR)]
 
 
-def test_a_run_of_the_announced_length() -> None:
+def test_a_run_of_exactly_the_content_length() -> None:
     connection = server()
-    events = connection.receive(announced(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0)
+    events = connection.receive(
+        headers_with_length(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0
+    )
     assert [(event.size, event.end) for event in bodies(events)] == [(300, False), (0, True)]
     assert not ended_streams(events)
 
@@ -114,7 +115,7 @@ def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) ->
         (request_frame(1) + data(1, bytes(9)) * 9, None),  # the stream had ended
     ],
 )
-def test_a_run_on_no_open_stream(wire_bytes: bytes, code: Code | None) -> None:
+def test_a_run_on_a_stream_that_is_not_open(wire_bytes: bytes, code: Code | None) -> None:
     connection = server()
     events = connection.receive(wire_bytes, 0.0)
     assert not bodies(events)
@@ -124,7 +125,7 @@ def test_a_run_on_no_open_stream(wire_bytes: bytes, code: Code | None) -> None:
         assert failure(events)[0] == code
 
 
-def test_a_run_before_the_greeting() -> None:
+def test_a_run_before_the_settings() -> None:
     connection = server(frames.PREFACE)
     events = connection.receive(data(1, bytes(9)) * 9, 0.0)
     assert failure(events) == (Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -136,23 +137,23 @@ def test_a_run_inside_a_header_block() -> None:
     assert failure(events) == (Code.PROTOCOL_ERROR, "a header block was interrupted")
 
 
-def test_frames_too_long_in_a_row() -> None:
+def test_a_run_of_oversized_frames() -> None:
     connection = server()
     events = connection.receive(headers(1) + data(1, bytes(limits.MAX_FRAME + 1)) * 2, 0.0)
     assert failure(events)[0] == Code.FRAME_SIZE_ERROR
     assert not bodies(events)
 
 
-def test_a_run_on_a_stream_that_was_reset_is_thrown_away() -> None:
+def test_a_run_on_a_reset_stream_is_discarded() -> None:
     connection = server()
     connection.receive(headers(1), 0.0)
     connection.reset(connection.streams[1], Code.CANCEL)
     before = connection._receive_window
     assert connection.receive(data(1, bytes(100)) * 9, 0.0) == []
-    assert connection._receive_window == before - 900  # counted nevertheless
+    assert connection._receive_window == before - 900  # still counted for flow control
 
 
-def test_empty_frames_in_a_row_are_paid_for() -> None:
+def test_a_run_of_empty_frames_is_a_flood() -> None:
     connection = server()
     events = connection.receive(headers(1) + data(1) * 1000, 0.0)
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many empty DATA")
@@ -185,30 +186,30 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 @pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
 @settings(max_examples=examples(150), deadline=None, phases=PHASES)
 @given(wire_bytes=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
-def test_runs_cut_anywhere(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
-    """With windows that are used up quickly, and refilled."""
+def test_runs_split_anywhere(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
+    """The windows are so small that they are exhausted and refilled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STREAM_WINDOW", 4000)
         patch.setattr(limits, "CONNECTION_WINDOW", 66_000)
         patch.setattr(limits, "MAX_FRAME", 1000)
-        opened = headers(1) if length is None else announced(1, length)
+        first = headers(1) if length is None else headers_with_length(1, length)
 
-        def made() -> Http2Connection:
+        def opened_connection() -> Http2Connection:
             connection = server()
-            fed(connection, [opened + headers(3)])
+            feed(connection, [first + headers(3)])
             connection.expect(connection.streams[3], 9000)
             return connection
 
-        whole, cut, apart = made(), made(), made()
-        events = fed(whole, [wire_bytes])
-        out = b"".join(map(bytes, whole.take_output()))
-        for other, fine in (
-            (cut, pieces(wire_bytes, steps)),
-            (apart, [wire_bytes[n : n + 1] for n in range(len(wire_bytes))]),
+        unsplit, split, bytewise = opened_connection(), opened_connection(), opened_connection()
+        events = feed(unsplit, [wire_bytes])
+        out = b"".join(map(bytes, unsplit.take_output()))
+        for other, parts in (
+            (split, pieces(wire_bytes, steps)),
+            (bytewise, [wire_bytes[n : n + 1] for n in range(len(wire_bytes))]),
         ):
-            assert fed(other, fine) == events
+            assert feed(other, parts) == events
             assert b"".join(map(bytes, other.take_output())) == out
-            assert state(other) == state(whole)
+            assert state(other) == state(unsplit)
 
 
 def state(connection: Http2Connection) -> object:
@@ -223,7 +224,7 @@ def state(connection: Http2Connection) -> object:
     )  # fmt: skip
 
 
-def test_a_run_of_tiny_frames_costs_little() -> None:
+def test_a_run_of_tiny_frames_is_accepted() -> None:
     connection = server()
     wire_bytes = headers(1) + data(1, b"x") * 20_000
     events = connection.receive(wire_bytes, 0.0)

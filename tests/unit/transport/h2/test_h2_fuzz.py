@@ -1,5 +1,5 @@
-"""Any bytes give events or one error, in bounded memory and time; and the independent ``h2``
-package interoperates with this engine."""
+"""Any bytes give events or one error, in bounded memory and time. The ``h2`` package interoperates
+with this engine."""
 
 import time
 
@@ -20,7 +20,7 @@ from h2_kit import (
     client,
     data,
     headers,
-    sent,
+    sent_frames,
     server,
 )
 from hypothesis import Phase, given, settings
@@ -52,7 +52,7 @@ _OPENING = st.one_of(
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
 )
 PHASES = (Phase.explicit, Phase.generate)
-"""Examples are short enough, so they are not shrunk, which takes long."""
+"""No shrinking, which takes long; the examples are short."""
 _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 
@@ -64,12 +64,12 @@ def pieces(wire_bytes: bytes, steps: list[int]) -> list[bytes]:
     return [*found, wire_bytes[at:]]
 
 
-def fed(connection: Http2Connection, wire_bytes: list[bytes]) -> list[object]:
-    """Return its events, with DATA joined; open streams get a response."""
+def feed(connection: Http2Connection, wire_bytes: list[bytes]) -> list[object]:
+    """Return the connection's events, with the DATA of each stream joined."""
     found: list[object] = []
     for piece in wire_bytes:
         for event in connection.receive(piece, 0.0):
-            assert not found or not isinstance(found[-1], Failed), "nothing comes after the end"
+            assert not found or not isinstance(found[-1], Failed), "no event follows a failure"
             match event:
                 case Data(stream, parts, size, end):
                     assert stream.owner is not None
@@ -94,8 +94,10 @@ def fed(connection: Http2Connection, wire_bytes: list[bytes]) -> list[object]:
 @pytest.mark.parametrize("end", ["server", "client"])
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
 @given(wire_bytes=_OPENING, steps=_STEPS)
-def test_any_bytes(end: str, wire_bytes: bytes, steps: list[int]) -> None:
-    def made() -> Http2Connection:
+def test_any_bytes_give_the_same_events_however_they_are_split(
+    end: str, wire_bytes: bytes, steps: list[int]
+) -> None:
+    def make_connection() -> Http2Connection:
         if end == "server":
             return server()
         connection = client()
@@ -104,20 +106,20 @@ def test_any_bytes(end: str, wire_bytes: bytes, steps: list[int]) -> None:
         connection.take_output()
         return connection
 
-    whole, cut = made(), made()
-    began = time.process_time()
-    events = fed(whole, [wire_bytes])
-    assert time.process_time() - began < 10 + len(wire_bytes) / 10_000
+    unsplit, split = make_connection(), make_connection()
+    start = time.process_time()
+    events = feed(unsplit, [wire_bytes])
+    assert time.process_time() - start < 10 + len(wire_bytes) / 10_000
     # The result does not depend on how the bytes are split.
-    assert fed(cut, pieces(wire_bytes, steps)) == events
-    assert b"".join(map(bytes, cut.take_output())) == b"".join(map(bytes, whole.take_output()))
-    assert set(cut.streams) == set(whole.streams)
-    # Only an unfinished frame is buffered, and long ones are passed on in parts.
-    assert len(whole._unparsed) <= whole._max_block + frames.FRAME_HEADER_SIZE
-    assert len(whole._closed_streams) <= limits.MAX_CLOSED_STREAMS
-    assert len(whole.streams) <= MAX_STREAMS + limits.EARLY_STREAMS
-    if whole.is_closed:
-        assert whole.receive(wire_bytes, 0.0) == []
+    assert feed(split, pieces(wire_bytes, steps)) == events
+    assert b"".join(map(bytes, split.take_output())) == b"".join(map(bytes, unsplit.take_output()))
+    assert set(split.streams) == set(unsplit.streams)
+    # Only an incomplete frame is buffered, and long frames are passed on in parts.
+    assert len(unsplit._unparsed) <= unsplit._max_block + frames.FRAME_HEADER_SIZE
+    assert len(unsplit._closed_streams) <= limits.MAX_CLOSED_STREAMS
+    assert len(unsplit.streams) <= MAX_STREAMS + limits.EARLY_STREAMS
+    if unsplit.is_closed:
+        assert unsplit.receive(wire_bytes, 0.0) == []
 
 
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
@@ -126,45 +128,45 @@ def test_any_bytes(end: str, wire_bytes: bytes, steps: list[int]) -> None:
         b"".join
     )
 )
-def test_frames_accepted_by_h2_are_accepted(wire_bytes: bytes) -> None:
-    """Errors of either engine are errors of the other, except for stricter limits here."""
-    ours = server()
-    events = ours.receive(wire_bytes, 0.0)
-    resets = [each for each in sent(ours) if each[0] == frames.RST_STREAM]
-    theirs = h2.connection.H2Connection(
+def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
+    """Both accept the same frames, except that this engine has stricter limits."""
+    engine = server()
+    events = engine.receive(wire_bytes, 0.0)
+    resets = [each for each in sent_frames(engine) if each[0] == frames.RST_STREAM]
+    h2_peer = h2.connection.H2Connection(
         h2.config.H2Configuration(client_side=False, header_encoding=None)
     )
-    theirs.initiate_connection()
-    theirs.receive_data(HELLO)
-    # the announced setting
-    theirs.max_inbound_frame_size = limits.MAX_FRAME
+    h2_peer.initiate_connection()
+    h2_peer.receive_data(HELLO)
+    h2_peer.max_inbound_frame_size = limits.MAX_FRAME
     refused = ""
     try:
-        theirs.receive_data(wire_bytes)
+        h2_peer.receive_data(wire_bytes)
     except (h2.exceptions.ProtocolError, h2.exceptions.StreamClosedError) as error:
         refused = repr(error)
     if refused:
-        # This engine also checks unknown frames such as ALTSVC, a frame's head before its end,
-        # and white space around values.
-        known = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
-        unlike = any(word in refused for word in known) or ours._unparsed
-        assert ours.is_closed or resets or unlike, (refused, wire_bytes)
+        # h2 also checks ALTSVC and whitespace around values, and rejects incomplete frames.
+        stricter = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
+        unlike = any(word in refused for word in stricter) or engine._unparsed
+        assert engine.is_closed or resets or unlike, (refused, wire_bytes)
         return
     if events and isinstance(events[-1], Failed):
-        known = {
+        stricter = {
             "too many",
             "too_many",
             "too long",
             "a closed stream",
             "size is wrong for its kind",
         }
-        written = events[-1].reason
-        assert any(word in written for word in known) or written in _STRICTER, (written, wire_bytes)
+        reason = events[-1].reason
+        assert any(word in reason for word in stricter) or reason in _UNCHECKED_BY_H2, (
+            reason,
+            wire_bytes,
+        )
 
 
-_STRICTER = frozenset(
+_UNCHECKED_BY_H2 = frozenset(
     {
-        # not checked by h2
         "a SETTINGS acknowledgement without SETTINGS",
         "HEADERS shorter than their padding",
         "PUSH_PROMISE although push is disabled",
@@ -173,23 +175,20 @@ _STRICTER = frozenset(
 )
 
 
-# ---- the h2 package as the other end
-
-
-def pumped(
-    ours: Http2Connection, theirs: h2.connection.H2Connection
+def exchange(
+    engine: Http2Connection, h2_peer: h2.connection.H2Connection
 ) -> tuple[list[object], list[object]]:
     """Exchange output until neither side has any."""
-    our_events, their_events = [], []
+    events, h2_events = [], []
     while True:
-        written = b"".join(map(bytes, ours.take_output()))
-        requested = theirs.data_to_send()
-        if not written and not requested:
-            return our_events, their_events
-        if written:
-            their_events += theirs.receive_data(written)
-        if requested:
-            our_events += ours.receive(requested, 0.0)
+        output = b"".join(map(bytes, engine.take_output()))
+        h2_output = h2_peer.data_to_send()
+        if not output and not h2_output:
+            return events, h2_events
+        if output:
+            h2_events += h2_peer.receive_data(output)
+        if h2_output:
+            events += engine.receive(h2_output, 0.0)
 
 
 @settings(max_examples=examples(60), deadline=None, phases=PHASES)
@@ -199,54 +198,56 @@ def pumped(
     padding=st.sampled_from([None, 0, 200]),
 )
 def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
-    ours = Http2ServerConnection(4096, 100)
-    theirs = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    engine = Http2ServerConnection(4096, 100)
+    h2_peer = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     codes = h2.settings.SettingCodes
-    theirs.local_settings = h2.settings.Settings(initial_values={codes.INITIAL_WINDOW_SIZE: window})
-    theirs.initiate_connection()
-    pumped(ours, theirs)
+    h2_peer.local_settings = h2.settings.Settings(
+        initial_values={codes.INITIAL_WINDOW_SIZE: window}
+    )
+    h2_peer.initiate_connection()
+    exchange(engine, h2_peer)
     got: dict[int, bytearray] = {}
     for number, size in enumerate(bodies):
         stream = 2 * number + 1
         pairs = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "x")]
-        theirs.send_headers(stream, [*pairs, ("n", str(number % 3)), ("n", "x" * 300)])
+        h2_peer.send_headers(stream, [*pairs, ("n", str(number % 3)), ("n", "x" * 300)])
         sent = 0
         received = bytearray()
         while sent < size:
-            capacity = min(theirs.local_flow_control_window(stream), size - sent, 10_000)
-            around = 0 if padding is None else padding + 1
-            if capacity > around:
-                theirs.send_data(stream, b"d" * (capacity - around), pad_length=padding)
-                sent += capacity - around
+            capacity = min(h2_peer.local_flow_control_window(stream), size - sent, 10_000)
+            overhead = 0 if padding is None else padding + 1
+            if capacity > overhead:
+                h2_peer.send_data(stream, b"d" * (capacity - overhead), pad_length=padding)
+                sent += capacity - overhead
             elif capacity > 0:
-                theirs.send_data(stream, b"d" * capacity)
+                h2_peer.send_data(stream, b"d" * capacity)
                 sent += capacity
-            our_events, _ = pumped(ours, theirs)
-            for event in our_events:
+            events, _ = exchange(engine, h2_peer)
+            for event in events:
                 if isinstance(event, Data):
                     received += b"".join(event.parts)
-                    ours.release(event.stream, event.size)
-        theirs.end_stream(stream)
-        our_events, _ = pumped(ours, theirs)
-        assert our_events
+                    engine.release(event.stream, event.size)
+        h2_peer.end_stream(stream)
+        events, _ = exchange(engine, h2_peer)
+        assert events
         assert bytes(received) == b"d" * size
-        stream_state = ours.streams[stream]
-        ours.send_headers(stream_state, OK)
-        ours.send_data(stream_state, [b"e" * size], TRAILERS)
+        stream_state = engine.streams[stream]
+        engine.send_headers(stream_state, OK)
+        engine.send_data(stream_state, [b"e" * size], TRAILERS)
         done = False
         while not done:
-            _, their_events = pumped(ours, theirs)
-            assert their_events
-            for event in their_events:
+            _, h2_events = exchange(engine, h2_peer)
+            assert h2_events
+            for event in h2_events:
                 if isinstance(event, h2.events.DataReceived):
                     got.setdefault(stream, bytearray()).extend(event.data)
-                    theirs.acknowledge_received_data(event.flow_controlled_length, stream)
+                    h2_peer.acknowledge_received_data(event.flow_controlled_length, stream)
                 if isinstance(event, h2.events.TrailersReceived):
                     assert event.headers == [("grpc-status", "0")]
                 done = done or isinstance(event, h2.events.StreamEnded)
         assert bytes(got.get(stream, b"")) == b"e" * size
-    assert not ours.streams
-    assert not ours.is_closed
+    assert not engine.streams
+    assert not engine.is_closed
 
 
 @settings(max_examples=examples(40), deadline=None, phases=PHASES)
@@ -256,83 +257,79 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
     frame_size=st.sampled_from([16_384, 100_000]),
 )
 def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
-    ours = Http2ClientConnection(4096)
-    theirs = h2.connection.H2Connection(
+    engine = Http2ClientConnection(4096)
+    h2_peer = h2.connection.H2Connection(
         h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
     )
     codes = h2.settings.SettingCodes
-    theirs.local_settings = h2.settings.Settings(
+    h2_peer.local_settings = h2.settings.Settings(
         client=False,
         initial_values={codes.INITIAL_WINDOW_SIZE: window, codes.MAX_FRAME_SIZE: frame_size},
     )
-    theirs.max_inbound_frame_size = frame_size
-    theirs.initiate_connection()
-    pumped(ours, theirs)
-    assert ours.can_open_stream
+    h2_peer.max_inbound_frame_size = frame_size
+    h2_peer.initiate_connection()
+    exchange(engine, h2_peer)
+    assert engine.can_open_stream
     for _ in range(2):
-        stream = ours.open_stream(REQUEST, [b"\0" * 5, memoryview(b"q" * size)])
-        requested, ended = bytearray(), False
+        stream = engine.open_stream(REQUEST, [b"\0" * 5, memoryview(b"q" * size)])
+        body, ended = bytearray(), False
         while not ended:
-            _, their_events = pumped(ours, theirs)
-            assert their_events
-            for event in their_events:
+            _, h2_events = exchange(engine, h2_peer)
+            assert h2_events
+            for event in h2_events:
                 if isinstance(event, h2.events.DataReceived):
-                    requested += event.data
-                    theirs.acknowledge_received_data(event.flow_controlled_length, stream.id)
+                    body += event.data
+                    h2_peer.acknowledge_received_data(event.flow_controlled_length, stream.id)
                 ended = ended or isinstance(event, h2.events.StreamEnded)
-        assert bytes(requested) == bytes(5) + b"q" * size
-        theirs.send_headers(stream.id, [(":status", "200"), ("content-type", "application/grpc")])
-        answered, sent = bytearray(), 0
+        assert bytes(body) == bytes(5) + b"q" * size
+        h2_peer.send_headers(stream.id, [(":status", "200"), ("content-type", "application/grpc")])
+        received, sent = bytearray(), 0
         while sent < size:
-            capacity = min(theirs.local_flow_control_window(stream.id), size - sent, 16_384)
-            theirs.send_data(stream.id, b"a" * capacity)
+            capacity = min(h2_peer.local_flow_control_window(stream.id), size - sent, 16_384)
+            h2_peer.send_data(stream.id, b"a" * capacity)
             sent += capacity
-            our_events, _ = pumped(ours, theirs)
-            for event in our_events:
+            events, _ = exchange(engine, h2_peer)
+            for event in events:
                 if isinstance(event, Data):
-                    answered += b"".join(event.parts)
-                    ours.release(stream, event.size)
-        theirs.send_headers(stream.id, [("grpc-status", "0")], end_stream=True)
-        our_events, _ = pumped(ours, theirs)
-        assert isinstance(our_events[-1], Trailers)
-        assert len(answered) == size
-        assert not ours.streams
+                    received += b"".join(event.parts)
+                    engine.release(stream, event.size)
+        h2_peer.send_headers(stream.id, [("grpc-status", "0")], end_stream=True)
+        events, _ = exchange(engine, h2_peer)
+        assert isinstance(events[-1], Trailers)
+        assert len(received) == size
+        assert not engine.streams
 
 
-def test_h2_resets_and_leaves() -> None:
-    ours = Http2ServerConnection(4096, 100)
-    theirs = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-    theirs.initiate_connection()
+def test_h2_resets_a_stream_and_receives_a_goaway() -> None:
+    engine = Http2ServerConnection(4096, 100)
+    h2_peer = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    h2_peer.initiate_connection()
     pairs = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "x")]
-    theirs.send_headers(1, pairs)
-    theirs.send_headers(3, pairs)
-    pumped(ours, theirs)
-    theirs.reset_stream(1, h2.errors.ErrorCodes.CANCEL)
-    (our_events,), _ = pumped(ours, theirs)
-    assert isinstance(our_events, Reset)
-    ours.drain()
-    their_events = theirs.receive_data(
-        bytes(ours.take_output()[0])
-    )  # after a GOAWAY h2 refuses PING
+    h2_peer.send_headers(1, pairs)
+    h2_peer.send_headers(3, pairs)
+    exchange(engine, h2_peer)
+    h2_peer.reset_stream(1, h2.errors.ErrorCodes.CANCEL)
+    (events,), _ = exchange(engine, h2_peer)
+    assert isinstance(events, Reset)
+    engine.drain()
+    # Without the PING that follows: h2 refuses it after a GOAWAY.
+    h2_events = h2_peer.receive_data(bytes(engine.take_output()[0]))
     assert [
-        e.last_stream_id for e in their_events if isinstance(e, h2.events.ConnectionTerminated)
+        e.last_stream_id for e in h2_events if isinstance(e, h2.events.ConnectionTerminated)
     ] == [frames.LAST_STREAM]
 
 
-# ---- time and memory
-
-
-def test_a_frame_that_drips_costs_little() -> None:
+def test_a_frame_in_single_bytes_is_parsed_in_bounded_time() -> None:
     connection = server()
     wire_bytes = headers(1, REQUEST + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968) * 1
-    began = time.process_time()
+    start = time.process_time()
     for at in range(len(wire_bytes)):
         connection.receive(wire_bytes[at : at + 1], 0.0)
-    assert time.process_time() - began < 10
+    assert time.process_time() - start < 10
     assert list(connection.streams) == [1]
 
 
-def test_data_is_never_held() -> None:
+def test_incomplete_data_frames_are_not_buffered() -> None:
     connection = server(HELLO + SETTINGS)
     connection.receive(headers(1), 0.0)
     events = connection.receive(data(1, bytes(100_000))[:50_000], 0.0)

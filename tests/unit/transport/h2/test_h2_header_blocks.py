@@ -1,4 +1,4 @@
-"""Header blocks are decoded as by ``hpack``, and cached only where that changes nothing."""
+"""Header blocks are decoded as by ``hpack``, also if they are cached."""
 
 import time
 import tracemalloc
@@ -32,7 +32,7 @@ def _integer(value: int, bits: int, first: int) -> bytes:
     return bytes((*written, value))
 
 
-def _plain(text: bytes) -> bytes:
+def _literal(text: bytes) -> bytes:
     return _integer(len(text), 7, 0) + text
 
 
@@ -41,7 +41,7 @@ def _huffman(text: bytes) -> bytes:
     return _integer(len(packed), 7, 0x80) + packed
 
 
-_STRINGS = st.one_of(_TEXT.map(_plain), _TEXT.map(_huffman))
+_STRINGS = st.one_of(_TEXT.map(_literal), _TEXT.map(_huffman))
 _INDICES = st.one_of(st.integers(0, 70), st.sampled_from([126, 127, 128, 5000]))
 _FIELDS = st.one_of(
     _INDICES.map(lambda index: _integer(index, 7, 0x80)),
@@ -73,28 +73,26 @@ _SHORT = st.builds(
 )
 
 
-@example(
-    [b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], []
-)  # a table that a cached block would have emptied
-@example(
-    [b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], []
-)  # a table from which a cached block evicts an entry
+# The repeated block empties the table, so it must not come from the cache.
+@example([b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], [])
+# The repeated block evicts an entry, so it must not come from the cache.
+@example([b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], [])
 @settings(max_examples=examples(600), deadline=None, phases=PHASES)
 @given(
     st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
     st.lists(st.integers(0, 5), max_size=8),
 )
-def test_blocks_are_decoded_as_by_hpack(blocks: list[bytes], again: list[int]) -> None:
+def test_blocks_are_decoded_as_by_hpack(blocks: list[bytes], repeated: list[int]) -> None:
     """Decode the blocks in order on one connection, some of them repeatedly."""
-    theirs, ours = hpack.Decoder(max_header_list_size=MAX_SIZE), HeaderBlockDecoder(MAX_SIZE)
-    for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
+    reference, decoder = hpack.Decoder(max_header_list_size=MAX_SIZE), HeaderBlockDecoder(MAX_SIZE)
+    for block in [*blocks, *(blocks[number % len(blocks)] for number in repeated)]:
         try:
-            pairs = theirs.decode(block, raw=True)
+            pairs = reference.decode(block, raw=True)
         except (hpack.HPACKError, IndexError, ValueError):
             with pytest.raises(Http2ConnectionError):
-                ours.decode(block)
+                decoder.decode(block)
             return
-        found, expected = ours.decode(block), HeaderBlock(pairs)
+        found, expected = decoder.decode(block), HeaderBlock(pairs)
         assert (found.pairs, found.pseudo) == (expected.pairs, expected.pseudo)
         assert (found.size, found.is_malformed) == (expected.size, expected.is_malformed)
 
@@ -108,25 +106,27 @@ def test_blocks_are_decoded_as_by_hpack(blocks: list[bytes], again: list[int]) -
     ],
     ids=["index", "length", "size"],
 )
-def test_integers_end(block: bytes) -> None:
-    began = time.process_time()
+def test_long_integers_are_rejected(block: bytes) -> None:
+    start = time.process_time()
     with pytest.raises(Http2ConnectionError) as caught:
         HpackDecoder(MAX_SIZE).decode(block)
     assert caught.value.code == Code.COMPRESSION_ERROR
-    assert time.process_time() - began < 1
+    assert time.process_time() - start < 1
 
 
 BOMBS = {
     "a field of each byte": b"\x8f" * MAX_SIZE,
     "the table's entry of each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MAX_SIZE,
-    "nothing but names": b"\0\1a\0" * (MAX_SIZE // 4),
-    "entries that push each other out": b"\x40\1a\0" * (MAX_SIZE // 4),
+    "names without values": b"\0\1a\0" * (MAX_SIZE // 4),
+    "entries that evict each other": b"\x40\1a\0" * (MAX_SIZE // 4),
 }
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_is_rejected_when_detected(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # it is not decoded
+def test_a_bomb_is_rejected_before_it_is_decoded(
+    bomb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # decoding would fail
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:
         HeaderBlockDecoder(MAX_SIZE).decode(BOMBS[bomb])
@@ -146,21 +146,21 @@ def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
     before = tracemalloc.get_traced_memory()[0]
     for number in range(3 * limits.MAX_CACHED_BLOCKS):
         reader.decode(block + header_blocks.encode_block(("n", str(number))))
-    held = tracemalloc.get_traced_memory()[0] - before
+    used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert reader._cache
-    assert held < 5 * limits.MAX_CACHE_BYTES
+    assert used < 5 * limits.MAX_CACHE_BYTES
 
 
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
 def test_a_long_block_is_not_cached(block: bytes) -> None:
-    """Long decoded text, or long encoded padding."""
+    """The block is long when decoded, or only when encoded."""
     reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
     assert not reader._cache
 
 
-def test_bytes_without_meaning_count() -> None:
+def test_the_header_cache_is_bounded_by_encoded_size() -> None:
     reader = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
         reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))

@@ -1,4 +1,4 @@
-"""Peers that follow every rule, and the bounds of what they may cost."""
+"""The cost of hostile peers that violate no rule of HTTP/2 is bounded."""
 
 import time
 
@@ -11,7 +11,7 @@ from h2_kit import (
     failure,
     headers,
     resets,
-    sent,
+    sent_frames,
     server,
 )
 
@@ -28,73 +28,77 @@ def window(size: int) -> tuple[int, int]:
     return frames.INITIAL_WINDOW_SIZE, size
 
 
-def waiting(streams: int) -> Http2ServerConnection:
-    """Queue ``count`` responses of SIZE bytes that wait for stream windows."""
-    made = Http2ServerConnection(4096, streams)
-    made.receive(frames.PREFACE + frames.settings([window(0)]), 0.0)
-    made.receive(window_update(0, 2**30), 0.0)
+def with_waiting_responses(streams: int) -> Http2ServerConnection:
+    """Return a connection whose ``streams`` responses of SIZE bytes wait for window updates."""
+    connection = Http2ServerConnection(4096, streams)
+    connection.receive(frames.PREFACE + frames.settings([window(0)]), 0.0)
+    connection.receive(window_update(0, 2**30), 0.0)
     for number in range(1, 2 * streams, 2):
-        (event,) = made.receive(headers(number), 0.0)
+        (event,) = connection.receive(headers(number), 0.0)
         assert isinstance(event, Headers)
-        made.send_headers(event.stream, OK)
-        made.send_data(event.stream, [bytes(SIZE)], TRAILERS)
-    made.take_output()
-    return made
+        connection.send_headers(event.stream, OK)
+        connection.send_data(event.stream, [bytes(SIZE)], TRAILERS)
+    connection.take_output()
+    return connection
 
 
-def test_settings_cannot_make_us_send_byte_by_byte() -> None:
-    """A window update costs a few bytes but produces a frame for each waiting response, so small
-    increments would make responses expensive."""
-    connection = waiting(100)
-    wire_bytes = 0
+def test_window_settings_are_limited() -> None:
+    """Each increment of the initial window causes a DATA frame of every waiting response."""
+    connection = with_waiting_responses(100)
+    count = 0
     while not connection.is_closed:
-        steps = [window(64 * wire_bytes + step + 1) for step in range(64)]
+        steps = [window(64 * count + step + 1) for step in range(64)]
         events = connection.receive(frames.settings(steps), 0.0)
-        assert len([each for each in sent(connection) if each[0] == frames.DATA]) <= 100
-        wire_bytes += 1
+        assert len([each for each in sent_frames(connection) if each[0] == frames.DATA]) <= 100
+        count += 1
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
-    assert wire_bytes <= limits.SETTINGS_BURST + 1
+    assert count <= limits.SETTINGS_BURST + 1
 
 
-def test_occasional_settings_are_no_flood() -> None:
+def test_occasional_settings_are_accepted() -> None:
     connection = server()
     for count in range(1000):
         connection.receive(frames.settings([window(count)]), count / limits.SETTINGS_RATE)
     assert not connection.is_closed
 
 
-def test_the_last_of_several_windows_counts() -> None:
-    connection = waiting(1)
+def test_the_last_of_several_window_settings_applies() -> None:
+    connection = with_waiting_responses(1)
     connection.receive(frames.settings([window(50), window(2**31 - 1), window(7)]), 0.0)
-    assert [each for each in sent(connection) if each[0] == frames.DATA] == [(0, 0, 1, bytes(7))]
+    assert [each for each in sent_frames(connection) if each[0] == frames.DATA] == [
+        (0, 0, 1, bytes(7))
+    ]
     assert failure(connection.receive(frames.settings([window(2**31), window(7)]), 0.0))[0] == 3
 
 
-def test_a_window_of_one_byte_receives_the_whole_response() -> None:
-    connection = waiting(1)
+def test_a_response_is_sent_in_windows_of_one_byte() -> None:
+    connection = with_waiting_responses(1)
     got = b""
-    began = time.process_time()
+    start = time.process_time()
     while connection.streams[1].local_open:
         connection.receive(window_update(1, 1), 0.0)
         assert not connection.is_closed
-        got += b"".join(each[3] for each in sent(connection) if each[0] == frames.DATA)
+        got += b"".join(each[3] for each in sent_frames(connection) if each[0] == frames.DATA)
     assert got == bytes(SIZE)
-    assert time.process_time() - began < 100 * SIZE / 1e6
+    assert time.process_time() - start < 100 * SIZE / 1e6
 
 
-def test_windows_that_shrink_below_zero() -> None:
-    connection = waiting(1)
+def test_a_window_may_become_negative() -> None:
+    connection = with_waiting_responses(1)
     connection.receive(frames.settings([window(100)]), 0.0)
     connection.take_output()
-    connection.receive(frames.settings([window(10)]), 0.0)  # 90 more than allowed were sent
+    connection.receive(frames.settings([window(10)]), 0.0)  # the window is now -90
     for size, expected in ((89, 0), (1, 0), (1, 1)):
         connection.receive(window_update(1, size), 0.0)
-        assert sum(len(each[3]) for each in sent(connection) if each[0] == frames.DATA) == expected
+        assert (
+            sum(len(each[3]) for each in sent_frames(connection) if each[0] == frames.DATA)
+            == expected
+        )
 
 
-def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
-    """The rapid reset that makes the server send resets (CVE-2025-8671)."""
-    for wrong in (
+def test_stream_errors_are_limited() -> None:
+    """The client provokes resets by the server (CVE-2025-8671)."""
+    for invalid_frame in (
         lambda number: window_update(number, 0),
         lambda number: window_update(number, 2**31 - 1),
         lambda number: frame(frames.PRIORITY, 0, number, bytes(4)),
@@ -103,15 +107,15 @@ def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
         connection, number = server(), -1
         while not connection.is_closed:
             number += 2
-            events = connection.receive(headers(number) + wrong(number), 0.0)
+            events = connection.receive(headers(number) + invalid_frame(number), 0.0)
             assert len(connection.streams) <= 1
             connection.take_output()
         assert number < 2 * limits.GLITCH_BURST + 10
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
-def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
-    """grpcio's clients send one with each call, and thousands of calls may wait for a response."""
+def test_one_window_update_for_each_stream_is_accepted() -> None:
+    """grpcio's clients send one with each call, and may have thousands of calls in progress."""
     connection = Http2ServerConnection(4096, 3000)
     connection.receive(HELLO, 0.0)
     for number in range(1, 6000, 2):
@@ -126,25 +130,23 @@ def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
     assert count <= limits.GLITCH_BURST + 1
 
 
-def test_excess_streams_before_the_settings_arrive_are_refused_mildly() -> None:
-    """Envoy opens a thousand streams at once on a new connection."""
-    for is_heard, expected in (
+def test_more_streams_may_be_refused_before_the_settings_are_acknowledged() -> None:
+    """Envoy may open a thousand streams on a new connection before it receives the limit."""
+    for is_acknowledged, expected in (
         (False, limits.EARLY_REFUSED_STREAMS + limits.GLITCH_BURST),
         (True, limits.GLITCH_BURST),
     ):
-        connection, number = server(HELLO + frame(4, 1, 0) if is_heard else HELLO), -1
+        connection, number = server(HELLO + frame(4, 1, 0) if is_acknowledged else HELLO), -1
         while not connection.is_closed:
             number += 2
             events = connection.receive(headers(number), 0.0)
             connection.take_output()
-            assert len(connection.streams) <= 10 + (0 if is_heard else limits.EARLY_STREAMS)
+            assert len(connection.streams) <= 10 + (0 if is_acknowledged else limits.EARLY_STREAMS)
         assert expected <= number // 2 < expected + 20
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
 def test_frames_in_flight_after_goaway_are_ignored() -> None:
-    """A client may open excess streams before it receives the limit; other requests on the
-    connection must not fail for it."""
     connection = server(HELLO + headers(1))
     connection.drain()
     connection.announce_last_stream()
@@ -155,11 +157,13 @@ def test_frames_in_flight_after_goaway_are_ignored() -> None:
     (event,) = connection.receive(data(1, b"a", 1), 0.0)
     assert isinstance(event, Data)
     connection.fail(Code.INTERNAL_ERROR, "")
-    assert frames.read_goaway(sent(connection)[-1][3])[0] == 1, "the last one stays short"
+    assert frames.read_goaway(sent_frames(connection)[-1][3])[0] == 1, (
+        "the last stream ID does not grow"
+    )
 
 
-def test_padding_reduces_no_message_budget() -> None:
-    """A stream's window is sized for the announced message, without its padding."""
+def test_padding_does_not_use_up_the_window() -> None:
+    """A stream's window is sized for the announced message without padding."""
     connection = server(HELLO + headers(1))
     stream: Stream = connection.streams[1]
     size = 3 * limits.STREAM_WINDOW
@@ -167,7 +171,7 @@ def test_padding_reduces_no_message_budget() -> None:
     connection.take_output()
     remaining, got = size, 0
     while got < size:
-        for kind, _, number, payload in sent(connection):
+        for kind, _, number, payload in sent_frames(connection):
             if (kind, number) == (frames.WINDOW_UPDATE, 1):
                 remaining += int.from_bytes(payload)
         piece = min(1000, size - got)

@@ -1,4 +1,4 @@
-"""Decoding four bits at a time equals ``hpack``'s decoder."""
+"""The Huffman decoder, compared with that of ``hpack``."""
 
 import pytest
 from hpack.exceptions import HPACKDecodingError
@@ -15,23 +15,23 @@ ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 
 @given(st.binary(max_size=100))
-def test_encoded_messages(text: bytes) -> None:
+def test_encoded_text_is_decoded(text: bytes) -> None:
     assert huffman.decode(ENCODER.encode(text)) == text
 
 
 @given(st.binary(max_size=100))
 @example(b"\xff\xff\xff\xff")
-def test_any_bytes(text: bytes) -> None:
+def test_any_bytes_are_decoded_as_by_hpack(text: bytes) -> None:
     try:
-        wanted = decode_huffman(text)
+        expected = decode_huffman(text)
     except HPACKDecodingError:
         with pytest.raises(HPACKDecodingError):
             huffman.decode(text)
     else:
-        assert huffman.decode(text) == wanted
+        assert huffman.decode(text) == expected
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_steps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huffman, "_steps", BoundedCache(100))
     for number in range(1000):
         text = bytes((number % 256, number // 4))

@@ -14,7 +14,7 @@ from h2_kit import (
     headers,
     request_frame,
     resets,
-    sent,
+    sent_frames,
     server,
 )
 
@@ -38,12 +38,10 @@ def setting(identifier: int, value: int) -> bytes:
     return frames.settings([(identifier, value)])
 
 
-# ---- errors that end the connection
-
 FATAL: dict[str, tuple[bytes, Code]] = {
     "no frame before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
     "no DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
-    "an ACK is no greeting": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
+    "an ACK before SETTINGS": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
     "HTTP/1": (b"GET / HTTP/1.1\r\n\r\n", Code.PROTOCOL_ERROR),
     "the preface, wrong at its end": (frames.PREFACE[:-1] + b"x", Code.PROTOCOL_ERROR),
     "SETTINGS on a stream": (HELLO + frame(4, 0, 1), Code.PROTOCOL_ERROR),
@@ -53,44 +51,44 @@ FATAL: dict[str, tuple[bytes, Code]] = {
     "too many settings": (HELLO + frame(4, 0, 0, bytes(6 * 65)), Code.FRAME_SIZE_ERROR),
     "ENABLE_PUSH 2": (HELLO + setting(2, 2), Code.PROTOCOL_ERROR),
     "a window of 2^31": (HELLO + setting(4, 2**31), Code.FLOW_CONTROL_ERROR),
-    "a frame size below": (HELLO + setting(5, 16_383), Code.PROTOCOL_ERROR),
-    "a frame size beyond": (HELLO + setting(5, 2**24), Code.PROTOCOL_ERROR),
+    "a frame size below the minimum": (HELLO + setting(5, 16_383), Code.PROTOCOL_ERROR),
+    "a frame size above the maximum": (HELLO + setting(5, 2**24), Code.PROTOCOL_ERROR),
     "PING on a stream": (HELLO + frame(6, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "PING of 7": (HELLO + frame(6, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "GOAWAY on a stream": (HELLO + frame(7, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "GOAWAY of 7": (HELLO + frame(7, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
-    "RST_STREAM on none": (HELLO + frame(3, 0, 0, bytes(4)), Code.PROTOCOL_ERROR),
+    "RST_STREAM on stream 0": (HELLO + frame(3, 0, 0, bytes(4)), Code.PROTOCOL_ERROR),
     "RST_STREAM of 3": (HELLO + OPEN + frame(3, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
-    "RST_STREAM of an idle one": (HELLO + frames.reset(1, 8), Code.PROTOCOL_ERROR),
-    "PRIORITY on none": (HELLO + frame(2, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
+    "RST_STREAM on an idle stream": (HELLO + frames.reset(1, 8), Code.PROTOCOL_ERROR),
+    "PRIORITY on stream 0": (HELLO + frame(2, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
     "PUSH_PROMISE": (HELLO + OPEN + frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
     "WINDOW_UPDATE of 3": (HELLO + frame(8, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
     "WINDOW_UPDATE by 0": (HELLO + window_update(0, 0), Code.PROTOCOL_ERROR),
-    "WINDOW_UPDATE too far": (HELLO + window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
-    "WINDOW_UPDATE of an idle one": (HELLO + window_update(1, 1), Code.PROTOCOL_ERROR),
-    "DATA on none": (HELLO + data(0), Code.PROTOCOL_ERROR),
-    "DATA on an idle one": (HELLO + data(1), Code.PROTOCOL_ERROR),
-    "DATA, all padding": (HELLO + OPEN + frame(0, 8, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
-    "DATA without its padding's length": (HELLO + OPEN + frame(0, 8, 1) + b"x", Code.PROTOCOL_ERROR),  # noqa: E501
+    "WINDOW_UPDATE beyond 2^31-1": (HELLO + window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "WINDOW_UPDATE on an idle stream": (HELLO + window_update(1, 1), Code.PROTOCOL_ERROR),
+    "DATA on stream 0": (HELLO + data(0), Code.PROTOCOL_ERROR),
+    "DATA on an idle stream": (HELLO + data(1), Code.PROTOCOL_ERROR),
+    "DATA with excess padding": (HELLO + OPEN + frame(0, 8, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
+    "DATA without a padding length": (HELLO + OPEN + frame(0, 8, 1) + b"x", Code.PROTOCOL_ERROR),
     "DATA too long": (HELLO + OPEN + (limits.MAX_FRAME + 1).to_bytes(3) + b"\0" * 6, Code.FRAME_SIZE_ERROR),  # noqa: E501
     "a frame too long": (HELLO + b"\xff\xff\xff\x04" + b"\0" * 5, Code.FRAME_SIZE_ERROR),
-    "HEADERS on none": (HELLO + headers(0), Code.PROTOCOL_ERROR),
-    "HEADERS on an even one": (HELLO + headers(2), Code.PROTOCOL_ERROR),
-    "HEADERS, all padding": (HELLO + frame(1, 12, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
+    "HEADERS on stream 0": (HELLO + headers(0), Code.PROTOCOL_ERROR),
+    "HEADERS on an even stream": (HELLO + headers(2), Code.PROTOCOL_ERROR),
+    "HEADERS with excess padding": (HELLO + frame(1, 12, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
     "HEADERS, empty, padded": (HELLO + frame(1, 12, 1), Code.PROTOCOL_ERROR),
     "HEADERS without their priority": (HELLO + frame(1, 36, 1, b"abcd"), Code.PROTOCOL_ERROR),
     "HEADERS too long": (HELLO + frame(1, 4, 1, bytes(16_385)), Code.ENHANCE_YOUR_CALM),
     "HPACK: no such index": (HELLO + headers(1, b"\xff\x7f"), Code.COMPRESSION_ERROR),
     "HPACK: cut short": (HELLO + headers(1, b"\x00\x05ab"), Code.COMPRESSION_ERROR),
     "HPACK: a table too large": (HELLO + headers(1, b"\x3f\xff\x7f"), Code.COMPRESSION_ERROR),
-    "HPACK: a table when there is none any more": (
+    "HPACK: a table size over the acknowledged limit": (
         HELLO + frames.SETTINGS_ACK + headers(1, b"\x21" + REQUEST), Code.COMPRESSION_ERROR,
     ),
-    "HPACK: the same, known from before": (
+    "HPACK: the same in a cached block": (
         HELLO + request_frame(1, b"\x3f\xe1\x1f" + REQUEST) + frames.SETTINGS_ACK
         + request_frame(3, b"\x3f\xe1\x1f" + REQUEST), Code.COMPRESSION_ERROR,
     ),
-    "HPACK: what was in the table then": (
+    "HPACK: an entry of the removed table": (
         HELLO + request_frame(1, REQUEST + b"\x40\x01a\x01b") + frames.SETTINGS_ACK
         + request_frame(3, REQUEST + b"\xbe"), Code.COMPRESSION_ERROR,
     ),
@@ -98,8 +96,10 @@ FATAL: dict[str, tuple[bytes, Code]] = {
         HELLO + headers(1, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 100),
         Code.ENHANCE_YOUR_CALM,
     ),
-    "CONTINUATION of nothing": (HELLO + frame(9, 4, 1), Code.PROTOCOL_ERROR),
-    "CONTINUATION of another": (HELLO + headers(1, flags=0) + frame(9, 4, 3), Code.PROTOCOL_ERROR),
+    "CONTINUATION without HEADERS": (HELLO + frame(9, 4, 1), Code.PROTOCOL_ERROR),
+    "CONTINUATION on another stream": (
+        HELLO + headers(1, flags=0) + frame(9, 4, 3), Code.PROTOCOL_ERROR,
+    ),
     "a PING inside a header block": (
         HELLO + headers(1, flags=0) + frame(6, 0, 0, bytes(8)), Code.PROTOCOL_ERROR,
     ),
@@ -110,7 +110,7 @@ FATAL: dict[str, tuple[bytes, Code]] = {
     "CONTINUATION without end": (
         HELLO + headers(1, flags=0) + frame(9, 0, 1) * 33, Code.ENHANCE_YOUR_CALM,
     ),
-    "CONTINUATION, much of it": (
+    "CONTINUATION over the size limit": (
         HELLO + headers(1, flags=0) + frame(9, 0, 1, bytes(8000)) * 3, Code.ENHANCE_YOUR_CALM,
     ),
     "DATA beyond the connection's window": (
@@ -119,15 +119,15 @@ FATAL: dict[str, tuple[bytes, Code]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", FATAL)
+@pytest.mark.parametrize("case", FATAL)
 @pytest.mark.parametrize("step", [1, 10_000_000])
 def test_errors_that_end_the_connection(
-    wrong: str, step: int, monkeypatch: pytest.MonkeyPatch
+    case: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire_bytes, code = FATAL[wrong]
+    wire_bytes, code = FATAL[case]
     if step == 1 and len(wire_bytes) > 100_000:
         step = 1000
-    if "beyond the connection's window" in wrong:
+    if "beyond the connection's window" in case:
         monkeypatch.setattr(Http2ServerConnection, "_send_window_update", lambda *_: None)
     connection = Http2ServerConnection(4096, MAX_STREAMS)
     connection.take_output()
@@ -135,7 +135,7 @@ def test_errors_that_end_the_connection(
     for at in range(0, len(wire_bytes), step):
         events += connection.receive(wire_bytes[at : at + step], 0.0)
     assert failure(events)[0] == code
-    kind, _, _, payload = sent(connection)[-1]
+    kind, _, _, payload = sent_frames(connection)[-1]
     assert (kind, frames.read_goaway(payload)[1]) == (frames.GOAWAY, code)
     assert connection.is_closed
     assert not connection.streams
@@ -143,22 +143,20 @@ def test_errors_that_end_the_connection(
     assert not connection.has_output
 
 
-# ---- errors that end a stream
-
 BROKEN: dict[str, tuple[bytes, Code]] = {
     "no path": (headers(1, encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "an empty path": (
         headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", ""))),
         Code.PROTOCOL_ERROR,
     ),
-    "a pseudo-header that there is not": (headers(1, MINIMAL + encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a response's": (headers(1, encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
+    "an unknown pseudo-header": (headers(1, MINIMAL + encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a response pseudo-header": (headers(1, encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
     "a pseudo-header twice": (headers(1, encode_block((":method", "GET")) + REQUEST), Code.PROTOCOL_ERROR),  # noqa: E501
     "a pseudo-header late": (headers(1, encode_block(("a", "b")) + REQUEST), Code.PROTOCOL_ERROR),
     "upper case": (headers(1, REQUEST + encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
     "a name with a space": (headers(1, REQUEST + encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
     "no name": (headers(1, REQUEST + encode_block(("", "c"))), Code.PROTOCOL_ERROR),
-    "a line's end in a value": (headers(1, REQUEST + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a line break in a value": (headers(1, REQUEST + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "a space after the path": (
         headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", "/ "))),
         Code.PROTOCOL_ERROR,
@@ -187,15 +185,15 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
     "pseudo-headers in trailers": (OPEN + headers(1, flags=END), Code.PROTOCOL_ERROR),
     "DATA after the end": (request_frame(1) + data(1, b"x"), Code.STREAM_CLOSED),
     "HEADERS after the end": (request_frame(1) + headers(1, TRAILERS, END), Code.STREAM_CLOSED),
-    "a window grown by 0": (OPEN + window_update(1, 0), Code.PROTOCOL_ERROR),
-    "a window grown too far": (OPEN + window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "a window update by 0": (OPEN + window_update(1, 0), Code.PROTOCOL_ERROR),
+    "a window update beyond 2^31-1": (OPEN + window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
     "DATA beyond the stream's window": (OPEN + data(1, bytes(2**18)) * 5, Code.FLOW_CONTROL_ERROR),
-    "a PRIORITY of 4": (OPEN + frame(2, 0, 1, bytes(4)), Code.FRAME_SIZE_ERROR),
+    "a PRIORITY of 4 bytes": (OPEN + frame(2, 0, 1, bytes(4)), Code.FRAME_SIZE_ERROR),
 }  # fmt: skip
 
 
-def test_blanks_around_a_value_are_let_be() -> None:
-    """RFC 9113, 8.2.1 forbids them, and real Tritons send "… got []. " as a status message."""
+def test_whitespace_around_a_value_is_accepted() -> None:
+    """RFC 9113, 8.2.1 forbids it, but Triton sends "… got []. " as a status message."""
     connection = server()
     events = connection.receive(headers(1, REQUEST + encode_block(("a", " b\t"))), 0.0)
     assert [event.fields.pairs[-1] for event in events if isinstance(event, Headers)] == [
@@ -203,13 +201,13 @@ def test_blanks_around_a_value_are_let_be() -> None:
     ]
 
 
-@pytest.mark.parametrize("wrong", BROKEN)
-def test_errors_that_end_a_stream(wrong: str) -> None:
-    wire_bytes, code = BROKEN[wrong]
+@pytest.mark.parametrize("case", BROKEN)
+def test_errors_that_end_a_stream(case: str) -> None:
+    wire_bytes, code = BROKEN[case]
     connection = server()
-    known = connection.receive(wire_bytes, 0.0)
-    opened = [event.stream.id for event in known if isinstance(event, Headers)]
-    assert ended_streams(known) == ([(1, code)] if opened else [])
+    events = connection.receive(wire_bytes, 0.0)
+    opened = [event.stream.id for event in events if isinstance(event, Headers)]
+    assert ended_streams(events) == ([(1, code)] if opened else [])
     assert resets(connection) == [(1, code)]
     assert not connection.streams
     # Frames in flight are ignored, and the connection continues.
@@ -225,16 +223,13 @@ def test_streams_beyond_the_limit_are_refused() -> None:
     assert resets(connection) == [(2 * MAX_STREAMS + 1, 7), (2 * MAX_STREAMS + 3, 7)]
 
 
-def test_numbers_only_grow() -> None:
+def test_stream_ids_must_increase() -> None:
     connection = server()
     connection.receive(request_frame(5), 0.0)
     assert failure(connection.receive(headers(3), 0.0))[0] == Code.STREAM_CLOSED
 
 
-# ---- permissions
-
-
-def test_dynamic_tables_until_our_settings_are_acknowledged() -> None:
+def test_a_dynamic_table_is_allowed_until_the_settings_are_acknowledged() -> None:
     """RFC 7541, 4.2: settings apply from the peer's acknowledgement on."""
     connection = server(HELLO + request_frame(1, b"\x21\x3f\xe1\x1f" + REQUEST + b"\x40\x01a\x01b"))
     connection.receive(request_frame(3, REQUEST + b"\xbe") + frames.SETTINGS_ACK, 0.0)
@@ -243,7 +238,7 @@ def test_dynamic_tables_until_our_settings_are_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
-def test_a_request_in_any_pieces(step: int) -> None:
+def test_a_request_however_it_is_split(step: int) -> None:
     wire_bytes = (
         HELLO
         + frame(2, 0, 9, bytes(5))
@@ -275,7 +270,7 @@ def test_a_request_in_any_pieces(step: int) -> None:
     assert not connection.streams[3].remote_open
 
 
-def test_blocks_without_a_table_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_without_a_dynamic_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
     decode = header_blocks.HeaderBlock
@@ -288,15 +283,15 @@ def test_blocks_without_a_table_are_decoded_once(monkeypatch: pytest.MonkeyPatch
         connection.send_headers(event.stream, OK, end=True)
         return event.fields.pairs
 
-    entering = REQUEST + b"\x40\x01a\x01b"
+    with_entry = REQUEST + b"\x40\x01a\x01b"
     for _ in range(3):
         assert read(REQUEST) == read(REQUEST)
     assert len(decoded) == 1
-    assert read(entering)[-1] == ("a", "b")
-    assert read(entering)[-1] == ("a", "b")
+    assert read(with_entry)[-1] == ("a", "b")
+    assert read(with_entry)[-1] == ("a", "b")
     assert len(decoded) == 3
     assert read(REQUEST + b"\xbe")[-1] == ("a", "b")  # from the dynamic table
-    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no capacity
+    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # the table is empty
     assert failure(connection.receive(headers(99, REQUEST + b"\xbe"), 0.0))[0] == 9
 
 
@@ -312,30 +307,27 @@ def test_cached_blocks_are_bounded() -> None:
     assert len(connection._header_decoder._cache) <= limits.MAX_CACHED_BLOCKS
 
 
-# ---- windows
-
-
 def open_stream(connection: Http2ServerConnection) -> Headers:
     (event,) = connection.receive(request_frame(1), 0.0)
     assert isinstance(event, Headers)
     return event
 
 
-def test_a_response_waits_for_the_peers_windows() -> None:
+def test_a_response_waits_for_window_updates() -> None:
     connection = server(frames.PREFACE + setting(4, 10))
     stream = open_stream(connection).stream
     body = bytes(range(200))
     assert not connection.send_data(stream, [body[:5], body[5:]], TRAILERS)
-    assert [each[3] for each in sent(connection)] == [body[:10]]
+    assert [each[3] for each in sent_frames(connection)] == [body[:10]]
     assert connection.receive(window_update(1, 20), 0.0) == []
     assert connection.receive(setting(4, 0), 0.0) == []  # the window shrank by 10
-    got = b"".join(payload for kind, _, _, payload in sent(connection) if kind == 0)
+    got = b"".join(payload for kind, _, _, payload in sent_frames(connection) if kind == 0)
     assert got == body[10:30]
     assert connection.receive(window_update(1, 10), 0.0) == []
-    assert not [each for each in sent(connection) if each[0] == 0]
+    assert not [each for each in sent_frames(connection) if each[0] == 0]
     (event,) = connection.receive(setting(4, 65_535), 0.0)
     assert isinstance(event, Sent)
-    frames_sent = sent(connection)
+    frames_sent = sent_frames(connection)
     assert b"".join(payload for kind, _, _, payload in frames_sent if kind == 0) == body[30:]
     assert frames_sent[-2][:3] == (frames.HEADERS, END, 1)
     assert not connection.streams
@@ -347,21 +339,21 @@ def test_the_connections_window_is_shared_fairly() -> None:
     first, second = connection.streams.values()
     assert not connection.send_data(first, [bytes(65_536)], b"")
     assert not connection.send_data(second, [b"ab"], b"")
-    total = sum(len(payload) for kind, _, _, payload in sent(connection) if kind == 0)
+    total = sum(len(payload) for kind, _, _, payload in sent_frames(connection) if kind == 0)
     assert total == 65_535
     events = connection.receive(window_update(0, 2), 0.0)
     assert [event.stream.id for event in events if isinstance(event, Sent)] == [1]
     events = connection.receive(window_update(0, 100), 0.0)
     assert [event.stream.id for event in events if isinstance(event, Sent)] == [3]
-    assert sent(connection)[-1] == (0, 1, 3, b"b")
+    assert sent_frames(connection)[-1] == (0, 1, 3, b"b")
 
 
-def test_frames_respect_the_peers_maximum() -> None:
+def test_frames_have_the_peers_maximum_size() -> None:
     connection = server(frames.PREFACE + frames.settings([(4, 2**20), (5, 20_000)]))
     connection.receive(window_update(0, 2**20), 0.0)
     stream = open_stream(connection).stream
     assert connection.send_data(stream, [bytes(50_000)], b"")
-    assert [(len(p), flags) for _, flags, _, p in sent(connection)] == [
+    assert [(len(p), flags) for _, flags, _, p in sent_frames(connection)] == [
         (20_000, 0), (20_000, 0), (10_000, 1),
     ]  # fmt: skip
 
@@ -371,12 +363,12 @@ def test_long_headers_are_continued() -> None:
     stream = open_stream(connection).stream
     block = encode_block((":status", "200"), ("a", "x" * 40_000))
     connection.send_headers(stream, block, end=True)
-    found = sent(connection)
+    found = sent_frames(connection)
     assert [each[:3] for each in found] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
     assert b"".join(each[3] for each in found) == header_blocks.TABLE_SIZE_ZERO + block
 
 
-def test_consumed_data_extends_the_streams_window() -> None:
+def test_released_data_is_returned_to_the_window() -> None:
     connection = server()
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
@@ -385,40 +377,33 @@ def test_consumed_data_extends_the_streams_window() -> None:
     connection.release(event.stream, 2**19 - 1)
     assert not connection.has_output
     connection.release(event.stream, 1)
-    assert sent(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
+    assert sent_frames(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
     connection.expect(event.stream, 2**21)
-    assert sent(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
+    assert sent_frames(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
 
 
-def test_an_announced_pair_may_arrive_once() -> None:
-    """The next long message needs a window update too."""
+def test_each_expected_message_widens_the_window() -> None:
     connection = server()
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
-    stream, whole = event.stream, limits.STREAM_WINDOW
+    stream, window = event.stream, limits.STREAM_WINDOW
     for _ in range(2):
-        connection.expect(stream, 3 * whole)
+        connection.expect(stream, 3 * window)
         connection.receive(data(1, bytes(2**18)) * 12, 0.0)
         assert stream.receive_window == 0
-        connection.release(stream, 3 * whole)
-        assert stream.receive_window == whole
-    granted = [
-        int.from_bytes(wire_bytes[3])
-        for wire_bytes in sent(connection)
-        if wire_bytes[:3] == (8, 0, 1)
-    ]
-    assert sum(granted) == 6 * whole
+        connection.release(stream, 3 * window)
+        assert stream.receive_window == window
+    granted = [int.from_bytes(each[3]) for each in sent_frames(connection) if each[:3] == (8, 0, 1)]
+    assert sum(granted) == 6 * window
 
 
-def test_the_connections_window_fills_up_by_itself() -> None:
+def test_the_connections_window_is_refilled() -> None:
     connection = server()
     for number in range(1, 17, 2):
         connection.receive(headers(number) + data(number, bytes(2**18)) * 4, 0.0)
-    updates = [each for each in sent(connection) if each[0] == 8]
+    updates = [each for each in sent_frames(connection) if each[0] == 8]
     assert updates == [(8, 0, 0, (2**23).to_bytes(4))]
 
-
-# ---- floods
 
 FLOODS = {
     "resets": lambda i: headers(2 * i + 1) + frames.reset(2 * i + 1, 8),
@@ -445,24 +430,24 @@ def test_floods_end_the_connection(flood: str) -> None:
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_few_control_frames_a_second_are_no_flood(flood: str) -> None:
+def test_occasional_control_frames_are_accepted(flood: str) -> None:
     connection = server()
     for count in range(3000):
         connection.receive(FLOODS[flood](count), count / limits.GLITCH_RATE)
         assert not connection.is_closed
 
 
-def test_pings_are_acknowledged_up_to_the_limit() -> None:
+def test_pings_are_acknowledged_up_to_a_limit() -> None:
     connection = server()
     ping = frame(6, 0, 0, b"whatever")
     for _ in range(5):
         assert connection.receive(ping, 0.0) == []
-        assert sent(connection) == [(6, 1, 0, b"whatever")]
+        assert sent_frames(connection) == [(6, 1, 0, b"whatever")]
     assert connection.receive(ping, 0.5) == []
     assert failure(connection.receive(ping, 0.5)) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
 
 
-def test_pings_during_responses_are_no_flood() -> None:
+def test_pings_during_responses_are_accepted() -> None:
     connection = server()
     for number in range(1, 200, 2):
         connection.receive(request_frame(number) + frame(6, 0, 0, bytes(8)), 0.0)
@@ -470,7 +455,7 @@ def test_pings_during_responses_are_no_flood() -> None:
     assert not connection.is_closed
 
 
-def test_window_updates_for_our_data_are_no_flood() -> None:
+def test_window_updates_for_sent_data_are_accepted() -> None:
     connection = server(frames.PREFACE + setting(4, 1))
     stream = open_stream(connection).stream
     connection.send_data(stream, [bytes(2000)], b"")
@@ -480,21 +465,18 @@ def test_window_updates_for_our_data_are_no_flood() -> None:
     assert not connection.streams
 
 
-# ---- the end
-
-
 def test_a_drain() -> None:
     connection = server()
     connection.receive(request_frame(1), 0.0)
     connection.take_output()
     connection.drain()
     connection.drain()
-    (goaway, ping) = sent(connection)
+    (goaway, ping) = sent_frames(connection)
     assert frames.read_goaway(goaway[3])[:2] == (frames.LAST_STREAM, 0)
     connection.receive(request_frame(3), 0.0)  # in flight
     assert sorted(connection.streams) == [1, 3]
     connection.receive(frame(6, 1, 0, ping[3]) + request_frame(5), 0.0)
-    goaway, refused = sent(connection)
+    goaway, refused = sent_frames(connection)
     assert frames.read_goaway(goaway[3])[:2] == (3, 0)
     assert refused[:3] == (3, 0, 5)
     assert not connection.is_drained
@@ -503,21 +485,10 @@ def test_a_drain() -> None:
     assert connection.is_drained
 
 
-# ---- the client's end
-
-
-def ask(number: int = 1) -> tuple[object, object]:
-    connection = client()
-    for _ in range(number):
-        stream = connection.open_stream(REQUEST, [b"x"])
-    connection.take_output()
-    return connection, stream
-
-
 def test_a_client_request() -> None:
     connection = client()
     stream = connection.open_stream(REQUEST, [b"a", b"b"])
-    assert sent(connection) == [
+    assert sent_frames(connection) == [
         (1, 4, 1, header_blocks.TABLE_SIZE_ZERO + REQUEST),
         (0, 1, 1, b"ab"),
     ]
@@ -527,26 +498,26 @@ def test_a_client_request() -> None:
     assert [type(event) for event in events] == [Headers, Data, Trailers]
     assert not connection.streams
     assert connection.open_stream(REQUEST, []).id == stream.id + 2
-    assert sent(connection) == [(1, 4, 3, REQUEST), (0, 1, 3, b"")]
+    assert sent_frames(connection) == [(1, 4, 3, REQUEST), (0, 1, 3, b"")]
 
 
 CLIENT_FATAL = {
-    "an answer to nothing": (headers(3, OK), Code.PROTOCOL_ERROR),
+    "a response on an idle stream": (headers(3, OK), Code.PROTOCOL_ERROR),
     "a stream of the server": (headers(2, OK), Code.PROTOCOL_ERROR),
     "a push": (frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
-    "a table when there is none any more": (
+    "a table size over the acknowledged limit": (
         frames.SETTINGS_ACK + headers(1, b"\x21" + OK), Code.COMPRESSION_ERROR,
     ),
-    "pushing switched on": (setting(2, 1), Code.PROTOCOL_ERROR),
-    "provisional answers": (
+    "push enabled": (setting(2, 1), Code.PROTOCOL_ERROR),
+    "too many interim responses": (
         headers(1, encode_block((":status", "103"))) * 501, Code.ENHANCE_YOUR_CALM,
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", CLIENT_FATAL)
-def test_errors_that_end_a_clients_connection(wrong: str) -> None:
-    wire_bytes, code = CLIENT_FATAL[wrong]
+@pytest.mark.parametrize("case", CLIENT_FATAL)
+def test_errors_that_end_a_clients_connection(case: str) -> None:
+    wire_bytes, code = CLIENT_FATAL[case]
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     assert failure(connection.receive(wire_bytes, 0.0))[0] == code
@@ -557,46 +528,44 @@ CLIENT_BROKEN = {
     "an invalid status": headers(1, encode_block((":status", "2OO"))),
     "a request": headers(1),
     "101": headers(1, encode_block((":status", "101"))),
-    "a provisional end": headers(1, encode_block((":status", "100")), END),
+    "an interim response with END_STREAM": headers(1, encode_block((":status", "100")), END),
     "DATA before headers": data(1, b"x"),
     "a length and no body": headers(1, OK + encode_block(("content-length", "1")), END),
 }
 
 
-@pytest.mark.parametrize("wrong", CLIENT_BROKEN)
-def test_errors_that_end_a_clients_stream(wrong: str) -> None:
+@pytest.mark.parametrize("case", CLIENT_BROKEN)
+def test_errors_that_end_a_clients_stream(case: str) -> None:
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
-    assert ended_streams(connection.receive(CLIENT_BROKEN[wrong], 0.0)) == [
-        (1, Code.PROTOCOL_ERROR)
-    ]
+    assert ended_streams(connection.receive(CLIENT_BROKEN[case], 0.0)) == [(1, Code.PROTOCOL_ERROR)]
     assert resets(connection) == [(1, Code.PROTOCOL_ERROR)]
 
 
-def test_a_server_that_leaves() -> None:
+def test_a_goaway_resets_unprocessed_streams() -> None:
     connection = client()
     first, second = (
         connection.open_stream(REQUEST, [b"x"]),
         connection.open_stream(REQUEST, [b"x"]),
     )
     events = connection.receive(frames.goaway(1, 0, "bye") + headers(1, OK), 0.0)
-    reset, goaway, answer = events
+    reset, goaway, response = events
     assert reset == Reset(second, 0, is_unprocessed=True)
     assert goaway == Goaway(0, b"bye")
-    assert isinstance(answer, Headers)
-    assert answer.stream is first
+    assert isinstance(response, Headers)
+    assert response.stream is first
     assert not connection.can_open_stream
 
 
-def test_a_refused_stream_was_not_touched() -> None:
+def test_a_refused_stream_is_unprocessed() -> None:
     connection = client()
     stream = connection.open_stream(REQUEST, [b"x"])
     (reset,) = connection.receive(frames.reset(1, 7), 0.0)
     assert reset == Reset(stream, 7, is_unprocessed=True)
 
 
-def test_concurrency_respects_the_servers_limit() -> None:
+def test_the_server_limits_concurrent_streams() -> None:
     connection = client()
     assert connection.can_open_stream
     connection.receive(setting(3, 1), 0.0)

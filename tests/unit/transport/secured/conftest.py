@@ -1,4 +1,4 @@
-"""These tests run on both event loops, which call a protocol's methods in different orders."""
+"""Runs these tests on both event loops, which call a protocol's methods in different orders."""
 
 import asyncio
 from collections.abc import Callable, Mapping

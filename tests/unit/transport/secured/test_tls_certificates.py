@@ -1,4 +1,4 @@
-"""Certificate files: errors, and expiry dates."""
+"""Errors in certificate files, and expiry dates."""
 
 import ssl
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-def loaded(certificate: Path, key: Path) -> str:
+def load_error(certificate: Path, key: Path) -> str:
     with pytest.raises(CertificateError) as caught:
         load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
     return str(caught.value)
@@ -33,42 +33,44 @@ def test_invalid_certificate_pairs(authority: Authority, tmp_path: Path) -> None
     pair, other = authority.server(), authority.server()
     load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
     file = tmp_path / "file.pem"
-    assert loaded(file, pair.key) == f"{file}: cannot be read: No such file or directory"
-    assert loaded(pair.certificate, file) == f"{file}: cannot be read: No such file or directory"
+    assert load_error(file, pair.key) == f"{file}: cannot be read: No such file or directory"
+    assert (
+        load_error(pair.certificate, file) == f"{file}: cannot be read: No such file or directory"
+    )
     file.write_text("x")
-    assert loaded(file, pair.key) == f"{file}: contains no PEM certificate"
-    assert loaded(pair.certificate, file) == f"{file}: contains no PEM private key"
-    assert loaded(pair.certificate, pair.certificate).endswith("contains no PEM private key")
-    assert loaded(pair.certificate, other.key).endswith(
+    assert load_error(file, pair.key) == f"{file}: contains no PEM certificate"
+    assert load_error(pair.certificate, file) == f"{file}: contains no PEM private key"
+    assert load_error(pair.certificate, pair.certificate).endswith("contains no PEM private key")
+    assert load_error(pair.certificate, other.key).endswith(
         "the key does not belong to the certificate"
     )
     file.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n")
-    assert "is encrypted" in loaded(pair.certificate, file)
+    assert "is encrypted" in load_error(pair.certificate, file)
     file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
-    assert f"{file} and {pair.key}: cannot be used: " in loaded(file, pair.key)
+    assert f"{file} and {pair.key}: cannot be used: " in load_error(file, pair.key)
 
 
-class Slow(ssl.SSLContext):
-    """OpenSSL opens the files a second time, when they have been deleted."""
+class DeletingContext(ssl.SSLContext):
+    """Deletes ``file`` before OpenSSL opens the files a second time."""
 
-    gone: Path
+    file: Path
 
     def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = None) -> None:
-        self.gone.unlink()
+        self.file.unlink()
         super().load_cert_chain(certfile, keyfile, password)
 
     def load_verify_locations(self, cafile: Any = None, *others: Any) -> None:
-        self.gone.unlink()
+        self.file.unlink()
         super().load_verify_locations(cafile, *others)
 
 
-def test_files_deleted_during_a_read(authority: Authority) -> None:
-    """Otherwise clients that connect meanwhile would fail, not get the old certificate."""
-    pair, context = authority.server(), Slow(ssl.PROTOCOL_TLS_SERVER)
-    context.gone = pair.key
+def test_files_deleted_while_they_are_read(authority: Authority) -> None:
+    """Otherwise clients would fail instead of getting the old certificate."""
+    pair, context = authority.server(), DeletingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.file = pair.key
     with pytest.raises(CertificateError, match="No such file"):
         load_certificate_chain(context, pair.certificate, pair.key)
-    context.gone = authority.file
+    context.file = authority.file
     with pytest.raises(CertificateError, match="No such file"):
         load_authorities(context, authority.file)
 
@@ -86,8 +88,8 @@ def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
-def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, year: int) -> None:
-    """In both formats of a date (RFC 5280, 4.1.2.5)."""
+def test_expiry_dates(authority: Authority, tmp_path: Path, year: int) -> None:
+    """RFC 5280, 4.1.2.5 has two formats of dates."""
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     begin = datetime(1990, 1, 1, tzinfo=UTC)
     leaf = trustme.CA().issue_cert("x", not_before=begin, not_after=end)
@@ -97,7 +99,7 @@ def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, 
     assert read_expiry(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
 
 
-def test_the_handshake_fails_with_an_unusable_certificate(authority: Authority) -> None:
+def test_truncated_certificates_have_no_expiry_date(authority: Authority) -> None:
     der = ssl.PEM_cert_to_DER_cert(authority.file.read_text())
     for cut in range(0, len(der), 7):
         try:

@@ -16,7 +16,7 @@ from frame_kit import FrameEcho, FramePeer
 from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho, until
 
 from infergate.core.errors import GatewayError
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream, Server
@@ -55,7 +55,7 @@ def pair(authority: Authority) -> Pair:
 
 @dataclasses.dataclass
 class Harness:
-    """A TLS listener, its refusals and its reloads."""
+    """A TLS listener with its refusals and reloads."""
 
     server: Server
     gate: ConnectionGate
@@ -75,31 +75,31 @@ class Harness:
         reader, writer = await asyncio.open_connection("localhost", self.port, ssl=context)
         return Peer(reader, writer)
 
-    async def turned_away(self, *rejections: ConnectionRefusal) -> None:
-        """Wait until these were refused and no connection is open."""
+    async def wait_refused(self, *rejections: ConnectionRefusal) -> None:
+        """Wait until connections were refused for these reasons and none is open."""
         await until(lambda: self.refused == list(rejections) and not self.gate.open)
 
 
-def context(trusted: Authority, shown: Pair | None = None) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=trusted.file)
-    if shown is not None:
-        made.load_cert_chain(shown.certificate, shown.key)
-    return made
+def context(trusted: Authority, own: Pair | None = None) -> ssl.SSLContext:
+    result = ssl.create_default_context(cafile=trusted.file)
+    if own is not None:
+        result.load_cert_chain(own.certificate, own.key)
+    return result
 
 
 @asynccontextmanager
 async def serve(
     kind: str,
-    shown: Pair,
+    pair: Pair,
     engine: Engine = ENGINES[1],
     limits: Limits = LIMITS,
     **options: object,
 ) -> AsyncIterator[Harness]:
-    """``kind``: http, grpc or frames."""
+    """Start a listener; ``kind`` is http, grpc or frames."""
     refused: list[ConnectionRefusal] = []
     reloads: list[bool] = []
     names = {"http": ["http/1.1"], "grpc": ["h2"], "frames": []}
-    certificates = ServerTlsContext(kind, of_server(shown, **options), names[kind], reloads.append)
+    certificates = ServerTlsContext(kind, of_server(pair, **options), names[kind], reloads.append)
     gate = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
     server: Server
@@ -121,45 +121,44 @@ async def serve(
         assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
 
 
-def opened(engine: Engine, authority: Authority, shown: Pair | None = None) -> RpcUpstream:
-    return engine.upstream(LIMITS, of_client(authority, shown))
+def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
+    return engine.upstream(LIMITS, of_client(authority, own))
 
 
-async def ask_http(engine: Engine, harness: Harness, body: bytes, authority: Authority) -> bytes:
+async def echo_http(engine: Engine, harness: Harness, body: bytes, authority: Authority) -> bytes:
     upstream = engine.http_upstream(LIMITS, of_client(authority))
     try:
         wire = HttpRequest("POST", "/", body=(body,))
-        answer = await upstream.exchange(wire, harness.endpoint, 60)
+        response = await upstream.exchange(wire, harness.endpoint, 60)
     finally:
         await upstream.close()
-    return bytes(join_parts(answer.body))
+    return bytes(join_parts(response.body))
 
 
-async def ask_grpc(upstream: RpcUpstream, harness: Harness, message: bytes) -> bytes:
-    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), harness.endpoint, 60)
-    assert not answer.code, answer.details
-    return bytes(join_parts(answer.message))
+async def echo_grpc(upstream: RpcUpstream, harness: Harness, message: bytes) -> bytes:
+    response = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), harness.endpoint, 60)
+    assert not response.code, response.details
+    return bytes(join_parts(response.message))
 
 
 BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
-LARGE = b"0123456789abcdef" * (4 << 20)
-"""64 MiB."""
+LARGE = b"0123456789abcdef" * (4 * MIB)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
     async with serve("http", pair, engine) as harness:
         for body in BODIES:
-            assert await ask_http(engine, harness, body, authority) == b"POST " + body
+            assert await echo_http(engine, harness, body, authority) == b"POST " + body
         assert not harness.refused
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
-    upstream = opened(engine, authority)
+    upstream = grpc_upstream(engine, authority)
     async with serve("grpc", pair, engine) as harness:
         for body in BODIES:
-            assert await ask_grpc(upstream, harness, body) == body
+            assert await echo_grpc(upstream, harness, body) == body
         await upstream.close()
 
 
@@ -175,28 +174,29 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-async def test_a_long_last_response(
+async def test_a_long_response_before_a_close(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The response arrives whole; asyncio's transport would end twice if it were closed while it
-    reports that the buffer has drained."""
+    """asyncio's TLS transport must not be closed while it reports that its buffer has drained."""
     body = bytes(5_000_000)
     async with serve("http", pair, engine) as harness:
         for _ in range(3):
-            answer = await asyncio.to_thread(last_exchange, harness.port, context(authority), body)
-            assert answer.endswith(b"\r\n\r\nPOST " + body)
+            response = await asyncio.to_thread(
+                last_exchange, harness.port, context(authority), body
+            )
+            assert response.endswith(b"\r\n\r\nPOST " + body)
         await until(lambda: not harness.gate.open)
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_as_large_as_a_body_may_be(authority: Authority, pair: Pair) -> None:
+async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
     own = ENGINES[1]
     async with serve("http", pair) as harness:
-        assert await ask_http(own, harness, LARGE, authority) == b"POST " + LARGE
-    upstream = opened(own, authority)
+        assert await echo_http(own, harness, LARGE, authority) == b"POST " + LARGE
+    upstream = grpc_upstream(own, authority)
     async with serve("grpc", pair) as harness:
-        assert await ask_grpc(upstream, harness, LARGE) == LARGE
+        assert await echo_grpc(upstream, harness, LARGE) == LARGE
         await upstream.close()
 
 
@@ -205,11 +205,8 @@ async def test_frames(authority: Authority, pair: Pair) -> None:
         peer = await harness.connect(context(authority))
         framed = FramePeer(peer.reader, peer.writer)
         for body in BODIES[1:]:
-            assert await framed.ask(body) == b"POST " + body
+            assert await framed.exchange(body) == b"POST " + body
         await peer.close()
-
-
-# ---- ALPN
 
 
 @pytest.mark.parametrize(
@@ -220,32 +217,33 @@ async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | N
     offering.set_alpn_protocols(["h2", "http/1.1"])
     async with serve(kind, pair) as harness:
         peer = await harness.connect(offering)
-        made = peer.writer.get_extra_info("ssl_object")
-        assert (made.selected_alpn_protocol(), made.version()) == (agreed, "TLSv1.3")
-        await peer.close_badly()  # its unread bytes
+        tls = peer.writer.get_extra_info("ssl_object")
+        assert (tls.selected_alpn_protocol(), tls.version()) == (agreed, "TLSv1.3")
+        await peer.close_quietly()
 
 
-def knock(port: int, offering: ssl.SSLContext, step: int) -> str | None:
-    """Return the protocol negotiated with a client whose first bytes arrive ``step`` by ``step``;
-    raise SSLError if there is none."""
+def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
+    """Run a handshake in pieces of ``step`` bytes; return the ALPN protocol. Raises SSLError."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    made = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    client = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(("127.0.0.1", port), 10) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
             try:
-                made.do_handshake()
+                client.do_handshake()
             except ssl.SSLWantReadError:
-                received = outgoing.read()
-                for at in range(0, len(received), step):
-                    raw.sendall(received[at : at + step])
-                    time.sleep(0 if step > 100 else 0.001)  # so that they are read one by one
+                output = outgoing.read()
+                for at in range(0, len(output), step):
+                    raw.sendall(output[at : at + step])
+                    time.sleep(
+                        0 if step > 100 else 0.001
+                    )  # let the server read each piece separately
                 if got := raw.recv(65_536):
                     incoming.write(got)
                 else:
                     incoming.write_eof()
             else:
-                return made.selected_alpn_protocol()
+                return client.selected_alpn_protocol()
 
 
 OFFERS = [
@@ -263,15 +261,14 @@ OFFERS = [
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("step", [64, 100_000])
 @pytest.mark.parametrize("offer", OFFERS, ids=str)
-async def test_a_protocol_that_both_speak(
+async def test_alpn_offers(
     authority: Authority,
     pair: Pair,
     step: int,
     version: ssl.TLSVersion,
     offer: tuple[str, list[str], bool],
 ) -> None:
-    """RFC 7301, 3.2: the connection fails if protocols are offered and none is shared; a client
-    without ALPN is assumed to speak the listener's protocol."""
+    """RFC 7301, 3.2: the handshake fails if the listener supports none of the offered protocols."""
     kind, offered, is_good = offer
     offering = context(authority)
     offering.maximum_version = version
@@ -279,17 +276,17 @@ async def test_a_protocol_that_both_speak(
         offering.set_alpn_protocols(offered)
     async with serve(kind, pair) as harness:
         if is_good:
-            agreed = await asyncio.to_thread(knock, harness.port, offering, step)
+            agreed = await asyncio.to_thread(handshake, harness.port, offering, step)
             assert agreed in {None, "h2", "http/1.1"}
             assert not harness.refused
             return
         with pytest.raises(ssl.SSLError, match="no application protocol"):
-            await asyncio.to_thread(knock, harness.port, offering, step)
-        await harness.turned_away(ConnectionRefusal.ALPN)
+            await asyncio.to_thread(handshake, harness.port, offering, step)
+        await harness.wait_refused(ConnectionRefusal.ALPN)
 
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
-def test_an_offer_in_any_number_of_records(record: int) -> None:
+def test_an_alpn_offer_split_into_records(record: int) -> None:
     offering, received = ssl.create_default_context(), ssl.MemoryBIO()
     offering.set_alpn_protocols(["h2"])
     with suppress(ssl.SSLWantReadError):
@@ -301,10 +298,10 @@ def test_an_offer_in_any_number_of_records(record: int) -> None:
         offer = AlpnOffer(protocols)
         decisions = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
         assert decisions == [False] * (len(sent) - 1) + [excluded]
-    for cut in range(len(hello)):  # OpenSSL decides about malformed bytes
-        broken = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
-        record_of_it = b"\x16\x03\x01" + len(broken).to_bytes(2) + broken
-        assert not AlpnOffer(["h2"]).excludes(memoryview(record_of_it))
+    for cut in range(len(hello)):  # malformed bytes are left to OpenSSL
+        truncated = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
+        wire = b"\x16\x03\x01" + len(truncated).to_bytes(2) + truncated
+        assert not AlpnOffer(["h2"]).excludes(memoryview(wire))
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
@@ -320,7 +317,7 @@ def test_an_offer_in_any_number_of_records(record: int) -> None:
         ("AES128-GCM-SHA256:AES128-SHA:DHE-RSA-AES128-GCM-SHA256", False),
     ],
 )
-async def test_ciphers_of_tls_1_2(
+async def test_tls_1_2_ciphers(
     authority: Authority,
     pair: Pair,
     kind: str,
@@ -332,30 +329,27 @@ async def test_ciphers_of_tls_1_2(
     old.set_ciphers(ciphers)
     async with serve(kind, pair) as harness:
         if is_good:
-            await asyncio.to_thread(knock, harness.port, old, 100_000)
+            await asyncio.to_thread(handshake, harness.port, old, 100_000)
             assert not harness.refused
             return
         with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
-            await asyncio.to_thread(knock, harness.port, old, 100_000)
-        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
+            await asyncio.to_thread(handshake, harness.port, old, 100_000)
+        await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
-async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
+async def test_the_minimum_version(authority: Authority, pair: Pair) -> None:
     old = context(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     async with serve("http", pair) as harness:
         await (await harness.connect(old)).close()
     async with serve("http", pair, min_version="1.3") as harness:
-        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert names the reason
+        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
             await harness.connect(old)
-        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
-
-
-# ---- failed handshakes
+        await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
-async def test_plain_text_on_a_port_of_tls(
+async def test_plain_text_on_a_tls_port(
     authority: Authority, pair: Pair, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serve(kind, pair) as harness:
@@ -364,23 +358,23 @@ async def test_plain_text_on_a_port_of_tls(
             writer.write(GET)
             assert await reader.read() == b""
             writer.close()
-        await harness.turned_away(ConnectionRefusal.PLAIN_TEXT)
+        await harness.wait_refused(ConnectionRefusal.PLAIN_TEXT)
         assert "does not speak TLS" in caplog.text
-        await (await harness.connect(context(authority))).close_badly()
+        await (await harness.connect(context(authority))).close_quietly()
 
 
-@pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
-async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
+@pytest.mark.parametrize("start", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
+async def test_a_handshake_times_out(pair: Pair, start: bytes) -> None:
     async with serve("http", pair, limits=QUICK) as harness:
         reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
-        writer.write(sent)
+        writer.write(start)
         assert await reader.read() == b""
         writer.close()
-        await harness.turned_away(ConnectionRefusal.HANDSHAKE_TIME)
+        await harness.wait_refused(ConnectionRefusal.HANDSHAKE_TIME)
 
 
-async def test_port_scans_are_not_logged(pair: Pair) -> None:
-    """A load balancer does so to check that the port is open."""
+async def test_connections_without_data_are_not_counted(pair: Pair) -> None:
+    """Load balancers check in this way that the port is open."""
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
@@ -388,8 +382,8 @@ async def test_port_scans_are_not_logged(pair: Pair) -> None:
         assert not harness.refused
 
 
-def say_garbage(port: int, context: ssl.SSLContext) -> None:
-    """A record that cannot be decrypted, on an established connection."""
+def send_garbage(port: int, context: ssl.SSLContext) -> None:
+    """Send a record that cannot be decrypted on an established connection."""
     with (
         socket.create_connection(("127.0.0.1", port)) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as peer,
@@ -401,27 +395,27 @@ def say_garbage(port: int, context: ssl.SSLContext) -> None:
 
 async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
-        await asyncio.to_thread(say_garbage, harness.port, context(authority))
-        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
+        await asyncio.to_thread(send_garbage, harness.port, context(authority))
+        await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
-def mutated(seed: int) -> bytes:
-    """A ClientHello with changed or missing bytes."""
+def corrupted_hello(seed: int) -> bytes:
+    """Return a ClientHello with changed or missing bytes."""
     received = ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
         ssl.MemoryBIO(), received, server_hostname="x"
     )
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    hello, chance = bytearray(received.read()), random.Random(seed)
-    for _ in range(chance.randrange(1, 4)):
-        hello[chance.randrange(len(hello))] = chance.randrange(256)
-    return bytes(hello[: chance.choice((5, 9, 100, len(hello), len(hello)))]) + chance.randbytes(
-        chance.choice((0, 0, 3, 400))
+    hello, rng = bytearray(received.read()), random.Random(seed)
+    for _ in range(rng.randrange(1, 4)):
+        hello[rng.randrange(len(hello))] = rng.randrange(256)
+    return bytes(hello[: rng.choice((5, 9, 100, len(hello), len(hello)))]) + rng.randbytes(
+        rng.choice((0, 0, 3, 400))
     )
 
 
-async def test_any_bytes_end_a_handshake(
+async def test_corrupted_handshakes_fail(
     authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = dataclasses.replace(LIMITS, header_time=1.0)
@@ -429,22 +423,19 @@ async def test_any_bytes_end_a_handshake(
         writers = []
         for seed in range(150):
             _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
-            writer.write(mutated(seed))
+            writer.write(corrupted_hello(seed))
             writers.append(writer)
         await until(lambda: len(harness.refused) > 100 and not harness.gate.open)
         for writer in writers:
             writer.close()
         peer = await harness.connect(context(authority))
         await peer.send(GET)
-        assert (await peer.answer()).status == 200
+        assert (await peer.read_response()).status == 200
         await peer.close()
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
-# ---- clients' certificates
-
-
-async def test_a_certificate_is_required(
+async def test_a_required_client_certificate(
     authority: Authority,
     stranger: Authority,
     pair: Pair,
@@ -456,34 +447,34 @@ async def test_a_certificate_is_required(
     ) as harness:
         peer = await harness.connect(context(authority, good))
         await peer.send(GET)
-        assert (await peer.answer()).status == 200
+        assert (await peer.read_response()).status == 200
         assert harness.calls[0].peer_identity == ("a.clients.example",)
         await peer.close()
         with caplog.at_level("INFO"):
-            for shown, alert, received in (
+            for certificate, alert, logged in (
                 (None, "CERTIFICATE_REQUIRED", "sent no certificate"),
                 (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
                 (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
             ):
-                peer = await harness.connect(context(authority, shown))
+                peer = await harness.connect(context(authority, certificate))
                 with pytest.raises(ssl.SSLError, match=alert):
-                    await peer.answer()
-                await peer.close_badly()
-                await until(lambda received=received: received in caplog.text)  # type: ignore[misc]
-        await harness.turned_away(*[ConnectionRefusal.CERTIFICATE] * 3)
+                    await peer.read_response()
+                await peer.close_quietly()
+                await until(lambda logged=logged: logged in caplog.text)  # type: ignore[misc]
+        await harness.wait_refused(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
-async def test_a_certificate_may_be_shown(
+async def test_an_optional_client_certificate(
     authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
     good = authority.issue("spiffe://example/ns/a", "b.example")
     async with serve(
         "http", pair, client_certificates="optional", client_ca=authority.file
     ) as harness:
-        for shown in (None, good):
-            peer = await harness.connect(context(authority, shown))
+        for certificate in (None, good):
+            peer = await harness.connect(context(authority, certificate))
             await peer.send(GET)
-            assert (await peer.answer()).status == 200
+            assert (await peer.read_response()).status == 200
             await peer.close()
         assert [call.peer_identity for call in harness.calls] == [
             (),
@@ -491,9 +482,9 @@ async def test_a_certificate_may_be_shown(
         ]
         peer = await harness.connect(context(authority, stranger.issue("b.example")))
         with pytest.raises(ssl.SSLError):
-            await peer.answer()
-        await peer.close_badly()
-        await harness.turned_away(ConnectionRefusal.CERTIFICATE)
+            await peer.read_response()
+        await peer.close_quietly()
+        await harness.wait_refused(ConnectionRefusal.CERTIFICATE)
 
 
 NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
@@ -504,17 +495,17 @@ NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
     [
         (["a.clients.example"], True),
         (["a.b.clients.example"], True),
-        (["nobody", "spiffe://example/ns/x/sa/y"], True),
+        (["other.example", "spiffe://example/ns/x/sa/y"], True),
         (["10.0.0.7"], True),
         (["clients.example"], False),
         (["a.clients.example.com", "spiffe://examples/ns/x"], False),
     ],
 )
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_names(
+async def test_names_of_client_certificates(
     authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
 ) -> None:
-    shown = authority.issue(*names)
+    certificate = authority.issue(*names)
     async with serve(
         kind,
         pair,
@@ -523,28 +514,27 @@ async def test_names(
         allowed_names=NAMES,
     ) as harness:
         if kind == "grpc":
-            upstream: RpcUpstream = H2Upstream(LIMITS, of_client(authority, shown))
+            upstream: RpcUpstream = H2Upstream(LIMITS, of_client(authority, certificate))
             if allowed:
-                await ask_grpc(upstream, harness, b"x")
+                await echo_grpc(upstream, harness, b"x")
             else:
                 with pytest.raises(GatewayError):
-                    await ask_grpc(upstream, harness, b"x")
+                    await echo_grpc(upstream, harness, b"x")
             await upstream.close()
         else:
-            peer = await harness.connect(context(authority, shown))
+            peer = await harness.connect(context(authority, certificate))
             await peer.send(GET)
             if allowed:
-                assert (await peer.answer()).status == 200
-                await peer.close()
+                assert (await peer.read_response()).status == 200
             else:
                 assert await peer.reader.read() == b""
-                await peer.close()
+            await peer.close()
         assert bool(harness.calls) is allowed
-        await harness.turned_away(*[] if allowed else [ConnectionRefusal.NAME])
+        await harness.wait_refused(*[] if allowed else [ConnectionRefusal.NAME])
 
 
 @pytest.mark.parametrize("required", [True, False])
-async def test_compat_grpc_and_clients_certificates(
+async def test_client_certificates_with_grpcio(
     authority: Authority, stranger: Authority, pair: Pair, required: bool
 ) -> None:
     engine = ENGINES[0]
@@ -556,68 +546,65 @@ async def test_compat_grpc_and_clients_certificates(
             "allowed_names": NAMES,
         }
     async with serve("grpc", pair, engine, **options) as harness:
-        good = opened(engine, authority, authority.issue("a.clients.example"))
-        assert await ask_grpc(good, harness, b"x") == b"x"
+        good = grpc_upstream(engine, authority, authority.issue("a.clients.example"))
+        assert await echo_grpc(good, harness, b"x") == b"x"
         assert harness.calls[0].peer_identity == (("a.clients.example",) if required else ())
         await good.close()
         if not required:
             return
-        for shown in (None, stranger.issue("a.clients.example")):
-            bad = opened(engine, authority, shown)
+        for certificate in (None, stranger.issue("a.clients.example")):
+            bad = grpc_upstream(engine, authority, certificate)
             with pytest.raises(GatewayError):
-                await ask_grpc(bad, harness, b"x")
+                await echo_grpc(bad, harness, b"x")
             await bad.close()
-        other = opened(engine, authority, authority.issue("b.example"))
+        other = grpc_upstream(engine, authority, authority.issue("b.example"))
         wire = RpcRequest("/t.T/Echo", (b"x",))
-        answer = await other.exchange(wire, harness.endpoint, 10)
-        assert (answer.code, answer.details) == (
-            14,  # RpcEcho's text for every refusal
+        response = await other.exchange(wire, harness.endpoint, 10)
+        assert (response.code, response.details) == (
+            14,  # RpcEcho's status of every refusal
             "no name in the client's certificate is allowed",
         )
         await other.close()
         assert len(harness.calls) == 1
 
 
-# ---- files that change
-
-
-def _soon(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def _check_files_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
 
 
 async def test_certificates_are_renewed_under_load(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every new connection trusts both authorities, and no request fails."""
+    """No request fails. The clients trust both authorities."""
     renewed = authority.server()
-    both = ssl.create_default_context(cafile=authority.file)
-    both.load_verify_locations(stranger.file)
-    seen: set[str] = set()
-    done = False
+    trusting_both = ssl.create_default_context(cafile=authority.file)
+    trusting_both.load_verify_locations(stranger.file)
+    serials: set[str] = set()
+    finished = False
 
-    async def client(harness: Harness, *, stays: bool) -> int:
+    async def client(harness: Harness, *, keep_alive: bool) -> int:
         count = 0
-        peer = await harness.connect(both)
-        while not done or not count:
+        peer = await harness.connect(trusting_both)
+        while not finished or not count:
             await peer.send(GET)
-            assert (await peer.answer()).status == 200
+            assert (await peer.read_response()).status == 200
             count += 1
-            if not stays:
-                shown = peer.writer.get_extra_info("ssl_object").getpeercert()
-                seen.add(str(shown["serialNumber"]))
+            if not keep_alive:
+                certificate = peer.writer.get_extra_info("ssl_object").getpeercert()
+                serials.add(str(certificate["serialNumber"]))
                 await peer.close()
-                peer = await harness.connect(both)
+                peer = await harness.connect(trusting_both)
         await peer.close()
         return count
 
     async with serve("http", renewed) as harness:
-        _soon(harness, monkeypatch)
-        clients = [asyncio.create_task(client(harness, stays=i % 2 == 0)) for i in range(6)]
-        await until(lambda: len(seen) == 1)
+        _check_files_always(monkeypatch)
+        clients = [asyncio.create_task(client(harness, keep_alive=i % 2 == 0)) for i in range(6)]
+        await until(lambda: len(serials) == 1)
         for count, issuer in enumerate((stranger, authority, stranger), 2):
             put(issuer.server(), renewed)
-            await until(lambda count=count: len(seen) == count)  # type: ignore[misc]
-        done = True
+            await until(lambda count=count: len(serials) == count)  # type: ignore[misc]
+        finished = True
         assert all(await asyncio.gather(*clients))
         assert harness.reloads.count(True) >= 3
         assert not harness.refused
@@ -628,7 +615,7 @@ async def test_an_unusable_pair_keeps_the_previous_one(
 ) -> None:
     renewed, other = authority.server(), authority.server()
     async with serve("http", renewed) as harness:
-        _soon(harness, monkeypatch)
+        _check_files_always(monkeypatch)
         steps: list[tuple[Callable[[], object], str, list[bool]]] = [
             (
                 lambda: renewed.key.write_bytes(other.key.read_bytes()),
@@ -639,61 +626,57 @@ async def test_an_unusable_pair_keeps_the_previous_one(
             (renewed.certificate.unlink, "cannot be read", [False] * 3),
             (lambda: put(other, renewed), "a new certificate", [False] * 3 + [True]),
         ]
-        for change, received, reloads in steps:
+        for change, logged, reloads in steps:
             change()
             with caplog.at_level("INFO"):
                 peer = await harness.connect(context(authority))
             await peer.close()
-            assert received in caplog.text
+            assert logged in caplog.text
             assert harness.reloads == reloads
-        assert "nobody" not in caplog.text
 
 
-async def test_links_are_swapped(
+async def test_certificates_behind_replaced_links_are_reloaded(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replaced as Kubernetes replaces the files of a secret."""
+    """Kubernetes replaces the files of a secret in this way."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        made = authority.server()
-        made.certificate.rename(tmp_path / name / "tls.crt")
-        made.key.rename(tmp_path / name / "tls.key")
+        issued = authority.server()
+        issued.certificate.rename(tmp_path / name / "tls.crt")
+        issued.key.rename(tmp_path / name / "tls.key")
     data = tmp_path / "..data"
     data.symlink_to("one")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(f"..data/{name}")
     async with serve("http", Pair(tmp_path / "tls.crt", tmp_path / "tls.key")) as harness:
-        _soon(harness, monkeypatch)
+        _check_files_always(monkeypatch)
         serials = []
         for _ in range(2):
             peer = await harness.connect(context(authority))
-            shown = peer.writer.get_extra_info("ssl_object").getpeercert()
-            serials.append(shown["serialNumber"])
+            certificate = peer.writer.get_extra_info("ssl_object").getpeercert()
+            serials.append(certificate["serialNumber"])
             await peer.close()
-            beside = tmp_path / "..new"
-            beside.symlink_to("two")
-            beside.replace(data)
+            new = tmp_path / "..new"
+            new.symlink_to("two")
+            new.replace(data)
         assert len(set(serials)) == 2
         assert harness.reloads == [True]
 
 
-async def test_compat_grpc_loads_a_new_certificate(
+async def test_certificates_are_renewed_with_grpcio(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed, engine = authority.server(), ENGINES[0]
     async with serve("grpc", renewed, engine) as harness:
-        _soon(harness, monkeypatch)
-        before = opened(engine, authority)
-        assert await ask_grpc(before, harness, b"1") == b"1"
+        _check_files_always(monkeypatch)
+        before = grpc_upstream(engine, authority)
+        assert await echo_grpc(before, harness, b"1") == b"1"
         put(stranger.server(), renewed)
-        after = opened(engine, stranger)
-        assert await ask_grpc(after, harness, b"2") == b"2"
-        assert await ask_grpc(before, harness, b"3") == b"3", "a connection keeps its streams"
+        after = grpc_upstream(engine, stranger)
+        assert await echo_grpc(after, harness, b"2") == b"2"
+        assert await echo_grpc(before, harness, b"3") == b"3", "open connections stay usable"
         await before.close()
         await after.close()
-
-
-# ---- the end
 
 
 def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
@@ -703,55 +686,57 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
         raw.connect(("127.0.0.1", port))
         with context.wrap_socket(raw, server_hostname="localhost") as peer:
             peer.sendall(request)
-            answer = b""
+            response = b""
             while more := peer.recv(1 << 20):
-                answer += more
-    return answer
+                response += more
+    return response
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-async def test_the_last_response_waits_for_a_slow_reader(
+async def test_a_slow_reader_gets_the_whole_last_response(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
-    """The TLS transports of the event loops would disconnect it after a while."""
+    """The event loops' own TLS transports would disconnect it."""
     request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with serve("http", pair, engine) as harness:
-        answer = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
-        assert answer.endswith(b"yyyz")
-        assert len(answer) > 5_000_300
+        response = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
+        assert response.endswith(b"yyyz")
+        assert len(response) > 5_000_300
         await until(lambda: not harness.gate.open)
 
 
-async def test_a_refused_body_gets_an_error_and_the_end(authority: Authority, pair: Pair) -> None:
+async def test_a_refused_body_gets_an_error_and_close_notify(
+    authority: Authority, pair: Pair
+) -> None:
     async with serve("http", pair) as harness:
         peer = await harness.connect(context(authority))
         await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nhalf")
-        assert (await peer.answer()).status == 413
-        assert await peer.reader.read() == b"", "close_notify ends the stream"
+        assert (await peer.read_response()).status == 413
+        assert await peer.reader.read() == b"", "the connection ends with close_notify"
         await peer.close()
 
 
-async def test_a_stopping_listener_leaves_no_client_hanging(
+async def test_a_stopping_listener_closes_idle_connections(
     authority: Authority, pair: Pair
 ) -> None:
     async with serve("http", pair) as harness:
         idle = await harness.connect(context(authority))
-        _, knocking = await asyncio.open_connection("127.0.0.1", harness.port)
+        _, connecting = await asyncio.open_connection("127.0.0.1", harness.port)
         await until(lambda: harness.gate.open == 2)
         async with asyncio.timeout(5):
             await harness.server.stop(60)
         assert harness.gate.open == 0
         assert await idle.reader.read() == b""
         await idle.close()
-        knocking.close()
+        connecting.close()
 
 
-async def test_many_small_writes_are_one_record(authority: Authority, pair: Pair) -> None:
-    """H1Server gets several requests in one write, and responds in order."""
+async def test_pipelined_requests_over_tls(authority: Authority, pair: Pair) -> None:
+    """H1Server receives several requests in one read, and responds in order."""
     async with serve("http", pair) as harness:
         assert isinstance(harness.server, H1Server)
         peer = await harness.connect(context(authority))
         await peer.send(GET * 500)
         for _ in range(500):
-            assert (await peer.answer()).body == b"GET "
+            assert (await peer.read_response()).body == b"GET "
         await peer.close()

@@ -27,34 +27,32 @@ __all__ = ["authority", "pair", "stranger"]
 
 
 class Client:
-    """A client over one transport."""
-
     def __init__(self, kind: str, engine: Engine, tls: ClientTls | None) -> None:
         self._is_http = kind == "http"
-        made = engine.http_upstream if self._is_http else engine.upstream
-        self.upstream = made(LIMITS, tls)
+        create = engine.http_upstream if self._is_http else engine.upstream
+        self.upstream = create(LIMITS, tls)
 
-    async def ask(self, endpoint: Endpoint) -> bytes:
+    async def send_request(self, endpoint: Endpoint) -> bytes:
         if self._is_http:
-            answer = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
-            return bytes(join_parts(answer.body))  # type: ignore[union-attr]
+            reply = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
+            return bytes(join_parts(reply.body))  # type: ignore[union-attr]
         response = await self.upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)  # type: ignore[arg-type]
         return bytes(join_parts(response.message))  # type: ignore[union-attr]
 
     async def is_refused(self, harness: Harness) -> bool:
         with pytest.raises(GatewayError) as caught:
-            await self.ask(harness.endpoint)
+            await self.send_request(harness.endpoint)
         return caught.value.kind in {Kind.CONNECT, Kind.BACKEND_GARBAGE}
 
 
-WHO = pytest.mark.parametrize(
+ALL_CLIENTS = pytest.mark.parametrize(
     ("kind", "engine"),
     [(kind, engine) for kind in ("http", "grpc") for engine in ENGINES],
     ids=str,
 )
 
 
-@WHO
+@ALL_CLIENTS
 async def test_a_configured_authority(
     kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
@@ -62,29 +60,29 @@ async def test_a_configured_authority(
         for tls, trusted in ((of_client(authority), True), (of_client(stranger), False)):
             client = Client(kind, engine, tls)
             if trusted:
-                assert await client.ask(harness.endpoint)
+                assert await client.send_request(harness.endpoint)
             else:
                 assert await client.is_refused(harness)
             await client.upstream.close()
 
 
-@WHO
+@ALL_CLIENTS
 async def test_a_configured_server_name(kind: str, engine: Engine, authority: Authority) -> None:
-    hidden = authority.issue("back.example")
-    async with serve(kind, hidden, engine) as harness:
+    certificate = authority.issue("back.example")
+    async with serve(kind, certificate, engine) as harness:
         for name, fits in (("back.example", True), (None, False), ("other.example", False)):
             client = Client(kind, engine, ClientTls(authority.file, name))
             if fits:
-                assert await client.ask(harness.endpoint)
-                looked_up = dataclasses.replace(harness.endpoint, host="x", address="127.0.0.1")
-                assert await client.ask(looked_up)
+                assert await client.send_request(harness.endpoint)
+                resolved = dataclasses.replace(harness.endpoint, host="x", address="127.0.0.1")
+                assert await client.send_request(resolved)
             else:
                 assert await client.is_refused(harness)
             await client.upstream.close()
 
 
-@WHO
-async def test_a_certificate_is_shown(
+@ALL_CLIENTS
+async def test_a_client_certificate(
     kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
     async with serve(
@@ -94,14 +92,14 @@ async def test_a_certificate_is_shown(
         client_certificates="required",
         client_ca=authority.file,
     ) as harness:
-        for shown, fits in (
+        for certificate, fits in (
             (authority.issue("a"), True),
             (None, False),
             (stranger.issue("a"), False),
         ):
-            client = Client(kind, engine, of_client(authority, shown))
+            client = Client(kind, engine, of_client(authority, certificate))
             if fits:
-                assert await client.ask(harness.endpoint)
+                assert await client.send_request(harness.endpoint)
             else:
                 assert await client.is_refused(harness)
             await client.upstream.close()
@@ -109,7 +107,7 @@ async def test_a_certificate_is_shown(
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_a_renewed_client_certificate_is_presented(
+async def test_a_renewed_client_certificate(
     kind: str,
     authority: Authority,
     pair: Pair,
@@ -117,24 +115,24 @@ async def test_a_renewed_client_certificate_is_presented(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
-    ours = authority.issue("before")
-    client = Client(kind, ENGINES[1], of_client(authority, ours))
+    own = authority.issue("before")
+    client = Client(kind, ENGINES[1], of_client(authority, own))
     options = {"client_certificates": "required", "client_ca": authority.file}
     for name in ("before", "after", "after"):
         async with serve(kind, pair, **options) as harness:
-            assert await client.ask(harness.endpoint)
+            assert await client.send_request(harness.endpoint)
             assert harness.calls[0].peer_identity == (name,)
         if name == "before":
-            put(authority.issue("after"), ours)
+            put(authority.issue("after"), own)
         else:
-            ours.key.write_text("broken")
+            own.key.write_text("broken")
     assert "keeping the previous certificates" in caplog.text
     await client.upstream.close()
 
 
-def test_unusable_files_are_reported_immediately(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_reported_on_creation(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))
-    made = ClientTlsContext(ClientTls(authority.file)).context()
-    assert (made.verify_mode, made.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert made.minimum_version is ssl.TLSVersion.TLSv1_2
+    context = ClientTlsContext(ClientTls(authority.file)).context()
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2

@@ -15,8 +15,8 @@ from tls_kit import Authority, Pair
 
 REST = """
 helpers: 0
-backends: {ours: {protocol: builtin}}
-routes: [{model: "*", backend: ours}]
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
 log: {access: false}
 """
 
@@ -29,12 +29,12 @@ def text(pair: Pair | None, connections: int, port: int) -> str:
     )
 
 
-async def connected(
+async def connect(
     running: RunningGateway, authority: Authority
 ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
-    trusting = ssl.create_default_context(cafile=authority.file)
+    context = ssl.create_default_context(cafile=authority.file)
     port = running.listeners["http"].address.port
-    reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
     return writer.get_extra_info("ssl_object").getpeercert()["serialNumber"], reader, writer
 
 
@@ -43,33 +43,33 @@ async def is_accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     return b"200 OK" in await reader.readuntil(b"\r\n\r\n")
 
 
-async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
+async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     one, two = authority.server(), authority.server()
     file = str(tmp_path / "routes.yaml")
     running = assemble(parse(text(one, 10, 0), file, {}))
     await running.start()
     try:
-        before, *held = await connected(running, authority)
+        before, *streams = await connect(running, authority)
         await running.reload(parse(text(two, 1, 0), file, {}))
-        assert await is_accepted(*held), "what is open stays"
+        assert await is_accepted(*streams), "open connections are kept"
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
-            await connected(running, authority)  # it is now over the limit
-        held[1].close()
+            await connect(running, authority)  # over the new limit
+        streams[1].close()
         async with asyncio.timeout(10):
             while next(iter(running.gates)).connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        after, *made = await connected(running, authority)
+        after, *renewed = await connect(running, authority)
         assert after != before
-        assert await is_accepted(*made)
+        assert await is_accepted(*renewed)
         with pytest.raises(ConfigRejectedError, match="changing TLS on"):
             await running.reload(parse(text(None, 1, 0), file, {}))
-        assert await is_accepted(*made)
+        assert await is_accepted(*renewed)
         config = parse(text(one, 1, 0), file, {})
         one.key.unlink()  # between the two configurations
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
-        assert await is_accepted(*made)
-        made[1].close()
+        assert await is_accepted(*renewed)
+        renewed[1].close()
     finally:
         await running.stop(0)

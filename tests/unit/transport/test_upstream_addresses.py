@@ -1,5 +1,4 @@
-"""Endpoints that are different addresses of one name have separate connections, and one can be
-closed while others stay."""
+"""Each address of a name has its own connections, which can be closed separately."""
 
 import asyncio
 import dataclasses
@@ -26,77 +25,77 @@ from infergate.transport.http1.client import H1Upstream
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def bounded(limits: Any) -> LimitedUpstream:
+def limited(limits: Any) -> LimitedUpstream:
     return LimitedUpstream(HttpOrFrameUpstream(limits, H1Upstream), 4)
 
 
-HTTP = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, bounded]
+HTTP = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited]
 GRPC = [H2Upstream, GrpcioUpstream]
 
 
 @dataclass
-class Heard:
-    """The requests and the number of connections of a server."""
+class ServerLog:
+    """The host of each request to a server, and the number of its connections."""
 
     endpoint: Endpoint = field(default_factory=Endpoint)
-    names: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
     open: int = 0
-    ever: int = 0
+    total: int = 0
 
 
 @asynccontextmanager
-async def http_server() -> AsyncIterator[Heard]:
-    heard = Heard()
+async def http_server() -> AsyncIterator[ServerLog]:
+    log = ServerLog()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.open += 1
-        heard.ever += 1
+        log.open += 1
+        log.total += 1
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:-2])
-                heard.names.append({k.lower(): v for k, v in lines.items()}["host"])
+                log.hosts.append({k.lower(): v for k, v in lines.items()}["host"])
                 await reader.readexactly(1)
                 writer.write(OK)
         except asyncio.IncompleteReadError:
             pass
         finally:
-            heard.open -= 1
+            log.open -= 1
 
     async with fake_backend(script) as fake:
-        heard.endpoint = fake.endpoint
-        yield heard
+        log.endpoint = fake.endpoint
+        yield log
 
 
 @asynccontextmanager
-async def grpc_server() -> AsyncIterator[Heard]:
-    heard = Heard()
+async def grpc_server() -> AsyncIterator[ServerLog]:
+    log = ServerLog()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.open += 1
-        heard.ever += 1
-        core = h2.connection.H2Connection(
+        log.open += 1
+        log.total += 1
+        peer = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         )
-        core.initiate_connection()
-        writer.write(core.data_to_send())
+        peer.initiate_connection()
+        writer.write(peer.data_to_send())
         try:
             while data := await reader.read(65536):
-                for event in core.receive_data(data):
+                for event in peer.receive_data(data):
                     if isinstance(event, h2.events.RequestReceived):
-                        heard.names.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
+                        log.hosts.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
                     if isinstance(event, h2.events.StreamEnded):
-                        received = [(":status", "200"), ("content-type", "application/grpc")]
-                        core.send_headers(event.stream_id, received)
-                        core.send_data(event.stream_id, b"\0\0\0\0\2ok")
-                        core.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
-                writer.write(core.data_to_send())
+                        fields = [(":status", "200"), ("content-type", "application/grpc")]
+                        peer.send_headers(event.stream_id, fields)
+                        peer.send_data(event.stream_id, b"\0\0\0\0\2ok")
+                        peer.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+                writer.write(peer.data_to_send())
         finally:
-            heard.open -= 1
+            log.open -= 1
 
     async with fake_backend(script) as fake:
-        heard.endpoint = fake.endpoint
-        yield heard
+        log.endpoint = fake.endpoint
+        yield log
 
 
 Server = Callable[[], Any]
@@ -104,48 +103,48 @@ ALL = [(make, http_server) for make in HTTP] + [(make, grpc_server) for make in 
 both = pytest.mark.parametrize(("make", "serve"), ALL)
 
 
-async def ask(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
+async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
     if serve is http_server:
-        answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
-        return bytes(join_parts(answer.body))
-    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
-    return bytes(join_parts(answer.message))
+        response = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
+        return bytes(join_parts(response.body))
+    response = await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
+    return bytes(join_parts(response.message))
 
 
 @both
-async def test_servers_are_called_by_the_name(make: Any, serve: Server) -> None:
-    async with serve() as heard:
+async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) -> None:
+    async with serve() as log:
         upstream = make(RPC_LIMITS)
-        named = dataclasses.replace(heard.endpoint, host="pods.test", address="127.0.0.1")
+        named = dataclasses.replace(log.endpoint, host="pods.test", address="127.0.0.1")
         for _ in range(2):
-            assert await ask(upstream, named, serve) == b"ok"
-        assert heard.names == [f"pods.test:{heard.endpoint.port}"] * 2
-        assert heard.ever == 1
-        assert str(named) == f"127.0.0.1:{heard.endpoint.port}"
+            assert await send_request(upstream, named, serve) == b"ok"
+        assert log.hosts == [f"pods.test:{log.endpoint.port}"] * 2
+        assert log.total == 1
+        assert str(named) == f"127.0.0.1:{log.endpoint.port}"
         await upstream.close()
 
 
 @both
-async def test_one_address_is_closed_and_others_stay(make: Any, serve: Server) -> None:
+async def test_disconnecting_an_endpoint_keeps_the_others(make: Any, serve: Server) -> None:
     async with serve() as one, serve() as other:
         upstream = make(RPC_LIMITS)
         assert isinstance(upstream, SupportsDisconnect)
         for each in (one, other, one, other):
-            await ask(upstream, each.endpoint, serve)
+            await send_request(upstream, each.endpoint, serve)
         assert (one.open, other.open) == (1, 1)
         await upstream.disconnect(one.endpoint)
         await upstream.disconnect(Endpoint("127.0.0.1", 1))
         async with asyncio.timeout(10):
             while one.open:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        await ask(upstream, other.endpoint, serve)
-        assert (other.open, other.ever) == (1, 1)
-        assert await ask(upstream, one.endpoint, serve) == b"ok"
-        assert one.ever == 2
+        await send_request(upstream, other.endpoint, serve)
+        assert (other.open, other.total) == (1, 1)
+        assert await send_request(upstream, one.endpoint, serve) == b"ok"
+        assert one.total == 2
         await upstream.close()
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     endpoint = Endpoint("pods.test", 8000, address="fe80::1")
     assert str(endpoint) == "[fe80::1]:8000"
     assert endpoint.authority == "pods.test:8000"

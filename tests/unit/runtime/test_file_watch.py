@@ -1,4 +1,4 @@
-"""When watched files are read."""
+"""File watching, by notifications and by polling."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from infergate.runtime import file_watch as module
 from infergate.runtime.file_watch import _directories, watch_files
 
 
-class Looks:
+class Callback:
     def __init__(self) -> None:
         self.count = 0
-        self.came = asyncio.Event()
+        self.called = asyncio.Event()
 
     async def __call__(self) -> None:
         self.count += 1
-        self.came.set()
+        self.called.set()
 
-    async def earliest(self) -> None:
-        self.came.clear()
-        await self.came.wait()
-
-
-async def watching(path: Path, quiet: Callable[[], float | None], looks: Looks) -> Any:
-    return asyncio.create_task(watch_files(lambda: [path], quiet, looks))
+    async def next_call(self) -> None:
+        self.called.clear()
+        await self.called.wait()
 
 
-async def ended(task: Any) -> None:
+async def start_watch(path: Path, interval: Callable[[], float | None], callback: Callback) -> Any:
+    return asyncio.create_task(watch_files(lambda: [path], interval, callback))
+
+
+async def cancel(task: Any) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -43,15 +43,15 @@ async def test_files_are_checked_without_a_notification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.05)
-    looks = Looks()
+    callback = Callback()
     async with asyncio.timeout(20):
-        task = await watching(tmp_path / "a", lambda: 0.01, looks)
-        await looks.earliest()
-        await looks.earliest()
-        await ended(task)
+        task = await start_watch(tmp_path / "a", lambda: 0.01, callback)
+        await callback.next_call()
+        await callback.next_call()
+        await cancel(task)
 
 
-async def test_a_system_without_free_watches(
+async def test_files_are_polled_if_no_watch_is_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def none_left(*_: Any, **__: Any) -> Any:
@@ -59,41 +59,41 @@ async def test_a_system_without_free_watches(
 
     monkeypatch.setattr(watchfiles, "awatch", none_left)
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
-    looks = Looks()
+    callback = Callback()
     async with asyncio.timeout(20):
-        task = await watching(tmp_path / "a", lambda: 0.01, looks)
-        await looks.earliest()
-        await looks.earliest()
-        await ended(task)
+        task = await start_watch(tmp_path / "a", lambda: 0.01, callback)
+        await callback.next_call()
+        await callback.next_call()
+        await cancel(task)
     assert "every 0.01 s instead: OS file watch limit reached" in caplog.text
 
 
-async def test_watching_is_switched_on_and_off(
+async def test_watching_is_enabled_and_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.02)
-    looks = Looks()
-    quiet: list[float | None] = [None]
+    callback = Callback()
+    interval: list[float | None] = [None]
     requested = asyncio.Event()
 
-    def how() -> float | None:
+    def current_interval() -> float | None:
         requested.set()
-        return quiet[0]
+        return interval[0]
 
     async with asyncio.timeout(20):
-        task = await watching(tmp_path / "a", how, looks)
+        task = await start_watch(tmp_path / "a", current_interval, callback)
         for _ in range(3):
             requested.clear()
             await requested.wait()
-        assert looks.count == 0
-        quiet[0] = 0.01
-        await looks.earliest()
-        quiet[0] = None
-        await looks.earliest()
-        await ended(task)
+        assert callback.count == 0
+        interval[0] = 0.01
+        await callback.next_call()
+        interval[0] = None
+        await callback.next_call()
+        await cancel(task)
 
 
-def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
+def test_the_folders_of_symbolic_links_are_watched(tmp_path: Path) -> None:
     for name in ("config", "config/..1", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere/routes.yaml").write_text("")
@@ -105,7 +105,7 @@ def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
     assert _directories([tmp_path / "no/such"]) == {}
 
 
-async def test_a_log_in_the_watched_folder_causes_no_loop(
+async def test_log_lines_beside_a_watched_file_cause_no_log_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)  # in infergate's log format
@@ -113,15 +113,15 @@ async def test_a_log_in_the_watched_folder_causes_no_loop(
     before = library.level
     start_logging("text")
     try:
-        looks = Looks()
+        callback = Callback()
         async with asyncio.timeout(20):
-            task = await watching(tmp_path / "a", lambda: 0.01, looks)
+            task = await start_watch(tmp_path / "a", lambda: 0.01, callback)
             for number in range(3):
-                seen, looks.count = looks.count, 0
-                while not looks.count:  # the watch may not be active yet
-                    (tmp_path / "log").write_text(f"{number} {seen}")
+                calls, callback.count = callback.count, 0
+                while not callback.count:  # the watch may not be active yet
+                    (tmp_path / "log").write_text(f"{number} {calls}")
                     await asyncio.sleep(0.02)
-            await ended(task)
+            await cancel(task)
     finally:
         library.setLevel(before)
     assert [each.message for each in caplog.records if "watchfiles" in each.name] == []

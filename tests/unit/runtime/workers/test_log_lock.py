@@ -1,4 +1,4 @@
-"""Processes that write to one pipe, and a slow reader."""
+"""Access logs of several processes on one pipe with a slow reader."""
 
 from __future__ import annotations
 
@@ -29,49 +29,50 @@ sys.stderr.flush()
 log._closing.set()
 log._writer.join()
 """
-PIPE = 65536
+PIPE_SIZE = 65536
 
 
-def waiting(pipe: int) -> int:
-    """Return the number of unread bytes."""
+def unread_bytes(pipe: int) -> int:
     found = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, found)
     return found[0]
 
 
-def sleeps(pid: int) -> bool:
-    """Return whether all threads of the process are waiting."""
+def is_blocked(pid: int) -> bool:
+    """Return whether all threads of the process are sleeping."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(each.read_text().rpartition(")")[2].split()[0] == "S" for each in tasks)
 
 
-def test_lines_over_the_atomic_pipe_size_are_not_interleaved() -> None:
-    turn = LogLock.create_file()
+def test_lines_longer_than_an_atomic_write_are_not_mixed() -> None:
+    lock = LogLock.create_file()
     source = str(Path(infergate.__file__).parents[1])
-    out, theirs = os.pipe()
+    out, write_end = os.pipe()
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, letter, str(turn), source],
-            stdout=theirs, stderr=subprocess.PIPE, pass_fds=(turn,),
+            [sys.executable, "-c", WRITER, letter, str(lock), source],
+            stdout=write_end, stderr=subprocess.PIPE, pass_fds=(lock,),
         )
         for letter in "ab"
     ]  # fmt: skip
-    os.close(theirs)
+    os.close(write_end)
     for each in writers:
         assert each.stderr is not None
         assert each.stderr.read(1) == b"!"
         each.stderr.close()
-    asleep = 0
-    while asleep < 5:  # both wait for the reader
+    blocked_checks = 0
+    while blocked_checks < 5:  # both wait for the reader
         time.sleep(0.001)
-        full = waiting(out) > PIPE - 4096
-        asleep = asleep + 1 if full and all(sleeps(each.pid) for each in writers) else 0
+        full = unread_bytes(out) > PIPE_SIZE - 4096
+        blocked_checks = (
+            blocked_checks + 1 if full and all(is_blocked(each.pid) for each in writers) else 0
+        )
     read = bytearray()
     while part := os.read(out, 4096):
         read += part
     assert [each.wait() for each in writers] == [0, 0]
     os.close(out)
-    os.close(turn)
+    os.close(lock)
     lines = bytes(read).split(b"\n")
     assert lines.pop() == b""
     assert sorted(lines) == [b"a" * 9000] * 60 + [b"b" * 9000] * 60

@@ -15,11 +15,11 @@ from infergate.runtime import endpoint_settings
 
 
 def backend(**keys: Any) -> BackendConfig:
-    described = {"protocol": "v2-rest", "endpoints": ("http://pods", "http://10.0.0.1:8000")}
-    return BackendConfig.model_validate({**described, **keys})
+    defaults = {"protocol": "v2-rest", "endpoints": ("http://pods", "http://10.0.0.1:8000")}
+    return BackendConfig.model_validate({**defaults, **keys})
 
 
-def test_defaults_equal_envoys() -> None:
+def test_the_defaults_are_those_of_envoy() -> None:
     config = backend()
     rule = ClusterRule(OutlierRule(5, 30.0, 300.0, 0.1), 10.0, 0.0)
     assert endpoint_settings.balance_settings(config) == BalanceSettings(
@@ -40,7 +40,7 @@ def test_defaults_equal_envoys() -> None:
     assert endpoint_settings.hash_key(config) is None
 
 
-def test_the_reported_configuration_is_the_active_one() -> None:
+def test_configured_values_are_used() -> None:
     config = backend(
         balance={"policy": "round-robin", "panic_threshold": 50, "slow_start": "3s"},
         outliers={
@@ -57,7 +57,7 @@ def test_the_reported_configuration_is_the_active_one() -> None:
     )
 
 
-def test_names_are_resolved_unless_disabled() -> None:
+def test_remote_names_are_resolved_by_default() -> None:
     result = [
         (endpoint.label, endpoint.uses_dns)
         for endpoint in endpoint_settings.configured_endpoints(backend())
@@ -77,7 +77,7 @@ def test_names_are_resolved_unless_disabled() -> None:
     assert not any(endpoint.uses_dns for endpoint in endpoint_settings.configured_endpoints(local))
 
 
-def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
+def test_weights_are_not_part_of_the_label() -> None:
     (endpoint,) = endpoint_settings.configured_endpoints(
         backend(endpoints=({"url": "http://a:1", "weight": 3},))
     )
@@ -94,12 +94,12 @@ def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
         ("never", 0, False),
     ],
 )
-def test_profile_detection_is_optional(health: str, connections: int, checks: bool | None) -> None:
+def test_health_checks_are_optional(health: str, connections: int, checks: bool | None) -> None:
     config = backend(health={"checks": health}, connections=connections)
     assert endpoint_settings.monitoring_settings(config).health_checks is checks
 
 
-def test_a_key_is_a_headers_value() -> None:
+def test_the_hash_key_is_a_headers_value() -> None:
     config = backend(balance={"policy": "consistent-hash", "hash_header": "X-User"})
     key = endpoint_settings.hash_key(config)
     assert key is not None

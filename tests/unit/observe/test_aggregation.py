@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client import Histogram as OfLibrary
+from prometheus_client import Histogram as LibraryHistogram
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
@@ -18,18 +18,18 @@ from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
 
 
-def text(summed: AggregatedMetrics) -> list[str]:
+def text(aggregated: AggregatedMetrics) -> list[str]:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(summed)
+    registry.register(aggregated)
     return generate_latest(registry).decode().splitlines()
 
 
 def process(*, requests: int, depth: int) -> list[Metric]:
-    """A snapshot of one process, as received over a pipe."""
+    """Return a snapshot of one process's metrics, as received over a pipe."""
     registry = CollectorRegistry()
     counter = Counter("done", "Done.", ["way"], registry=registry)
     Gauge("depth", "Now.", registry=registry).set(depth)
-    times = OfLibrary("took_seconds", "Took.", buckets=(1, 2), registry=registry)
+    times = LibraryHistogram("took_seconds", "Took.", buckets=(1, 2), registry=registry)
     for _ in range(requests):
         counter.labels("in").inc()
         times.observe(1.5)
@@ -37,10 +37,10 @@ def process(*, requests: int, depth: int) -> list[Metric]:
 
 
 def test_counters_histograms_and_gauges_are_added() -> None:
-    summed = AggregatedMetrics()
-    summed.add(process(requests=2, depth=3))
-    summed.add(process(requests=5, depth=4))
-    lines = text(summed)
+    aggregated = AggregatedMetrics()
+    aggregated.add(process(requests=2, depth=3))
+    aggregated.add(process(requests=5, depth=4))
+    lines = text(aggregated)
     assert 'done_total{way="in"} 7.0' in lines
     assert "depth 7.0" in lines
     assert 'took_seconds_bucket{le="1.0"} 0.0' in lines
@@ -51,39 +51,39 @@ def test_counters_histograms_and_gauges_are_added() -> None:
     assert lines.count("# TYPE took_seconds histogram") == 1
 
 
-def test_labels_of_a_single_process() -> None:
-    summed = AggregatedMetrics()
-    summed.add(process(requests=0, depth=0))
-    summed.add(process(requests=1, depth=0))
-    assert 'done_total{way="in"} 1.0' in text(summed)
+def test_labels_of_only_one_process_are_exported() -> None:
+    aggregated = AggregatedMetrics()
+    aggregated.add(process(requests=0, depth=0))
+    aggregated.add(process(requests=1, depth=0))
+    assert 'done_total{way="in"} 1.0' in text(aggregated)
 
 
-def test_a_counter_exists_since_the_first_process_counted() -> None:
+def test_a_counter_was_created_when_the_first_process_created_it() -> None:
     def created(at: float) -> Iterable[Metric]:
         family = Metric("done", "Done.", "counter")
         family.add_sample("done_created", {}, at)
         return [family]
 
-    summed = AggregatedMetrics()
-    summed.add(created(20.0))
-    summed.add(created(10.0))
-    assert "done_created 10.0" in text(summed)
+    aggregated = AggregatedMetrics()
+    aggregated.add(created(20.0))
+    aggregated.add(created(10.0))
+    assert "done_created 10.0" in text(aggregated)
 
 
-def test_an_exited_process_keeps_its_counters_only() -> None:
+def test_counters_but_not_gauges_of_exited_processes_are_kept() -> None:
     past = AggregatedMetrics()
     past.add(process(requests=2, depth=9), has_exited=True)
     past.add(process(requests=3, depth=9), has_exited=True)
-    summed = AggregatedMetrics()
-    summed.add(process(requests=1, depth=1))
-    summed.add(past.collect())
-    lines = text(summed)
+    aggregated = AggregatedMetrics()
+    aggregated.add(process(requests=1, depth=1))
+    aggregated.add(past.collect())
+    lines = text(aggregated)
     assert 'done_total{way="in"} 6.0' in lines
     assert "took_seconds_count 6.0" in lines
     assert "depth 1.0" in lines
 
 
-def test_an_invalid_amount_is_reported_once() -> None:
+def test_metrics_that_must_not_be_added_are_exported_once() -> None:
     one, other = Metrics(), Metrics()
     one.loaded_at.set(100)
     one.config.info({"sha256": "a", "number": "2"})
@@ -93,10 +93,10 @@ def test_an_invalid_amount_is_reported_once() -> None:
     for metrics, generations in ((one, 1), (other, 3)):
         metrics.generations.set(generations)
         metrics.record(RequestRecord(), 0.1)
-    summed = AggregatedMetrics()
-    summed.add(one.registry.collect())
-    summed.add(other.registry.collect())
-    lines = text(summed)
+    aggregated = AggregatedMetrics()
+    aggregated.add(one.registry.collect())
+    aggregated.add(other.registry.collect())
+    lines = text(aggregated)
     assert [line for line in lines if line.startswith("infergate_config_info")] == [
         'infergate_config_info{number="2",sha256="a"} 1.0'
     ]
@@ -108,37 +108,37 @@ def test_an_invalid_amount_is_reported_once() -> None:
                for line in lines)  # fmt: skip
 
 
-def test_of_certificates_the_first_that_expires() -> None:
-    summed = AggregatedMetrics()
+def test_the_earliest_certificate_expiry_is_exported() -> None:
+    aggregated = AggregatedMetrics()
     for at in (300.0, 100.0, 200.0):
         family = Metric("infergate_certificate_expiry_seconds", "When.", "gauge")
         family.add_sample(family.name, {"listener": "http"}, at)
-        summed.add([family])
-    assert 'infergate_certificate_expiry_seconds{listener="http"} 100.0' in text(summed)
+        aggregated.add([family])
+    assert 'infergate_certificate_expiry_seconds{listener="http"} 100.0' in text(aggregated)
 
 
 def test_the_latest_exemplar_is_exported() -> None:
-    summed = AggregatedMetrics()
+    aggregated = AggregatedMetrics()
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
         result = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
         rows = (each for each in [((), result)])
         family = MetricFamily("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
         for piece in in_batches([family]):
-            summed.add(pickle.loads(pickle.dumps(piece)))
+            aggregated.add(pickle.loads(pickle.dumps(piece)))
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(summed)
+    registry.register(aggregated)
     (result,) = [line for line in openmetrics(registry).decode().splitlines() if 'le="1.0"' in line]
     assert result == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
 
 
-def test_counters_of_removed_names_are_dropped() -> None:
+def test_metrics_of_removed_names_are_dropped() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
         record = RequestRecord(route=f"{backend}*", backend=backend)
         metrics.record(record, 0.1)
-    summed = AggregatedMetrics()
-    summed.add(metrics.registry.collect(), has_exited=True)
-    summed.keep(MetricNames({"", "new*"}, {"", "new"}))
-    result = "\n".join(text(summed))
+    aggregated = AggregatedMetrics()
+    aggregated.add(metrics.registry.collect(), has_exited=True)
+    aggregated.keep(MetricNames({"", "new*"}, {"", "new"}))
+    result = "\n".join(text(aggregated))
     assert '"old' not in result
     assert 'backend="new"' in result

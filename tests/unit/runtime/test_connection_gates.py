@@ -1,5 +1,5 @@
-"""Connection limits: the admin listener has its own, and all others together have one below the
-limit of open files."""
+"""The admin listener has its own connection limit. The other listeners share one, which is below
+the limit of open files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.runtime.running import ADMIN
 from infergate.transport.server.connection_gate import ConnectionGate
 
 
-def let_in(gate: ConnectionGate) -> int:
+def count_admitted(gate: ConnectionGate) -> int:
     """Return the number of connections before one is rejected."""
     count = 0
     while count < 1000 and gate.admit("a client"):
@@ -24,7 +24,7 @@ def let_in(gate: ConnectionGate) -> int:
     return count
 
 
-def refused(metrics: Metrics, listener: str) -> float:
+def refused_count(metrics: Metrics, listener: str) -> float:
     name = "infergate_refused_connections_total"
     labels = {"listener": listener, "reason": "connections"}
     return metrics.registry.get_sample_value(name, labels) or 0.0
@@ -37,13 +37,13 @@ def test_the_admin_listener_has_its_own_connection_limit() -> None:
     http, grpc, admin = (
         gates.make_gate(name, limits, None, ()) for name in ("http", "grpc", ADMIN)
     )
-    assert (let_in(http), let_in(grpc)) == (3, 0), "one limit for all of them"
-    assert let_in(admin) == MAX_ADMIN_CONNECTIONS == 64
-    assert [refused(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
+    assert (count_admitted(http), count_admitted(grpc)) == (3, 0), "a shared limit"
+    assert count_admitted(admin) == MAX_ADMIN_CONNECTIONS == 64
+    assert [refused_count(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("files", "maximum"), [(100, 75), (10, 7), (1, 1), (1000, 500)])
-def test_connections_are_limited_by_open_files(
+def test_the_limit_of_open_files_lowers_the_connection_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, maximum: int
 ) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (files, files))
@@ -52,18 +52,21 @@ def test_connections_are_limited_by_open_files(
         http, grpc = (
             gates.make_gate(name, Limits(connections=500), None, ()) for name in ("a", "b")
         )
-    assert (let_in(http), let_in(grpc)) == (maximum, 0)
-    record = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
-    assert record == (
+    assert (count_admitted(http), count_admitted(grpc)) == (maximum, 0)
+    messages = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
+    assert messages == (
         [f"limits.connections lowered to {maximum} from 500: the system's limit of open files"]
         if maximum < 500
         else []
     )
 
 
-def test_without_a_file_limit_the_configured_limit_applies(
+def test_without_a_limit_of_open_files_the_configured_limit_applies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: unlimited)
-    assert let_in(ConnectionGates(Metrics()).make_gate("a", Limits(connections=5), None, ())) == 5
+    assert (
+        count_admitted(ConnectionGates(Metrics()).make_gate("a", Limits(connections=5), None, ()))
+        == 5
+    )

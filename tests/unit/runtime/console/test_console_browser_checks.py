@@ -18,7 +18,7 @@ from infergate.runtime.console.browser_checks import (
         "gate.example.", "console.localhost",
     ],
 )  # fmt: skip
-def test_only_unambiguous_host_names_are_accepted(host: str) -> None:
+def test_local_and_configured_hosts_are_trusted(host: str) -> None:
     assert untrusted_host({"host": host} if host else {}, ("gate.example",)) == ""
 
 
@@ -33,11 +33,11 @@ def test_only_unambiguous_host_names_are_accepted(host: str) -> None:
         ("[bro.ken", "[bro.ken"),
     ],
 )
-def test_public_names_may_be_an_attackers(host: str, name: str) -> None:
+def test_public_names_are_not_trusted(host: str, name: str) -> None:
     assert untrusted_host({"host": host}, ("gate.example",)) == name
 
 
-OWN = {"host": "127.0.0.1:8002", CONSOLE_HEADER: "1"}
+CONSOLE_HEADERS = {"host": "127.0.0.1:8002", CONSOLE_HEADER: "1"}
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ OWN = {"host": "127.0.0.1:8002", CONSOLE_HEADER: "1"}
         {"origin": "http://127.0.0.1:8002"},
     ],
 )
-def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
-    assert rejection_reason(OWN | headers) == ""
+def test_the_consoles_requests_are_accepted(headers: dict[str, str]) -> None:
+    assert rejection_reason(CONSOLE_HEADERS | headers) == ""
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
         {"origin": "http://127.0.0.1:8002", "sec-fetch-site": "cross-site"},
     ],
 )
-def test_a_page_of_elsewhere_may_not(headers: dict[str, str]) -> None:
-    assert "another origin" in rejection_reason(OWN | headers)
+def test_requests_of_other_origins_are_rejected(headers: dict[str, str]) -> None:
+    assert "another origin" in rejection_reason(CONSOLE_HEADERS | headers)
     assert is_from_browser(headers)
 
 

@@ -16,15 +16,15 @@ from infergate.observe.log_rate_limit import LogRateLimit
 from infergate.observe.log_sampler import LogSampler
 
 
-def test_the_first_lines_of_a_second_and_every_nth_after() -> None:
+def test_the_first_lines_of_a_second_and_every_nth_after_are_logged() -> None:
     sampling = LogSampler(2, 3)
     result = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
     assert result == [0, 0, None, None, 2, None, None, 2, None, None]
-    assert sampling.count_left_out("r", "ok", 8.0) == 2, "those of the second before"
+    assert sampling.count_left_out("r", "ok", 8.0) == 2, "those of the previous second"
     assert sampling.count_left_out("r", "ok", 8.1) == 0
 
 
-def test_a_flood_of_one_kind_suppresses_no_other() -> None:
+def test_each_route_and_outcome_is_sampled_separately() -> None:
     sampling = LogSampler(1, 0)
     assert [sampling.count_left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
     assert sampling.count_left_out("r", "timeout", 1.0) == 0
@@ -35,10 +35,10 @@ def test_a_flood_of_one_kind_suppresses_no_other() -> None:
     st.integers(1, 5), st.integers(0, 5),
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 0.5)), max_size=200),
 )  # fmt: skip
-def test_every_request_is_a_line_or_counted_by_the_next(
-    first: int, each: int, requests: list[tuple[str, float]]
+def test_every_request_is_logged_or_counted_by_the_next_line(
+    first: int, every: int, requests: list[tuple[str, float]]
 ) -> None:
-    sampling, now = LogSampler(first, each), 0.0
+    sampling, now = LogSampler(first, every), 0.0
     count = {"a": 0, "b": 0}
     lines = {"a": 0, "b": 0}
     for route, later in requests:
@@ -54,7 +54,7 @@ def test_every_request_is_a_line_or_counted_by_the_next(
         assert lines[route] + left_out == requested
 
 
-def test_a_line_has_the_number_of_suppressed_ones() -> None:
+def test_a_line_has_the_number_of_requests_left_out_before_it() -> None:
     out = io.BytesIO()
     log = AccessLog(FORMATS["json"], lambda: None, out, sampler=LogSampler(1, 0))
     for now in (5.0, 5.1, 5.2, 6.0):
@@ -65,32 +65,32 @@ def test_a_line_has_the_number_of_suppressed_ones() -> None:
 
 
 def record(message: str, at: float, logger: str = "infergate") -> logging.LogRecord:
-    made = logging.LogRecord(logger, logging.WARNING, "f", 1, message, (at,), None)
-    made.created = at
-    return made
+    result = logging.LogRecord(logger, logging.WARNING, "f", 1, message, (at,), None)
+    result.created = at
+    return result
 
 
 def test_repeated_lines_within_a_second_are_sampled() -> None:
-    repeated = LogRateLimit(2)
-    assert [repeated.filter(record("it broke: %s", 1.0)) for _ in range(5)] == [
+    rate_limit = LogRateLimit(2)
+    assert [rate_limit.filter(record("it broke: %s", 1.0)) for _ in range(5)] == [
         True, True, False, False, False
     ]  # fmt: skip
-    assert repeated.filter(record("something else: %s", 1.5))
+    assert rate_limit.filter(record("something else: %s", 1.5))
     later = record("it broke: %s", 2.0)
-    assert repeated.filter(later)
+    assert rate_limit.filter(later)
     assert later.getMessage() == "it broke: 2.0 (3 similar lines left out before)"
-    again = record("it broke: %s", 3.0)
-    assert repeated.filter(again)
-    assert again.getMessage() == "it broke: 3.0"
+    last = record("it broke: %s", 3.0)
+    assert rate_limit.filter(last)
+    assert last.getMessage() == "it broke: 3.0"
 
 
-def test_each_audit_line_is_documented() -> None:
-    repeated = LogRateLimit(1)
-    assert all(repeated.filter(record("%s", 1.0, "infergate.audit")) for _ in range(5))
+def test_audit_lines_are_never_left_out() -> None:
+    rate_limit = LogRateLimit(1)
+    assert all(rate_limit.filter(record("%s", 1.0, "infergate.audit")) for _ in range(5))
 
 
-def test_kinds_of_lines_are_forgotten_rather_than_gathered() -> None:
-    repeated = LogRateLimit(1)
+def test_the_number_of_counted_messages_is_bounded() -> None:
+    rate_limit = LogRateLimit(1)
     for number in range(5000):
-        repeated.filter(record(f"{number} %s", 1.0))
-    assert len(repeated._kinds) <= 1024
+        rate_limit.filter(record(f"{number} %s", 1.0))
+    assert len(rate_limit._kinds) <= 1024

@@ -20,33 +20,35 @@ from tls_kit import Authority
 CLIENTS = 4
 
 
-class Handshakes(ssl.SSLContext):
-    """Cancel all of ``connecting`` when the last one begins its handshake and the server has
-    responded to the others."""
+class CancellingContext(ssl.SSLContext):
+    """Cancels all of ``connecting`` when the last handshake begins and the server has responded to
+    the others."""
 
     connecting: list[asyncio.Task[Any]]
-    begun = 0
+    handshakes = 0
 
     def wrap_bio(self, *args: Any, **more: Any) -> ssl.SSLObject:
-        self.begun += 1
-        if self.begun == CLIENTS:
-            time.sleep(0.2)  # all that this loop does meanwhile, so a slow server changes nothing
+        self.handshakes += 1
+        if self.handshakes == CLIENTS:
+            time.sleep(0.2)  # block the loop until the server has responded
             for each in self.connecting:
                 each.cancel()
         return super().wrap_bio(*args, **more)
 
 
-async def given_up(authority: Authority, port: int, expected: list[dict[str, Any]]) -> None:
+async def cancel_connections(
+    authority: Authority, port: int, contexts: list[dict[str, Any]]
+) -> None:
     loop = asyncio.get_running_loop()
-    complaints = LoopExceptionHandler()
+    handler = LoopExceptionHandler()
     before = sockets()
 
-    def tell(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        expected.append(context)
-        complaints(loop, context)
+    def record(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        contexts.append(context)
+        handler(loop, context)
 
-    loop.set_exception_handler(tell)
-    context = Handshakes(ssl.PROTOCOL_TLS_CLIENT)
+    loop.set_exception_handler(record)
+    context = CancellingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(authority.file)
     context.connecting = [
         asyncio.create_task(
@@ -55,7 +57,7 @@ async def given_up(authority: Authority, port: int, expected: list[dict[str, Any
         for _ in range(CLIENTS)
     ]
     await asyncio.wait(context.connecting)
-    # The loop keeps running meanwhile and would log an exception.
+    # The loop must keep running to log an exception.
     await asyncio.to_thread(until, lambda: sockets() <= before, "all connections are closed")
 
 
@@ -63,24 +65,24 @@ def sockets() -> int:
     return sum(each.startswith("socket:") for each in open_files(os.getpid()))
 
 
-def test_connections_cancelled_during_tls_setup_log_no_error(
+def test_cancelled_tls_handshakes_log_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
     authority = Authority(tmp_path)
     pair = authority.server()
-    shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    shown.load_cert_chain(pair.certificate, pair.key)
+    server_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_context.load_cert_chain(pair.certificate, pair.key)
     port: list[int] = []
-    over = threading.Event()
+    finished = threading.Event()
 
     async def serve() -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 
-        async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=shown) as server:
+        async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=server_context) as server:
             port.append(server.sockets[0].getsockname()[1])
-            await asyncio.to_thread(over.wait)
+            await asyncio.to_thread(finished.wait)
 
     serving = threading.Thread(target=asyncio.run, args=(serve(),))
     serving.start()
@@ -89,11 +91,11 @@ def test_connections_cancelled_during_tls_setup_log_no_error(
             time.sleep(0.01)
         received: list[dict[str, Any]] = []
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(given_up(authority, port[0], received))
+            runner.run(cancel_connections(authority, port[0], received))
     finally:
-        over.set()
+        finished.set()
         serving.join()
-    # A uvloop that does not report them needs no workaround.
+    # Newer versions of uvloop may not report these errors.
     assert not [each for each in received if "SSL" not in each["message"]]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
