@@ -27,7 +27,7 @@ from infergate.runtime.admin import AdminApp
 from infergate.runtime.config_history import ConfigHistory
 
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-FORMS = [
+ACCEPT_HEADERS = [
     "",
     TEXT,
     "text/plain;version=1.0.0;escaping=allow-utf-8",
@@ -43,7 +43,7 @@ labels = st.text(st.characters(exclude_categories=("Cs",)), max_size=5) | st.tex
     '"\\\n', max_size=4
 )
 exemplars = st.builds(
-    lambda label, value, when: Exemplar({"trace_id": label, "a": "b"}, value, when),
+    lambda label, value, timestamp: Exemplar({"trace_id": label, "a": "b"}, value, timestamp),
     labels, st.floats(0, 1e9), st.none() | st.floats(0, 2e9),
 )  # fmt: skip
 histograms = st.builds(
@@ -87,7 +87,7 @@ def library_text(metrics: Collector | CollectorRegistry, accept: str) -> tuple[s
     return content_type, encode(metrics).decode()
 
 
-@given(families(), st.sampled_from(FORMS))
+@given(families(), st.sampled_from(ACCEPT_HEADERS))
 def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept: str) -> None:
     assert text(Collector(family), accept) == library_text(Collector(family), accept)
 
@@ -119,7 +119,7 @@ def without_process(scrape: tuple[str, str]) -> tuple[str, list[str]]:
     return content_type, [line for line in body.splitlines() if "process_" not in line]
 
 
-@pytest.mark.parametrize("accept", FORMS)
+@pytest.mark.parametrize("accept", ACCEPT_HEADERS)
 @pytest.mark.parametrize("routes", [0, 1, 50])
 def test_all_metrics_are_written_as_the_library_does(routes: int, accept: str) -> None:
     registry = metrics_with_routes(routes).registry
@@ -150,7 +150,7 @@ def test_an_unknown_version_falls_back_to_a_known_one(kind: str, version: str) -
     )
 
 
-@pytest.mark.parametrize("accept", FORMS)
+@pytest.mark.parametrize("accept", ACCEPT_HEADERS)
 def test_metrics_sent_in_pieces_by_another_process_are_equal(accept: str) -> None:
     registry = CollectorRegistry()
     Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()

@@ -14,7 +14,11 @@ from infergate.observe.log_lines import FORMATTERS
 
 
 def line(
-    form: str, message: str, *arguments: object, bug: bool = False, extra: LogEvent | None = None
+    log_format: str,
+    message: str,
+    *arguments: object,
+    bug: bool = False,
+    extra: LogEvent | None = None,
 ) -> str:
     error = None
     if bug:
@@ -27,7 +31,7 @@ def line(
     )
     record.created = 0.25
     record.__dict__.update(extra or {})
-    return FORMATTERS[form]().format(record)
+    return FORMATTERS[log_format]().format(record)
 
 
 def test_a_json_line() -> None:
@@ -52,11 +56,11 @@ def test_a_json_line_has_no_line_breaks(message: str) -> None:
     assert json.loads(document)["message"] == message.replace("\udcff", "\\udcff")
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_a_bug_is_logged_with_its_traceback(form: str) -> None:
-    result = line(form, "a bug", bug=True)
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_bug_is_logged_with_its_traceback(log_format: str) -> None:
+    result = line(log_format, "a bug", bug=True)
     assert re.search(r"a bug.*Traceback.*ZeroDivisionError", result, re.DOTALL)
-    assert ("\n" in result) == (form == "text")
+    assert ("\n" in result) == (log_format == "text")
 
 
 def test_a_line_has_its_event_and_advice() -> None:
@@ -92,9 +96,13 @@ def test_an_error_of_asyncio_is_a_bug() -> None:
     assert json.loads(FORMATTERS["json"]().format(record))["event"] == "log"
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_control_characters_are_escaped(form: str) -> None:
-    hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
-    result = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_control_characters_are_escaped(log_format: str) -> None:
+    hidden = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
+    result = line(
+        log_format, f"answering {hidden} failed", extra=with_fields(AUDIT, subject=hidden)
+    )
     assert result.isprintable()
-    assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)
+    assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (
+        2 if log_format == "json" else 1
+    )

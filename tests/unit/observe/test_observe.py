@@ -36,8 +36,8 @@ def finished_record(**changes: Any) -> RequestRecord:
     return RequestRecord(**fields | changes)
 
 
-def line_of(form: str, context: RequestContext, seconds: float, now: float) -> bytes:
-    return FORMATS[form](log_fields(context, seconds, now))
+def line_of(log_format: str, context: RequestContext, seconds: float, now: float) -> bytes:
+    return FORMATS[log_format](log_fields(context, seconds, now))
 
 
 LABELS = {
@@ -103,10 +103,10 @@ def test_removed_names_are_no_longer_reported() -> None:
     assert b'infergate_fallbacks_total{route="new*"} 1.0' in text
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_each_request_is_logged_as_a_line(form: str) -> None:
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_each_request_is_logged_as_a_line(log_format: str) -> None:
     out = io.BytesIO()
-    log = AccessLog(FORMATS[form], on_dropped, out)
+    log = AccessLog(FORMATS[log_format], on_dropped, out)
     log.record(finished_request(), 0.5, 0.0)
     log.record(finished_request(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
     log.close()
@@ -151,33 +151,38 @@ def test_a_json_line_holds_every_field() -> None:
     assert line["bytes_out"] == 20
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_no_model_name_can_forge_a_line(form: str) -> None:
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_no_model_name_can_forge_a_line(log_format: str) -> None:
     forged = 'x outcome=ok\n2026-01-01 model="y"'
-    text = line_of(form, finished_request(model=forged), 0.5, 0.0)
+    text = line_of(log_format, finished_request(model=forged), 0.5, 0.0)
     assert text.count(b"\n") == 1
     assert b'model="y"' not in text
 
 
-HIDING = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
+HIDDEN_CHARACTERS = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
 """Characters that end lines, or hide or reorder text."""
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_control_characters_are_escaped(form: str) -> None:
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_control_characters_are_escaped(log_format: str) -> None:
     line = line_of(
-        form, finished_request(model=HIDING, error=HIDING, detail=HIDING), 0.5, 0.0
+        log_format,
+        finished_request(
+            model=HIDDEN_CHARACTERS, error=HIDDEN_CHARACTERS, detail=HIDDEN_CHARACTERS
+        ),
+        0.5,
+        0.0,
     ).decode()
     assert line[:-1].isprintable()
     assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
-    if form == "json":
-        assert json.loads(line)["model"] == HIDING
+    if log_format == "json":
+        assert json.loads(line)["model"] == HIDDEN_CHARACTERS
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_lone_surrogates_are_escaped(form: str) -> None:
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_lone_surrogates_are_escaped(log_format: str) -> None:
     out = io.BytesIO()
-    log = AccessLog(FORMATS[form], on_dropped, out)
+    log = AccessLog(FORMATS[log_format], on_dropped, out)
     log.record(finished_request(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)
     log.record(finished_request(error="another"), 0.5, 0.0)
     log.close()

@@ -65,7 +65,7 @@ async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("keys_file: file, rules: [{who: ['key:*']}]", "access.keys_file: the file '.*/file': "),
         (
@@ -75,13 +75,13 @@ async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
     ],
 )
 async def test_a_file_that_became_invalid_is_reported(
-    tmp_path: Path, text: str, words: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
     file = tmp_path / "file"
     file.write_text("")
     config = load_config(tmp_path, f"access: {{{text}}}\n")
     file.write_text("invalid")
-    with pytest.raises(OSError, match=words):
+    with pytest.raises(OSError, match=expected):
         await identity_of(config, request_with())
 
 

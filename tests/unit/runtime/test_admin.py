@@ -99,9 +99,9 @@ class FakeReloader:
         self.error = error
         self.triggers: list[str] = []
 
-    async def __call__(self, why: str) -> ReloadResult:
-        self.triggers.append(why)
-        outcome = ReloadResult(why, 1.0, self.error)
+    async def __call__(self, trigger: str) -> ReloadResult:
+        self.triggers.append(trigger)
+        outcome = ReloadResult(trigger, 1.0, self.error)
         self.history.record(outcome, "abc")
         return outcome
 

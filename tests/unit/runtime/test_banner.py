@@ -33,10 +33,13 @@ def test_the_demo_banner_has_addresses_and_three_commands() -> None:
     text = banner(Config.default(), None)
     for address in ("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"):
         assert address in text
-    pasted = [line.strip() for line in text.splitlines() if line.startswith("  ") and "http" in line
-              and ("curl" in line or "tritonclient" in line)]  # fmt: skip
-    assert len(pasted) == 3
-    for line in pasted:
+    commands = [
+        line.strip()
+        for line in text.splitlines()
+        if line.startswith("  ") and "http" in line and ("curl" in line or "tritonclient" in line)
+    ]
+    assert len(commands) == 3
+    for line in commands:
         assert shlex.split(line, comments=True)
 
 

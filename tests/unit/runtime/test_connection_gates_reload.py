@@ -13,7 +13,7 @@ from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
 from tls_kit import Authority, Pair
 
-REST = """
+CONFIG = """
 helpers: 0
 backends: {demo: {protocol: builtin}}
 routes: [{model: "*", backend: demo}]
@@ -25,7 +25,7 @@ def text(pair: Pair | None, connections: int, port: int) -> str:
     tls = f"{{certificate: {pair.certificate}, key: {pair.key}}}" if pair else "null"
     return (
         f'listeners: {{grpc: null, admin: null, http: {{address: "127.0.0.1:{port}", tls: {tls}}}}}'
-        f"\nlimits: {{connections: {connections}}}\n{REST}"
+        f"\nlimits: {{connections: {connections}}}\n{CONFIG}"
     )
 
 

@@ -128,8 +128,8 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
         stream = channel.stream_stream(STREAM)()
         await stream.write(streamed("repeat", 2, 60_000))
         await stream.write(streamed("repeat", 1, 0))
-        old = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
-        await old.write(bytes(join_parts(built("trtis-grpc").message)))
+        trtis_stream = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
+        await trtis_stream.write(bytes(join_parts(built("trtis-grpc").message)))
         assert await stream_values(stream, 1) == [0]
         while sum(1 for each in running.listeners.values() for _ in each.active_tasks()) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -147,9 +147,9 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
             grpc.StatusCode.UNAVAILABLE,
             SHUTTING_DOWN,
         )
-        message = await old.read()
+        message = await trtis_stream.read()
         assert SHUTTING_DOWN in error_text("trtis-grpc", RpcResponse((message,)))
-        assert await old.read() is grpc.aio.EOF
+        assert await trtis_stream.read() is grpc.aio.EOF
         metrics = await running._active.listeners["admin"].app._scrape("")
         outcomes = {
             line.partition('outcome="')[2].partition('"')[0]

@@ -37,12 +37,12 @@ _JOBS = st.lists(
 
 @given(_JOBS, st.integers(1, 20), st.integers(1, 500))
 def test_limits_and_order_hold_and_no_job_is_lost(
-    puts: list[tuple[str, str, int, bool]], maximum: int, max_cost: int
+    requested: list[tuple[str, str, int, bool]], maximum: int, max_cost: int
 ) -> None:
     queue = _queue(maximum, max_cost)
     waiting: dict[Job, None] = {}
     taken: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, (client, connection, cost, takes) in enumerate(puts):
+    for number, (client, connection, cost, take_next) in enumerate(requested):
         job = client, connection, cost, number
         waiting[job] = None
         for refused in queue.put(client, connection, cost, job):
@@ -52,7 +52,7 @@ def test_limits_and_order_hold_and_no_job_is_lost(
             del waiting[refused]
         assert len(queue) == len(waiting) <= maximum
         assert sum(max(each[2], 1) for each in waiting) <= max_cost
-        if takes and (found := queue.take()) is not None:
+        if take_next and (found := queue.take()) is not None:
             del waiting[found]
             taken[found[:2]].append(found[3])
     for found in _take_all(queue):
@@ -65,9 +65,9 @@ def test_limits_and_order_hold_and_no_job_is_lost(
 
 @given(_JOBS, st.data())
 def test_a_discarded_job_does_not_affect_the_others(
-    puts: list[tuple[str, str, int, bool]], data: st.DataObject
+    requested: list[tuple[str, str, int, bool]], data: st.DataObject
 ) -> None:
-    jobs = [(*each[:3], number) for number, each in enumerate(puts)]
+    jobs = [(*each[:3], number) for number, each in enumerate(requested)]
     discarded = data.draw(st.sets(st.sampled_from(jobs))) if jobs else set()
     one, other = _queue(), _queue()
     for job in jobs:
@@ -85,7 +85,7 @@ def test_a_discarded_job_does_not_affect_the_others(
 @given(st.integers(1, 200), st.integers(1, 5))
 def test_no_job_starves(cost: int, others: int) -> None:
     """The number of jobs that overtake a job is bounded by its cost and the number of clients."""
-    queue, passed, number = _queue(), 0, 0
+    queue, overtaking, number = _queue(), 0, 0
     large = ("victim", "1", cost, 0)
     assert _enqueue(queue, large)
     idle_clients = [f"other{each}" for each in range(others)]
@@ -98,8 +98,8 @@ def test_no_job_starves(cost: int, others: int) -> None:
         if job == large:
             break
         idle_clients = [job[0]]
-        passed += 1
-        assert passed <= (cost + 1) * (others + 1)
+        overtaking += 1
+        assert overtaking <= (cost + 1) * (others + 1)
 
 
 @pytest.mark.parametrize(("client", "connection"), [("good", "1"), ("bad", "good")])
@@ -153,11 +153,11 @@ def test_small_jobs_run_concurrently_with_large_ones(
 
 @given(st.lists(st.tuples(st.sampled_from("1234"), st.integers(1, 50)), max_size=40))
 def test_the_connection_with_the_highest_cost_is_refused(
-    puts: list[tuple[str, int]],
+    requested: list[tuple[str, int]],
 ) -> None:
     queue = _queue(1000, 200)
     costs: dict[str, int] = defaultdict(int)
-    for number, (connection, cost) in enumerate(puts):
+    for number, (connection, cost) in enumerate(requested):
         job = "a", connection, cost, number
         before = dict(costs)
         costs[connection] += cost

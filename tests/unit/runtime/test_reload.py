@@ -14,7 +14,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.reload import ConfigReloader
 from infergate.runtime.running import ConfigRejectedError
 
-GOOD = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
+CONFIG = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 
 
 class Harness:
@@ -22,7 +22,7 @@ class Harness:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        file.write_text(GOOD)
+        file.write_text(CONFIG)
         files = TrackedFiles()
         self.applied = [self.read(files)]
         self.error: Exception | None = None
@@ -49,7 +49,7 @@ def harness(tmp_path: Path) -> Harness:
 async def test_repeated_notifications_cause_one_reload(harness: Harness) -> None:
     await asyncio.gather(*(harness.reloader.reload_if_changed("changed") for _ in range(5)))
     assert len(harness.applied) == 1
-    harness.file.write_text(GOOD + "readiness: lenient\n")
+    harness.file.write_text(CONFIG + "readiness: lenient\n")
     for _ in range(3):
         await harness.reloader.reload_if_changed("changed")
     assert [each.readiness for each in harness.applied] == ["strict", "lenient"]

@@ -116,8 +116,8 @@ def infer_request(model: str) -> HttpRequest:
     return HttpRequest("POST", f"/v2/models/{model}/infer", body=[BODY])
 
 
-async def until(met: Callable[[], bool]) -> None:
-    while not met():  # noqa: ASYNC110 - no event to wait for
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - no event to wait for
         await asyncio.sleep(0)
 
 

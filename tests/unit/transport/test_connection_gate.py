@@ -211,7 +211,7 @@ def test_unsent_responses_have_a_deadline() -> None:
     unsent.set_remaining(100_000, 1020.0)
     assert unsent.deadline(limits) == 1030.0, "no byte was read"
     unsent.set_remaining(90_000, 1025.0)
-    assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1050.0), "500 bytes a second"
+    assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1050.0), "500 bytes per second"
     unsent.set_remaining(10_000, 1026.0)
     assert unsent.deadline(limits) == 1056.0
     unsent.grow(5_000)
@@ -371,7 +371,7 @@ async def test_a_silent_backend_gets_pings(
                 if acknowledges:
                     peer.send(frame(frames.PING, frames.ACK, 0, received[3]))
             peer.send(response_frames(request[2]))
-            await peer.reads_eof()
+            await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
         stream = upstream.stream(RpcRequest("/t.T/Stream", (b"x",)), endpoint, None)
@@ -387,7 +387,7 @@ async def test_a_silent_backend_gets_pings(
 async def test_connections_to_backends_use_tcp_keepalive() -> None:
     async def script(peer: Peer, number: int) -> None:
         peer.send(response_frames((await peer.until(is_request))[2]))
-        await peer.reads_eof()
+        await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
         await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)

@@ -35,15 +35,15 @@ def framed_endpoint(fake: FakeBackend) -> Endpoint:
     return Endpoint(fake.endpoint.host, fake.endpoint.port, framed=True)
 
 
-def responding_with(response: bytes, *, stay: bool = False) -> Script:
-    """Read one frame, respond with the given bytes, and close unless ``stay``."""
+def responding_with(response: bytes, *, keep_open: bool = False) -> Script:
+    """Read one frame, respond with the given bytes, and close unless ``keep_open``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         (length,) = struct.unpack("<I", await reader.readexactly(4))
         await reader.readexactly(length)
         writer.write(response)
         await writer.drain()
-        if stay:
+        if keep_open:
             await reader.read()
 
     return script
@@ -103,7 +103,7 @@ async def test_a_malformed_response(upstream: FrameUpstream, response: bytes, pu
 
 
 async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
-    async with fake_backend(responding_with(struct.pack("<I", 1001), stay=True)) as fake:
+    async with fake_backend(responding_with(struct.pack("<I", 1001), keep_open=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
 
@@ -112,7 +112,7 @@ async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
 async def test_bytes_after_a_response_end_the_connection(
     upstream: FrameUpstream, body: bytes
 ) -> None:
-    async with fake_backend(responding_with(framed(body) + b"!", stay=True)) as fake:
+    async with fake_backend(responding_with(framed(body) + b"!", keep_open=True)) as fake:
         for _ in range(2):
             response = await upstream.exchange(POST, framed_endpoint(fake), 5)
             assert join_parts(response.body) == body
@@ -123,7 +123,9 @@ async def test_bytes_after_a_long_response_end_the_connection() -> None:
     """They are detected with the response, although it fills its own buffer."""
     body = b"a" * 500_000
     upstream = FrameUpstream(LIMITS.__class__())
-    async with fake_backend(responding_with(framed(body) + b"\4\0\0\0evil", stay=True)) as fake:
+    async with fake_backend(
+        responding_with(framed(body) + b"\4\0\0\0evil", keep_open=True)
+    ) as fake:
         for _ in range(3):
             response = await upstream.exchange(POST, framed_endpoint(fake), 5)
             assert join_parts(response.body) == body
@@ -131,7 +133,7 @@ async def test_bytes_after_a_long_response_end_the_connection() -> None:
 
 
 async def test_a_silent_backend_is_a_timeout(upstream: FrameUpstream) -> None:
-    async with fake_backend(responding_with(b"", stay=True)) as fake:
+    async with fake_backend(responding_with(b"", keep_open=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake), 0.1)
         assert error.kind is Kind.TIMEOUT
         await until(lambda: fake.closed == 1)

@@ -169,8 +169,8 @@ async def test_the_server_enforces_deadlines(connect: Connect) -> None:
 async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, in_flight_bytes=1000))
     peer.send(open_stream(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
-    code, words = status(await peer.until(is_end))
-    assert (code, "limit of 1000 bytes" in words) == (14, True)
+    code, text = status(await peer.until(is_end))
+    assert (code, "limit of 1000 bytes" in text) == (14, True)
     assert (await peer.until(lambda received: received[0] == 3))[2:] == (1, bytes(4))
     assert not harness.app.calls
 

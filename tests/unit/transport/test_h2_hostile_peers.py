@@ -55,8 +55,8 @@ async def test_a_streams_message_is_counted_before_it_is_received(
     harness, peer = await connect(dataclasses.replace(LONG_BODY, in_flight_bytes=120 * MIB))
     for number in (1, 3, 5):
         peer.send(open_stream(number, method) + data(number, b"\0" + LONG_LENGTH + b"x"))
-    code, words = status(await peer.until(is_end))
-    assert (code, "limit of" in words) == (headers.UNAVAILABLE, True)
+    code, text = status(await peer.until(is_end))
+    assert (code, "limit of" in text) == (headers.UNAVAILABLE, True)
     await until(lambda: harness.admission.bytes == 2 * (50 * MIB + 5))
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not harness.admission.bytes)

@@ -15,7 +15,7 @@ from infergate.transport.net.timer import MIN_BODY_RATE
 LIMITS = Limits(body=64 * MIB)
 QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3)
 BODY = bytes(range(256)) * (8 * KIB)  # 2 MiB
-SMALL = b"POST /s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+SHORT_REQUEST = b"POST /s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
 
 def head(length: int = len(BODY), more: str = "") -> bytes:
@@ -73,10 +73,10 @@ async def test_short_requests_after_a_long_body_are_read(serve_http: HttpServe) 
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(head())
-    await send_in_pieces(peer, BODY + SMALL)
+    await send_in_pieces(peer, BODY + SHORT_REQUEST)
     await assert_echoed(peer, BODY)
     await assert_echoed(peer, b"hi")
-    for piece in (SMALL[:1], SMALL[1:40], SMALL[40:]):
+    for piece in (SHORT_REQUEST[:1], SHORT_REQUEST[1:40], SHORT_REQUEST[40:]):
         await peer.send(piece)
         await asyncio.sleep(0.01)
     await assert_echoed(peer, b"hi")

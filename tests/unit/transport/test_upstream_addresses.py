@@ -29,8 +29,8 @@ def limited(limits: Any) -> LimitedUpstream:
     return LimitedUpstream(HttpOrFrameUpstream(limits, H1Upstream), 4)
 
 
-HTTP = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited]
-GRPC = [H2Upstream, GrpcioUpstream]
+HTTP_UPSTREAMS = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited]
+GRPC_UPSTREAMS = [H2Upstream, GrpcioUpstream]
 
 
 @dataclass
@@ -99,8 +99,10 @@ async def grpc_server() -> AsyncIterator[ServerLog]:
 
 
 Server = Callable[[], Any]
-ALL = [(make, http_server) for make in HTTP] + [(make, grpc_server) for make in GRPC]
-both = pytest.mark.parametrize(("make", "serve"), ALL)
+ALL = [(make, http_server) for make in HTTP_UPSTREAMS] + [
+    (make, grpc_server) for make in GRPC_UPSTREAMS
+]
+all_upstreams = pytest.mark.parametrize(("make", "serve"), ALL)
 
 
 async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
@@ -111,7 +113,7 @@ async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> byte
     return bytes(join_parts(response.message))
 
 
-@both
+@all_upstreams
 async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) -> None:
     async with serve() as log:
         upstream = make(RPC_LIMITS)
@@ -124,7 +126,7 @@ async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) ->
         await upstream.close()
 
 
-@both
+@all_upstreams
 async def test_disconnecting_an_endpoint_keeps_the_others(make: Any, serve: Server) -> None:
     async with serve() as one, serve() as other:
         upstream = make(RPC_LIMITS)

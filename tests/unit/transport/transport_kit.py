@@ -188,10 +188,10 @@ async def run_loop(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def until(met: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that has no event."""
     async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

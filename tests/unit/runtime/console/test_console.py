@@ -260,11 +260,11 @@ async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
 async def test_the_console_may_reload_if_actions_are_enabled(
     harness: Harness, headers: dict[str, str], status: int
 ) -> None:
-    reasons: list[str] = []
+    triggers: list[str] = []
 
-    async def reload(why: str) -> ReloadResult:
-        reasons.append(why)
-        return ReloadResult(why, 1.0)
+    async def reload(trigger: str) -> ReloadResult:
+        triggers.append(trigger)
+        return ReloadResult(trigger, 1.0)
 
     history = ConfigHistory()
     history.reload = reload
@@ -272,7 +272,7 @@ async def test_the_console_may_reload_if_actions_are_enabled(
     running = await build_gateway(admin, history)
     on = Harness(running, history, harness.file)
     assert (await on.send("/reload", "POST", headers)).status == status
-    assert len(reasons) == (status == 200)
+    assert len(triggers) == (status == 200)
     assert (await on.report("/console/state"))["actions"]["reload"] is True
     await running.stop(0)
 

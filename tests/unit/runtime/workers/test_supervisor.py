@@ -119,10 +119,11 @@ async def test_readiness_requests_allow_time_for_backend_queries(
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "SIGKILL"), (-40, "signal 40")]
+    ("code", "expected"),
+    [(0, "exit code 0"), (3, "exit code 3"), (-9, "SIGKILL"), (-40, "signal 40")],
 )
-def test_exit_codes_are_described(code: int, words: str) -> None:
-    assert describe_exit(code) == words
+def test_exit_codes_are_described(code: int, expected: str) -> None:
+    assert describe_exit(code) == expected
 
 
 async def test_sockets_are_not_handed_to_a_worker_that_has_ended(

@@ -143,8 +143,8 @@ def requests_on_wire(draw: st.DrawFn) -> bytes:
         b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\r\n",
     ]
-    some = st.one_of(st.sampled_from(good), heads(), _CHUNKS, _ENDS, st.binary(max_size=20))
-    wire = bytearray(b"".join(draw(st.lists(some, min_size=1, max_size=6))))
+    parts = st.one_of(st.sampled_from(good), heads(), _CHUNKS, _ENDS, st.binary(max_size=20))
+    wire = bytearray(b"".join(draw(st.lists(parts, min_size=1, max_size=6))))
     for _ in range(draw(st.integers(0, 2))):
         if wire:
             at = draw(st.integers(0, len(wire) - 1))

@@ -35,11 +35,11 @@ def block(*pairs: tuple[str, str]) -> HeaderBlock:
 
 
 def request_headers(
-    *more: tuple[str, str], limits: Limits | None = None, **instead: str
+    *more: tuple[str, str], limits: Limits | None = None, **overrides: str
 ) -> RequestHeaders:
     fields = {
         ":method": "POST", ":scheme": "http", ":path": "/a/b",
-        "content-type": "application/grpc", "te": "trailers", **instead,
+        "content-type": "application/grpc", "te": "trailers", **overrides,
     }  # fmt: skip
     pairs = [(name, value) for name, value in fields.items() if value]
     return RequestHeaders(block(*pairs, *more), limits or Limits())
@@ -70,8 +70,8 @@ def test_many_messages_however_they_are_split(parts: list[bytes], cuts: list[int
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
         at += cut
-        while (taken := reader.next_message()) is not None:
-            found.append(taken)
+        while (received := reader.next_message()) is not None:
+            found.append(received)
     assert found == [(part, len(part) + 5) for part in parts]
     assert reader.is_empty
 
@@ -92,8 +92,8 @@ def test_messages_end_with_the_current_one_after_a_stop(
         reader.add_last([body[at : at + cut]])
         at += cut
     found = []
-    while (taken := reader.next_message()) is not None:
-        found.append(taken[0])
+    while (received := reader.next_message()) is not None:
+        found.append(received[0])
     assert reader.is_empty
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
     started = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
@@ -118,10 +118,10 @@ def test_long_messages_however_they_are_split(
         reader.add([piece])
         assert reader.held_bytes == before + len(piece)
         at += cut
-        while reads and (taken := reader.next_message()) is not None:
-            found.append((bytes(taken[0]), taken[1]))
-    while (taken := reader.next_message()) is not None:
-        found.append((bytes(taken[0]), taken[1]))
+        while reads and (received := reader.next_message()) is not None:
+            found.append((bytes(received[0]), received[1]))
+    while (received := reader.next_message()) is not None:
+        found.append((bytes(received[0]), received[1]))
     assert found == [(part, len(part) + 5) for part in parts]
     assert (reader.is_empty, reader.held_bytes, reader.missing_bytes) == (True, 0, 0)
 
@@ -141,18 +141,18 @@ def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
 
 
 async def test_a_long_compressed_message_in_pieces() -> None:
-    noise = random.Random(0).randbytes(90_000)
-    many, body = MessageReader(100_000, "gzip"), framed(gzip.compress(noise), 1)
+    data = random.Random(0).randbytes(90_000)
+    many, body = MessageReader(100_000, "gzip"), framed(gzip.compress(data), 1)
     many.add([body[:70_000]])
     assert many.next_message() is None
     assert many.missing_bytes == len(body) - 70_000
     many.add([body[70_000:] + framed(b"next")])
-    taken = many.next_message()
-    assert taken is not None
-    deferred, length = taken
+    received = many.next_message()
+    assert received is not None
+    deferred, length = received
     assert isinstance(deferred, DeferredInflation)
     assert (length, len(deferred)) == (len(body), len(body) - 5)
-    assert await deferred.inflate(UNLIMITED) == noise
+    assert await deferred.inflate(UNLIMITED) == data
     assert many.next_message() == (b"next", 9)
 
 
@@ -174,12 +174,12 @@ async def test_a_bomb_is_counted_while_it_is_inflated_and_does_not_block_others(
     assert budget.held == 0
     others = [_deferred(packed) for _ in range(3)]
     inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
-    passes = 0
+    iterations = 0
     while not all(each.done() for each in inflating):
-        passes += 1
+        iterations += 1
         await asyncio.sleep(0)
     # In each iteration of the loop, one piece of one message is inflated.
-    assert passes >= 3 * 32 * MIB // PIECE_BYTES
+    assert iterations >= 3 * 32 * MIB // PIECE_BYTES
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
 

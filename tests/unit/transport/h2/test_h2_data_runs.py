@@ -21,7 +21,7 @@ from infergate.transport.http2.events import Data, Event, Failed, Reset
 from infergate.transport.http2.frames import Code, frame
 from searching import examples
 
-FULL = 16_384
+FRAME_SIZE = 16_384
 """The default frame size."""
 
 
@@ -35,15 +35,15 @@ def bodies(events: list[Event]) -> list[Data]:
 
 def test_a_run_is_one_event() -> None:
     connection = server()
-    body = [bytes([n]) * FULL for n in range(37)]
+    body = [bytes([n]) * FRAME_SIZE for n in range(37)]
     wire_bytes = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
     first, last = bodies(connection.receive(wire_bytes, 0.0))
-    assert (len(first.parts), first.size, first.end) == (37, 37 * FULL, False)
+    assert (len(first.parts), first.size, first.end) == (37, 37 * FRAME_SIZE, False)
     assert b"".join(first.parts) == b"".join(body)
     assert (last.size, last.end) == (3, True)
 
 
-BREAKS: dict[str, bytes] = {
+INTERRUPTIONS: dict[str, bytes] = {
     "another length": data(1, b"x"),
     "another stream": data(3, bytes(100)),
     "padding": frame(0, frames.PADDED, 1, b"\5" + bytes(99)),
@@ -54,15 +54,15 @@ BREAKS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("between", BREAKS)
-def test_frames_inside_a_run_of_data(between: str) -> None:
+@pytest.mark.parametrize("case", INTERRUPTIONS)
+def test_frames_inside_a_run_of_data(case: str) -> None:
     def opened_connection() -> Http2Connection:
         connection = server()
         feed(connection, [headers(1) + headers(3)])
         return connection
 
     wire_bytes = (
-        data(1, bytes(100)) * 5 + BREAKS[between] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
+        data(1, bytes(100)) * 5 + INTERRUPTIONS[case] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
     )
     joined, split = opened_connection(), opened_connection()
     events = feed(joined, [wire_bytes])
@@ -73,8 +73,10 @@ def test_frames_inside_a_run_of_data(between: str) -> None:
 
 def test_a_run_beyond_the_streams_window() -> None:
     connection = server()
-    count = limits.STREAM_WINDOW // FULL
-    events = connection.receive(headers(1) + headers(3) + data(1, bytes(FULL)) * (count + 5), 0.0)
+    count = limits.STREAM_WINDOW // FRAME_SIZE
+    events = connection.receive(
+        headers(1) + headers(3) + data(1, bytes(FRAME_SIZE)) * (count + 5), 0.0
+    )
     run, *_ = bodies(events)
     assert run.size == limits.STREAM_WINDOW
     assert ended_streams(events) == [(1, Code.FLOW_CONTROL_ERROR)]
@@ -164,7 +166,7 @@ _RUN = st.builds(
     lambda number, size, count: data(number, bytes(size)) * count,
     st.sampled_from([1, 1, 1, 3, 5]), _SIZES, st.integers(1, 12),
 )  # fmt: skip
-_AROUND = st.sampled_from(
+_OTHER_FRAMES = st.sampled_from(
     [
         data(1, b"end", 1),
         data(3, b"", 1),
@@ -185,7 +187,7 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 
 @pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
 @settings(max_examples=examples(150), deadline=None, phases=PHASES)
-@given(wire_bytes=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
+@given(wire_bytes=st.lists(_RUN | _RUN | _OTHER_FRAMES, max_size=12).map(b"".join), steps=_STEPS)
 def test_runs_split_anywhere(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
     """The windows are so small that they are exhausted and refilled."""
     with pytest.MonkeyPatch.context() as patch:

@@ -147,8 +147,8 @@ def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
     if refused:
         # h2 also checks ALTSVC and whitespace around values, and rejects incomplete frames.
         stricter = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
-        unlike = any(word in refused for word in stricter) or engine._unparsed
-        assert engine.is_closed or resets or unlike, (refused, wire_bytes)
+        is_stricter = any(word in refused for word in stricter) or engine._unparsed
+        assert engine.is_closed or resets or is_stricter, (refused, wire_bytes)
         return
     if events and isinstance(events[-1], Failed):
         stricter = {
@@ -309,8 +309,8 @@ def test_h2_resets_a_stream_and_receives_a_goaway() -> None:
     h2_peer.send_headers(3, pairs)
     exchange(engine, h2_peer)
     h2_peer.reset_stream(1, h2.errors.ErrorCodes.CANCEL)
-    (events,), _ = exchange(engine, h2_peer)
-    assert isinstance(events, Reset)
+    (event,), _ = exchange(engine, h2_peer)
+    assert isinstance(event, Reset)
     engine.drain()
     # Without the PING that follows: h2 refuses it after a GOAWAY.
     h2_events = h2_peer.receive_data(bytes(engine.take_output()[0]))

@@ -38,7 +38,7 @@ def setting(identifier: int, value: int) -> bytes:
     return frames.settings([(identifier, value)])
 
 
-FATAL: dict[str, tuple[bytes, Code]] = {
+CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
     "no frame before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
     "no DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
     "an ACK before SETTINGS": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
@@ -119,12 +119,12 @@ FATAL: dict[str, tuple[bytes, Code]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FATAL)
+@pytest.mark.parametrize("case", CONNECTION_ERRORS)
 @pytest.mark.parametrize("step", [1, 10_000_000])
 def test_errors_that_end_the_connection(
     case: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire_bytes, code = FATAL[case]
+    wire_bytes, code = CONNECTION_ERRORS[case]
     if step == 1 and len(wire_bytes) > 100_000:
         step = 1000
     if "beyond the connection's window" in case:
@@ -143,7 +143,7 @@ def test_errors_that_end_the_connection(
     assert not connection.has_output
 
 
-BROKEN: dict[str, tuple[bytes, Code]] = {
+STREAM_ERRORS: dict[str, tuple[bytes, Code]] = {
     "no path": (headers(1, encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "an empty path": (
         headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", ""))),
@@ -201,9 +201,9 @@ def test_whitespace_around_a_value_is_accepted() -> None:
     ]
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", STREAM_ERRORS)
 def test_errors_that_end_a_stream(case: str) -> None:
-    wire_bytes, code = BROKEN[case]
+    wire_bytes, code = STREAM_ERRORS[case]
     connection = server()
     events = connection.receive(wire_bytes, 0.0)
     opened = [event.stream.id for event in events if isinstance(event, Headers)]
@@ -501,7 +501,7 @@ def test_a_client_request() -> None:
     assert sent_frames(connection) == [(1, 4, 3, REQUEST), (0, 1, 3, b"")]
 
 
-CLIENT_FATAL = {
+CLIENT_CONNECTION_ERRORS = {
     "a response on an idle stream": (headers(3, OK), Code.PROTOCOL_ERROR),
     "a stream of the server": (headers(2, OK), Code.PROTOCOL_ERROR),
     "a push": (frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
@@ -515,15 +515,15 @@ CLIENT_FATAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CLIENT_FATAL)
+@pytest.mark.parametrize("case", CLIENT_CONNECTION_ERRORS)
 def test_errors_that_end_a_clients_connection(case: str) -> None:
-    wire_bytes, code = CLIENT_FATAL[case]
+    wire_bytes, code = CLIENT_CONNECTION_ERRORS[case]
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     assert failure(connection.receive(wire_bytes, 0.0))[0] == code
 
 
-CLIENT_BROKEN = {
+CLIENT_STREAM_ERRORS = {
     "no status": headers(1, TRAILERS),
     "an invalid status": headers(1, encode_block((":status", "2OO"))),
     "a request": headers(1),
@@ -534,12 +534,14 @@ CLIENT_BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", CLIENT_BROKEN)
+@pytest.mark.parametrize("case", CLIENT_STREAM_ERRORS)
 def test_errors_that_end_a_clients_stream(case: str) -> None:
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
-    assert ended_streams(connection.receive(CLIENT_BROKEN[case], 0.0)) == [(1, Code.PROTOCOL_ERROR)]
+    assert ended_streams(connection.receive(CLIENT_STREAM_ERRORS[case], 0.0)) == [
+        (1, Code.PROTOCOL_ERROR)
+    ]
     assert resets(connection) == [(1, Code.PROTOCOL_ERROR)]
 
 

@@ -130,10 +130,10 @@ _IDLE = (
 )
 _OPEN = (EVENT, EVENT, _PRIORITY, EVENT, NOTHING, _WINDOW)
 _HALF_REMOTE = (_CLOSED, _CLOSED, _PRIORITY, EVENT, NOTHING, _WINDOW)
-_DONE = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
+_ENDED = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
 _IGNORED = (NOTHING, NOTHING, _PRIORITY, NOTHING, NOTHING, NOTHING)
 # The server treats all lower stream IDs as closed (5.1.1).
-_LOWER_ID = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_DONE[2:])
+_LOWER_ID = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_ENDED[2:])
 _DEPENDS_ON_STATE = ("DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE",
            "WINDOW_UPDATE by 0")  # fmt: skip
 _IN_ANY_STATE = {"PRIORITY": NOTHING, "unknown": NOTHING} | dict.fromkeys(
@@ -146,7 +146,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "server, half-closed (remote)": _HALF_REMOTE,
     "server, closed": _LOWER_ID,
     "server, reset locally": _IGNORED,
-    "server, reset by the peer": _DONE,
+    "server, reset by the peer": _ENDED,
     "server, refused": _IGNORED,
     "server, broken": _IGNORED,
     "server, skipped": _LOWER_ID,
@@ -154,10 +154,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "client, open": _OPEN,
     "client, half-closed (local)": _OPEN,
     "client, half-closed (remote)": _HALF_REMOTE,
-    "client, closed": _DONE,
+    "client, closed": _ENDED,
     "client, reset locally": _IGNORED,
-    "client, reset by the peer": _DONE,
-    "client, unprocessed by the peer": _DONE,
+    "client, reset by the peer": _ENDED,
+    "client, unprocessed by the peer": _ENDED,
 }
 
 
@@ -316,7 +316,7 @@ def test_early_streams_are_bounded(excess: str) -> None:
 
 # Header blocks over the limit; a backend may quote a megabyte in its status message.
 PIECE = b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968
-LONG = {
+LONG_BLOCKS = {
     "in many frames": headers(1, PIECE, 0)
     + frame(frames.CONTINUATION, 0, 1, PIECE * 2) * 20
     + frame(frames.CONTINUATION, frames.END_HEADERS, 1, PIECE),
@@ -327,17 +327,17 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("long", LONG)
+@pytest.mark.parametrize("case", LONG_BLOCKS)
 @pytest.mark.parametrize("step", [1, 7000, 1_000_000])
 @pytest.mark.parametrize("state", ["server, idle", "server, open", "client, open"])
 def test_a_header_block_over_the_limit_ends_only_its_stream(
-    state: str, long: str, step: int
+    state: str, case: str, step: int
 ) -> None:
     """Without a dynamic table, later blocks do not depend on its content."""
     connection = STATES[state]()
     connection.receive(frames.SETTINGS_ACK, 0.0)
     connection.take_output()
-    wire_bytes = LONG[long] + frame(frames.PING, 0, 0, bytes(8))
+    wire_bytes = LONG_BLOCKS[case] + frame(frames.PING, 0, 0, bytes(8))
     for at in range(0, len(wire_bytes), step):
         connection.receive(wire_bytes[at : at + step], 0.0)
     assert [(each[0], each[2]) for each in sent_frames(connection)] == [
@@ -347,10 +347,10 @@ def test_a_header_block_over_the_limit_ends_only_its_stream(
     assert not connection.is_closed
 
 
-@pytest.mark.parametrize("long", LONG)
-def test_a_header_block_over_the_limit_ends_a_connection_with_a_dynamic_table(long: str) -> None:
+@pytest.mark.parametrize("case", LONG_BLOCKS)
+def test_a_header_block_over_the_limit_ends_a_connection_with_a_dynamic_table(case: str) -> None:
     connection = server()
-    connection.receive(LONG[long], 0.0)
+    connection.receive(LONG_BLOCKS[case], 0.0)
     assert connection.is_closed
 
 

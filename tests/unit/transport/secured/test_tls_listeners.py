@@ -269,13 +269,13 @@ async def test_alpn_offers(
     offer: tuple[str, list[str], bool],
 ) -> None:
     """RFC 7301, 3.2: the handshake fails if the listener supports none of the offered protocols."""
-    kind, offered, is_good = offer
+    kind, offered, is_accepted = offer
     offering = context(authority)
     offering.maximum_version = version
     if offered:
         offering.set_alpn_protocols(offered)
     async with serve(kind, pair) as harness:
-        if is_good:
+        if is_accepted:
             agreed = await asyncio.to_thread(handshake, harness.port, offering, step)
             assert agreed in {None, "h2", "http/1.1"}
             assert not harness.refused
@@ -306,7 +306,7 @@ def test_an_alpn_offer_split_into_records(record: int) -> None:
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
 @pytest.mark.parametrize(
-    ("ciphers", "is_good"),
+    ("ciphers", "is_accepted"),
     [
         ("ECDHE-ECDSA-AES128-GCM-SHA256", True),
         ("ECDHE-ECDSA-AES256-GCM-SHA384", True),
@@ -322,29 +322,29 @@ async def test_tls_1_2_ciphers(
     pair: Pair,
     kind: str,
     ciphers: str,
-    is_good: bool,
+    is_accepted: bool,
 ) -> None:
-    old = context(authority)
-    old.maximum_version = ssl.TLSVersion.TLSv1_2
-    old.set_ciphers(ciphers)
+    tls_1_2 = context(authority)
+    tls_1_2.maximum_version = ssl.TLSVersion.TLSv1_2
+    tls_1_2.set_ciphers(ciphers)
     async with serve(kind, pair) as harness:
-        if is_good:
-            await asyncio.to_thread(handshake, harness.port, old, 100_000)
+        if is_accepted:
+            await asyncio.to_thread(handshake, harness.port, tls_1_2, 100_000)
             assert not harness.refused
             return
         with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
-            await asyncio.to_thread(handshake, harness.port, old, 100_000)
+            await asyncio.to_thread(handshake, harness.port, tls_1_2, 100_000)
         await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
 async def test_the_minimum_version(authority: Authority, pair: Pair) -> None:
-    old = context(authority)
-    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    tls_1_2 = context(authority)
+    tls_1_2.maximum_version = ssl.TLSVersion.TLSv1_2
     async with serve("http", pair) as harness:
-        await (await harness.connect(old)).close()
+        await (await harness.connect(tls_1_2)).close()
     async with serve("http", pair, min_version="1.3") as harness:
         with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
-            await harness.connect(old)
+            await harness.connect(tls_1_2)
         await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
@@ -441,11 +441,11 @@ async def test_a_required_client_certificate(
     pair: Pair,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    good = authority.issue("a.clients.example")
+    valid = authority.issue("a.clients.example")
     async with serve(
         "http", pair, client_certificates="required", client_ca=authority.file
     ) as harness:
-        peer = await harness.connect(context(authority, good))
+        peer = await harness.connect(context(authority, valid))
         await peer.send(GET)
         assert (await peer.read_response()).status == 200
         assert harness.calls[0].peer_identity == ("a.clients.example",)
@@ -467,11 +467,11 @@ async def test_a_required_client_certificate(
 async def test_an_optional_client_certificate(
     authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
-    good = authority.issue("spiffe://example/ns/a", "b.example")
+    valid = authority.issue("spiffe://example/ns/a", "b.example")
     async with serve(
         "http", pair, client_certificates="optional", client_ca=authority.file
     ) as harness:
-        for certificate in (None, good):
+        for certificate in (None, valid):
             peer = await harness.connect(context(authority, certificate))
             await peer.send(GET)
             assert (await peer.read_response()).status == 200
@@ -546,17 +546,17 @@ async def test_client_certificates_with_grpcio(
             "allowed_names": NAMES,
         }
     async with serve("grpc", pair, engine, **options) as harness:
-        good = grpc_upstream(engine, authority, authority.issue("a.clients.example"))
-        assert await echo_grpc(good, harness, b"x") == b"x"
+        valid = grpc_upstream(engine, authority, authority.issue("a.clients.example"))
+        assert await echo_grpc(valid, harness, b"x") == b"x"
         assert harness.calls[0].peer_identity == (("a.clients.example",) if required else ())
-        await good.close()
+        await valid.close()
         if not required:
             return
         for certificate in (None, stranger.issue("a.clients.example")):
-            bad = grpc_upstream(engine, authority, certificate)
+            invalid = grpc_upstream(engine, authority, certificate)
             with pytest.raises(GatewayError):
-                await echo_grpc(bad, harness, b"x")
-            await bad.close()
+                await echo_grpc(invalid, harness, b"x")
+            await invalid.close()
         other = grpc_upstream(engine, authority, authority.issue("b.example"))
         wire = RpcRequest("/t.T/Echo", (b"x",))
         response = await other.exchange(wire, harness.endpoint, 10)

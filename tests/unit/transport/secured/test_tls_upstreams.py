@@ -70,9 +70,9 @@ async def test_a_configured_authority(
 async def test_a_configured_server_name(kind: str, engine: Engine, authority: Authority) -> None:
     certificate = authority.issue("back.example")
     async with serve(kind, certificate, engine) as harness:
-        for name, fits in (("back.example", True), (None, False), ("other.example", False)):
+        for name, is_accepted in (("back.example", True), (None, False), ("other.example", False)):
             client = Client(kind, engine, ClientTls(authority.file, name))
-            if fits:
+            if is_accepted:
                 assert await client.send_request(harness.endpoint)
                 resolved = dataclasses.replace(harness.endpoint, host="x", address="127.0.0.1")
                 assert await client.send_request(resolved)
@@ -92,13 +92,13 @@ async def test_a_client_certificate(
         client_certificates="required",
         client_ca=authority.file,
     ) as harness:
-        for certificate, fits in (
+        for certificate, is_accepted in (
             (authority.issue("a"), True),
             (None, False),
             (stranger.issue("a"), False),
         ):
             client = Client(kind, engine, of_client(authority, certificate))
-            if fits:
+            if is_accepted:
                 assert await client.send_request(harness.endpoint)
             else:
                 assert await client.is_refused(harness)
