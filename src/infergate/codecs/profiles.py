@@ -48,7 +48,7 @@ KSERVE: Final = Profile(
 # V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
 # statistics or repository. Not tested against a real server: its name in metadata is assumed.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
-# The legacy server's API leaves only its start options open; it loads a model by its name.
+# Legacy servers differ only in their start options; they load a model by its name.
 TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
 # GraphPipe has only inferences and metadata. The author of a server chooses its name, so these two
 # profiles must be configured; they cannot be detected.

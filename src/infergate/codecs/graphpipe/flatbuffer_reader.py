@@ -208,7 +208,7 @@ class FlatbufferTable:
         return self._vector(field, _OFFSET_BYTES)[1]
 
     def packed_strings(self, field: TableField) -> bytearray:
-        """Return a vector of strings in the canonical layout of BYTES: as here, without padding."""
+        """Return a vector of strings in the canonical layout of BYTES, which has no padding."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length < MIN_BATCH_STRINGS:
             return self._packed_singly(field, start, length)

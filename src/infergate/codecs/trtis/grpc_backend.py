@@ -34,7 +34,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""Maximum number of fields of a response that contains only a status, about ten."""
+"""Maximum number of fields of a response with little more than a status (about ten)."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:

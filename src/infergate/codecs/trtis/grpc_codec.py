@@ -32,7 +32,7 @@ _MAX_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST_VERSION: Final = -1
 _MAX_OTHER_BYTES: Final = 64 * KIB
-"""Maximum size of a request other than an inference: it contains a name or two."""
+"""Maximum size of a request other than an inference, which contains only names."""
 _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 

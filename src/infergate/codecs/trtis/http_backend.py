@@ -60,7 +60,7 @@ _KIND_BY_STATUS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""Kinds of responses without NV-Status: a proxy's, or a server's for requests without a handler."""
+"""Kinds of responses without NV-Status: a proxy's, or a server's without a handler."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:

@@ -67,7 +67,7 @@ _MAX_SHOWN: Final = 200
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 """The characters of a path segment (RFC 3986)."""
 _MAX_SEGMENT: Final = 4000
-"""Bytes. Servers close the connection on a request target over 8190 bytes."""
+"""Maximum size of a segment in bytes. Servers reject request targets over 8190 bytes."""
 
 
 def match_path(path: str) -> TrtisPathMatch:

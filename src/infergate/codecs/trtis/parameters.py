@@ -10,8 +10,7 @@
 
 Servers before release 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
-The API has no other parameters. Others are dropped, as V2 servers ignore parameters that they do
-not know.
+Other parameters are dropped, as V2 servers ignore unknown parameters.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from google.protobuf.text_encoding import CEscape
 from infergate.core.bounded_cache import BoundedCache
 
 MAX_CACHED: Final = 2048
-"""Characters. The caches hold less than 8 MiB with entries of this size."""
+"""Maximum number of characters of a cached text. The caches hold less than 8 MiB."""
 MAX_ON_LOOP: Final = 8192
-"""Characters that are parsed on the event loop, at 1 to 2.5 µs each."""
+"""Maximum number of characters parsed on the event loop, at 1 to 2.5 µs each."""
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8

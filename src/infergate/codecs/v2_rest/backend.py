@@ -99,7 +99,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
         if isinstance(operation, _HEALTH_REQUESTS):
             return metadata.read_health(body)
         _check_size(body, limits)
-        if isinstance(operation, _STATE_CHANGES):  # some servers return a body of their own
+        if isinstance(operation, _STATE_CHANGES):  # some servers return a body
             return messages.Acknowledgement()
         return _READERS[type(operation)](parse_backend_json(body, limits), operation)
     except GatewayError as error:

@@ -200,7 +200,7 @@ SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) <
 
 @settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
-def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
+def test_corrupted_captures(vector: Vector, data: st.DataObject) -> None:
     valid = bytes(join_parts(body_of(vector.wire)))
     read_all(vector, data.draw(strategies.corrupted_bytes(valid)))
 

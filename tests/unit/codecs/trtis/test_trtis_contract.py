@@ -235,7 +235,7 @@ def test_an_inference_round_trips(
 @PLUGINS
 @settings(deadline=None)
 @given(inferences(), st.data())
-def test_spoilt_messages(
+def test_corrupted_messages(
     plugin: CodecPlugin,
     case: tuple[InferRequest, InferResponse, ModelMetadata],
     data: st.DataObject,

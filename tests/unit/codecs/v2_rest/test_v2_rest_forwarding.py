@@ -147,7 +147,7 @@ def test_text_that_only_looks_nonstandard_is_forwarded() -> None:
     assert passes(binary, TRITON, str(len(binary)), b"\0\x7c")
 
 
-def test_the_form_triton_does_not_heed_is_translated() -> None:
+def test_a_form_that_triton_ignores_is_translated() -> None:
     text = '{"parameters":{"binary_data_output":true},"outputs":[{"name":"Y"}],"inputs":[]}'
     assert not passes(text, TRITON)
     assert not passes(text, TRITON, str(len(text)))

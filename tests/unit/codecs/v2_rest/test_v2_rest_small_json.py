@@ -272,7 +272,7 @@ def test_any_request(text: bytes) -> None:
 
 
 @given(requests(), st.data())
-def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
+def test_any_request_corrupted(text: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
     length = data.draw(st.integers(0, 3))
     pieces = [
