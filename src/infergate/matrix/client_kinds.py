@@ -24,8 +24,6 @@ from infergate.transport.framed.client import HttpOrFrameUpstream
 
 
 class _TypedContentsCodec(V2Grpc):
-    """A client that writes typed contents."""
-
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:

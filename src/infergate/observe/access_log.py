@@ -150,7 +150,6 @@ def _line_formatter(
 
 
 def _optional_fields(entry: LogFields) -> Fields:
-    """Return the fields that only some lines have."""
     fields: dict[str, object] = {}
     if entry.identity:
         fields["identity"] = entry.identity
@@ -171,7 +170,6 @@ def _optional_fields(entry: LogFields) -> Fields:
 
 
 def _as_json(fields: Fields) -> str:
-    """Format ``fields`` as the members of a JSON object."""
     try:
         return orjson.dumps(fields)[1:-1].decode()
     except TypeError:

@@ -69,7 +69,6 @@ def _chunks(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes
 
 
 def _texts(metrics: Collector, encode: Encode) -> Iterator[str]:
-    """Yield the header and the text of each row of all families."""
     for family in metrics.collect():
         if not isinstance(family, MetricFamily):
             yield _encoded(family, encode)

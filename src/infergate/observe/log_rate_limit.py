@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from infergate.core.bounded_cache import BoundedCache
+from infergate.observe.log_sampler import LogSampler
 
 _MAX_LINES: Final = 20
 """Maximum number of similar lines per second."""
@@ -19,21 +19,13 @@ class LogRateLimit(logging.Filter):
 
     def __init__(self, max_lines: int = _MAX_LINES) -> None:
         super().__init__()
-        self._max_lines: Final = max_lines
-        self._kinds: Final = BoundedCache[tuple[str, str], list[int]](_MAX_KINDS)
+        self._sampler: Final = LogSampler(max_lines, every=0, max_kinds=_MAX_KINDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log ``record``."""
         if record.name in _UNLIMITED:
             return True
-        kind, second = (record.name, str(record.msg)), int(record.created)
-        counts = self._kinds.get(kind)
-        if counts is None:
-            counts = self._kinds[kind] = [second, 0]
-        if counts[0] != second:
-            dropped = counts[1] - self._max_lines
-            counts[:] = second, 0
-            if dropped > 0:
-                record.msg = f"{record.msg} ({dropped} similar lines left out before)"
-        counts[1] += 1
-        return counts[1] <= self._max_lines
+        left_out = self._sampler.count_left_out(record.name, str(record.msg), record.created)
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} similar lines left out before)"
+        return left_out is not None

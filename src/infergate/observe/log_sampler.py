@@ -18,10 +18,10 @@ class LogSampler:
     """Selects the ``first`` similar requests of each second, and every ``every``-th of the others
     (0: none of them)."""
 
-    def __init__(self, first: int, every: int) -> None:
+    def __init__(self, first: int, every: int, max_kinds: int = _MAX_KINDS) -> None:
         self._first: Final = first
         self._every: Final = every
-        self._kinds: Final = BoundedCache[tuple[str, str], list[int]](_MAX_KINDS)
+        self._kinds: Final = BoundedCache[tuple[str, str], list[int]](max_kinds)
         """By kind: the second, requests in it, and requests left out since the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:

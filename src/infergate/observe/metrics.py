@@ -36,18 +36,15 @@ class Metrics:
             {"version": __version__}
         )
         self._requests: Final = RequestCounters()
-        registry.register(self._requests)
         self.endpoints: Final = EndpointMetrics()
-        registry.register(self.endpoints)
         self.listeners: Final = ListenerMetrics()
-        registry.register(self.listeners)
+        self.backends: Final = BackendMetrics()
+        for collector in (self._requests, self.endpoints, self.listeners, self.backends):
+            registry.register(collector)
         self.flows: Final = self._requests.flows
         """Return snapshots of the busiest request counters."""
         self.record: Final = self._requests.record
         """Count a finished request and its duration in seconds."""
-        self.backends: Final = BackendMetrics()
-        """Retries, hedges, queues, mirroring and fallbacks of backends and routes."""
-        registry.register(self.backends)
         ProcessCollector(registry=registry)
         self.in_flight: Final = gauge("infergate_in_flight_requests", "Requests in progress.")
         self.streams: Final = gauge("infergate_open_streams", "Open gRPC streams.")

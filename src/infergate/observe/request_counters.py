@@ -44,8 +44,6 @@ class RequestFlow(NamedTuple):
 
 
 class _Series:
-    """The counters and histograms of one combination of labels."""
-
     __slots__ = ("backend", "bytes_in", "bytes_out", "exemplars", "outcomes", "own", "seconds")
 
     def __init__(self) -> None:

@@ -186,20 +186,16 @@ class _ExchangeSpan:
 
     @property
     def traceparent(self) -> str:
-        """The header to send to the backend."""
         return _traceparent(self._span.get_span_context())
 
     def record_status(self, status: int) -> None:
-        """Record the status of the backend's response."""
         self._status = status
 
     def record_message(self) -> None:
-        """Record a message of a stream from the backend."""
         self._received += 1
         _add_message_event(self._span, "RECEIVED", self._received)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the span. ``error`` is the cause of a failure."""
         if self._status is not None:
             self._span.set_attribute("infergate.status", self._status)
         if error is not None:
@@ -225,7 +221,6 @@ def _set_error(span: Span, error: BaseException) -> None:
 
 
 def _attributes(context: RequestContext) -> dict[str, str | int | float]:
-    """Return the fields of the access log line as attributes, without empty text."""
     record = context.record
     attributes: dict[str, str | int | float] = {
         "infergate.request_id": context.request_id[:_MAX_TEXT],

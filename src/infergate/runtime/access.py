@@ -109,7 +109,6 @@ def make_authorizer(
 
 
 def _dependencies(config: Config, limits: Limits) -> tuple[object, ...]:
-    """Return everything that an authorizer depends on."""
     return config.access, config.control.shared_memory, config.engine, limits
 
 

@@ -175,7 +175,6 @@ class _ExpositionStream:
         self._pieces: Final = pieces
 
     async def next(self) -> Sequence[bytes] | None:
-        """Return the next piece, or None after the last."""
         await asyncio.sleep(0)
         piece = next(self._pieces, None)
         return None if piece is None else (piece,)

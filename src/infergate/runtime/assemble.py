@@ -130,7 +130,6 @@ def _concurrency_stats(backends: Iterable[Backend]) -> Iterator[ConcurrencyStats
 
 
 def _label_names(generations: Iterable[GatewayParts]) -> MetricNames:
-    """Return the route and backend names that metric labels may have."""
     routes, backends = {NO_NAME}, {NO_NAME}
     for generation in generations:
         routes.update(binding.label for binding in generation.gateway.bindings)
@@ -271,7 +270,6 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     authorizer: Authorizer | None,
     tracer: Tracer | None,
 ) -> dict[str, ListenerSpec]:
-    """Return the listeners and their applications, by configuration name."""
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
@@ -356,8 +354,6 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 
 @dataclass(frozen=True, slots=True)
 class _FrontendFactory:
-    """The dependencies that all frontends share."""
-
     gateway: InferenceGateway
     limits: Limits
     offload: Offload | None

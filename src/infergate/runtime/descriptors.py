@@ -81,7 +81,6 @@ class LoopExceptionHandler:
 
 
 def _is_aborted_handshake(context: dict[str, Any]) -> bool:
-    """Return whether ``context`` reports a connection that was aborted during the TLS handshake."""
     error = context.get("exception")
     return (
         context.get("message") == _TLS_FAILED

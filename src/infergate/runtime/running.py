@@ -118,8 +118,6 @@ class GatewayParts:
 
 @dataclass(slots=True)
 class _ActiveListener:
-    """A server with its current specification."""
-
     server: Server
     spec: ListenerSpec
     gate: ConnectionGate

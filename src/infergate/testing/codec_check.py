@@ -107,8 +107,6 @@ def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None
 
 @dataclass(frozen=True, slots=True)
 class _CodecCheck:
-    """The checks of one codec."""
-
     codec: Codec[Any, Any]
     transport_kind: TransportKind
     profile: Profile

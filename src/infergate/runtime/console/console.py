@@ -53,7 +53,6 @@ class Console:
         *,
         can_reload: bool,
     ) -> None:
-        """``can_reload``: ``POST /reload`` is enabled."""
         self._source: Final = source
         self._is_ready: Final = is_ready
         self._history: Final = history

@@ -8,33 +8,31 @@ from typing import Final
 from infergate.core.errors import Kind
 from infergate.core.log_events import ADVICE
 
-MEANINGS: Final[Mapping[str, str]] = {
-    Kind.BAD_REQUEST.value: "The request contradicts its protocol, or the model's metadata.",
-    Kind.UNAUTHENTICATED.value: "The client sent no credential, or its key or token is not valid.",
-    Kind.FORBIDDEN.value: "The client is authenticated, but no rule allows this operation on "
-    "this model.",
-    Kind.NOT_FOUND.value: "No route matches the model's name and version, or its backend does "
-    "not have the model.",
-    Kind.ALREADY_EXISTS.value: "The name is already registered.",
-    Kind.METHOD_NOT_ALLOWED.value: "The path exists, but does not support this HTTP method.",
-    Kind.UNSUPPORTED.value: "One of the two protocols cannot express the request: a datatype, an "
+_MEANINGS: Final = {
+    Kind.BAD_REQUEST: "The request contradicts its protocol, or the model's metadata.",
+    Kind.UNAUTHENTICATED: "The client sent no credential, or its key or token is not valid.",
+    Kind.FORBIDDEN: "The client is authenticated, but no rule allows this operation on this model.",
+    Kind.NOT_FOUND: "No route matches the model's name and version, or its backend does not have "
+    "the model.",
+    Kind.ALREADY_EXISTS: "The name is already registered.",
+    Kind.METHOD_NOT_ALLOWED: "The path exists, but does not support this HTTP method.",
+    Kind.UNSUPPORTED: "One of the two protocols cannot express the request: a datatype, an "
     "operation or a sequence.",
-    Kind.UNSUPPORTED_ENCODING.value: "The compression of the body is not supported.",
-    Kind.TOO_LARGE.value: "The request or the response exceeds a size limit.",
-    Kind.RATE_LIMITED.value: "The client has exceeded its rate limit.",
-    Kind.OVERLOADED.value: "A concurrency limit of the gateway or the queue of the backend is "
-    "full, or the server is overloaded.",
-    Kind.NO_BACKEND.value: "No endpoint of the backend can get the request now.",
-    Kind.CONNECT.value: "The backend could not be reached: it is down, its address is wrong, or "
-    "the TLS handshake failed.",
-    Kind.TIMEOUT.value: "There was no response within the client's deadline or the route's "
-    "timeout.",
-    Kind.BACKEND_GARBAGE.value: "The backend's response broke off, or is not valid in its "
-    "protocol.",
-    Kind.BACKEND_ERROR.value: "The backend returned an error, which was passed on.",
-    Kind.CANCELLED.value: "The client disconnected before the response.",
-    Kind.INTERNAL.value: "A bug in infergate.",
+    Kind.UNSUPPORTED_ENCODING: "The compression of the body is not supported.",
+    Kind.TOO_LARGE: "The request or the response exceeds a size limit.",
+    Kind.RATE_LIMITED: "The client has exceeded its rate limit.",
+    Kind.OVERLOADED: "A concurrency limit of the gateway or the queue of the backend is full, or "
+    "the server is overloaded.",
+    Kind.NO_BACKEND: "No endpoint of the backend can get the request now.",
+    Kind.CONNECT: "The backend could not be reached: it is down, its address is wrong, or the TLS "
+    "handshake failed.",
+    Kind.TIMEOUT: "There was no response within the client's deadline or the route's timeout.",
+    Kind.BACKEND_GARBAGE: "The backend's response broke off, or is not valid in its protocol.",
+    Kind.BACKEND_ERROR: "The backend returned an error, which was passed on.",
+    Kind.CANCELLED: "The client disconnected before the response.",
+    Kind.INTERNAL: "A bug in infergate.",
 }
+MEANINGS: Final[Mapping[str, str]] = {kind.value: text for kind, text in _MEANINGS.items()}
 """By the value of ``Kind``."""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -63,24 +63,18 @@ _TIMEOUT_SECONDS: Final = 60.0
 """The deadline of a test request."""
 _MAX_INPUTS: Final = 64
 _PEER: Final = "console"
+_EMPTY: Final[tuple[Any, ...]] = ("", None, [], {})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 """Headers that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
 
 
-@dataclass(slots=True)
-class _Recording:
-    """The messages that were exchanged with backends."""
-
-    exchanges: list[Json] = field(default_factory=list)
-
-
 class _RecordingUpstream:
-    """An Upstream that records its messages. It has no streams."""
+    """An Upstream that adds its messages to ``exchanges``. It has no streams."""
 
-    def __init__(self, upstream: Upstream[Any, Any], recording: _Recording, backend: str) -> None:
+    def __init__(self, upstream: Upstream[Any, Any], exchanges: list[Json], backend: str) -> None:
         self._upstream: Final = upstream
-        self._recording: Final = recording
+        self._exchanges: Final = exchanges
         self._backend: Final = backend
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
@@ -91,7 +85,7 @@ class _RecordingUpstream:
             "answer": None,
             "error": "",
         }
-        self._recording.exchanges.append(exchange)
+        self._exchanges.append(exchange)
         began = time.monotonic()
         try:
             response = await self._upstream.exchange(wire, endpoint, timeout)
@@ -118,9 +112,9 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
     plugin = _plugin(request)
     model, version = _string(request, "model"), _string(request, "version")
     operation = _operation(request, model, version, limits)
-    recording = _Recording()
+    exchanges: list[Json] = []
     context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
-    recording_gateway = _recording_gateway(gateway, model, version, context, recording)
+    recording_gateway = _recording_gateway(gateway, model, version, context, exchanges)
     options = compiled.frontend_options(config)
     codec: Codec[Any, Any] = plugin.create(options.get(plugin.name, {}))
     frontend: Frontend[Any, Any] = Frontend(codec, recording_gateway, limits)
@@ -141,7 +135,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
         return {
             "request": request_shown,
             "answer": wire_format.describe_response(response, getattr(wire, "method", "")),
-            "exchanges": recording.exchanges,
+            "exchanges": exchanges,
             "result": _format_result(codec, response, operation, limits, metadata),
             "seconds": seconds,
             "backend_seconds": record.backend_seconds,
@@ -163,7 +157,7 @@ async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
     del config
     model, version = _string(request, "model"), _string(request, "version")
     context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
-    recording_gateway = _recording_gateway(gateway, model, version, context, _Recording())
+    recording_gateway = _recording_gateway(gateway, model, version, context, [])
     try:
         metadata = await recording_gateway.describe(model, version, context)
     finally:
@@ -270,7 +264,7 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
 
 
 def _recording_gateway(
-    gateway: Gateway, model: str, version: str, context: RequestContext, recording: _Recording
+    gateway: Gateway, model: str, version: str, context: RequestContext, exchanges: list[Json]
 ) -> Gateway:
     """Return a gateway with only the model's route, if any, whose backends record messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
@@ -280,15 +274,15 @@ def _recording_gateway(
         return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
     route = replace(route, mirror=None)
     names = (route.backend, route.fallback, *(target.backend for target in route.split))
-    backends = {name: _recorded(backends_by_name[name], recording) for name in names if name}
+    backends = {name: _recorded(backends_by_name[name], exchanges) for name in names if name}
     return Gateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
 
 
-def _recorded(backend: Backend, recording: _Recording) -> Backend:
+def _recorded(backend: Backend, exchanges: list[Json]) -> Backend:
     if not isinstance(backend, RemoteBackend):
         return backend  # an embedded model, which has no messages
     return backend.with_upstream(
-        lambda upstream: _RecordingUpstream(upstream, recording, backend.name)
+        lambda upstream: _RecordingUpstream(upstream, exchanges, backend.name)
     )
 
 
@@ -315,15 +309,10 @@ def _response_json(response: Response) -> Json:
         summary: Json = {"model": response.model, "version": response.version, "id": response.id}
         outputs = [tensor_format.to_json(tensor) for tensor in response.outputs]
         return {key: value for key, value in summary.items() if value} | {"outputs": outputs}
-    return {
-        key: value
-        for key, value in _plain_json(response).items()
-        if value not in ("", None, [], {})
-    }
+    return {key: value for key, value in _plain_json(response).items() if value not in _EMPTY}
 
 
 def _plain_json(value: Any) -> Any:
-    """Convert a value to JSON's types."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

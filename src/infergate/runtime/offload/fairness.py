@@ -72,12 +72,10 @@ class _Flow(Generic[T]):
             del self.flows[name]
 
     def grow(self, cost: int) -> None:
-        """Count an added job of a positive ``cost``."""
         self.count += 1
         self.cost += cost
 
     def shrink(self, cost: int) -> None:
-        """Count a removed job."""
         self.count -= 1
         self.cost -= cost
 

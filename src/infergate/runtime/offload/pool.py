@@ -116,7 +116,6 @@ class HelperPool:
         return LARGE_JOB_COST if len(self._free_slots) == 1 < len(self._slots) else math.inf
 
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
-        """Wait for a slot. Raises OVERLOADED."""
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):

@@ -65,7 +65,7 @@ def main(number: int, engine_name: str, control: int, descriptors: int, *shared:
 
 
 class _WorkerProcess:
-    """The state of the process, and the handlers of the supervisor's requests."""
+    """The handlers of the supervisor's requests."""
 
     def __init__(self, number: int, descriptors: socket.socket, files: SharedFiles) -> None:
         self._number: Final = number

@@ -357,7 +357,6 @@ class Supervisor:
         return total
 
     def _drop_removed_names(self) -> None:
-        """Drop past metrics of routes and backends that are no longer configured."""
         config = self._config
         if self._past_names_config is not config:
             routes = (route.label for route in compiled.routing_table(config).routes)
