@@ -93,4 +93,4 @@ def test_the_number_of_counted_messages_is_bounded() -> None:
     rate_limit = LogRateLimit(1)
     for number in range(5000):
         rate_limit.filter(record(f"{number} %s", 1.0))
-    assert len(rate_limit._kinds) <= 1024
+    assert len(rate_limit._sampler._kinds) <= 1024
