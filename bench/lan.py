@@ -102,10 +102,10 @@ class Lan:
         for device in ("lo", "eth0"):
             run("ip", "-n", space, "link", "set", device, "up")
         hosts = self._folder / f"{name}.hosts"
-        made = Machine(name, space, address, hosts)
-        made.knows({})
-        self._cleanup.callback(_stop, made)
-        return made
+        created = Machine(name, space, address, hosts)
+        created.knows({})
+        self._cleanup.callback(_stop, created)
+        return created
 
     def enter(self, machine: Machine) -> None:
         """Move this process to ``machine``."""

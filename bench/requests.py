@@ -68,17 +68,19 @@ class Work:
         return headers, head + self.raw
 
     def message(self) -> bytes:
-        made = service_pb2.ModelInferRequest(model_name=self.model)
-        made.inputs.add(name="INPUT0", datatype="FP32", shape=self.array.shape)
-        made.raw_input_contents.append(self.raw)
-        return bytes(made.SerializeToString())
+        model_infer_request = service_pb2.ModelInferRequest(model_name=self.model)
+        model_infer_request.inputs.add(name="INPUT0", datatype="FP32", shape=self.array.shape)
+        model_infer_request.raw_input_contents.append(self.raw)
+        return bytes(model_infer_request.SerializeToString())
 
     def answer(self) -> bytes:
         """The expected ModelInferResponse."""
-        made = service_pb2.ModelInferResponse(model_name=self.model, model_version="1")
-        made.outputs.add(name="OUTPUT0", datatype="FP32", shape=self.array.shape)
-        made.raw_output_contents.append(self.raw)
-        return bytes(made.SerializeToString())
+        model_infer_response = service_pb2.ModelInferResponse(
+            model_name=self.model, model_version="1"
+        )
+        model_infer_response.outputs.add(name="OUTPUT0", datatype="FP32", shape=self.array.shape)
+        model_infer_response.raw_output_contents.append(self.raw)
+        return bytes(model_infer_response.SerializeToString())
 
     def json_answer(self) -> bytes:
         """The expected HTTP response to ``json``."""

@@ -121,14 +121,14 @@ def _traced() -> bytes:
 
 async def _http(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
-    made = socket.socket()
-    made.setblocking(False)  # noqa: FBT003
+    created = socket.socket()
+    created.setblocking(False)  # noqa: FBT003
     if not attack.reads:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    await asyncio.get_running_loop().sock_connect(made, (host, int(port)))
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.get_running_loop().sock_connect(created, (host, int(port)))
     limit = 1 << (16 if attack.reads else 10)
     reader, writer = await asyncio.open_connection(
-        sock=made, ssl=target.tls, server_hostname=host if target.tls else None, limit=limit
+        sock=created, ssl=target.tls, server_hostname=host if target.tls else None, limit=limit
     )
     try:
         writer.write(attack.said())
@@ -196,8 +196,8 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _inferring(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
-    said = gzip.compress(message) if zipped else message
-    return _opened(1, INFER, key, zipped=zipped) + _message(1, said, zipped=zipped)
+    reported = gzip.compress(message) if zipped else message
+    return _opened(1, INFER, key, zipped=zipped) + _message(1, reported, zipped=zipped)
 
 
 def _tiny_fields(model: bytes, number: int, key: str) -> bytes:
@@ -245,12 +245,12 @@ def _all_at_once() -> bytes:
 async def _rpc(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
-    said = attack.said()
+    reported = attack.said()
     found: dict[int, str] = {}
-    wanted = _streams(said)
+    wanted = _streams(reported)
     blocks = header_blocks.HeaderBlockDecoder(_MIB)
     try:
-        writer.write(frames.PREFACE + _WIDE + said)
+        writer.write(frames.PREFACE + _WIDE + reported)
         async with asyncio.timeout(_PATIENCE):
             while wanted - found.keys():
                 first, flags, stream = frames.FRAME_HEADER.unpack(

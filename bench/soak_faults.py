@@ -96,8 +96,8 @@ async def break_off(target: Target, said: bytes) -> None:
             async with asyncio.timeout(random.choice((0, 0, 0.05, 0.05, 3, _AWAY))):
                 await reader.read(10_000)
         if random.random() < 0.5:
-            made = writer.get_extra_info("socket")
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            created = writer.get_extra_info("socket")
+            created.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
     finally:
         writer.close()
@@ -180,9 +180,9 @@ class Proxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while said := await reader.read(256 * 1024):
+            while reported := await reader.read(256 * 1024):
                 await self._flowing.wait()
-                writer.write(said)
+                writer.write(reported)
                 await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()

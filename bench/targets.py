@@ -43,8 +43,8 @@ class Bound:
 
     def judged(self, found: Spread) -> str:
         """The verdict for the median, with a question mark if rounds disagree."""
-        said = {self.reached(value) for value in (found.minimum, found.maximum)}
-        return self.reached(found.median) + (" ?" if len(said) > 1 else "")
+        reported = {self.reached(value) for value in (found.minimum, found.maximum)}
+        return self.reached(found.median) + (" ?" if len(reported) > 1 else "")
 
     def spelled(self, value: float) -> str:
         return f"{'≤' if self.is_maximum else '≥'} {value:g} {self.unit}".rstrip()

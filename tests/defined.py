@@ -13,6 +13,8 @@ def named_tests(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     names = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    made = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
-    names |= {target.id for target in made if isinstance(target, ast.Name)}
+    created = (
+        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    )
+    names |= {target.id for target in created if isinstance(target, ast.Name)}
     return frozenset(name for name in names if name.startswith("test"))

@@ -63,7 +63,7 @@ class Authority:
         key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         authority = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
-        made = x509.CertificateBuilder(
+        created = x509.CertificateBuilder(
             issuer_name=authority.subject,
             subject_name=leaf.subject,
             public_key=leaf.public_key(),
@@ -71,7 +71,7 @@ class Authority:
             not_valid_before=leaf.not_valid_before_utc,
             not_valid_after=leaf.not_valid_after_utc,
         ).add_extension(x509.SubjectAlternativeName(response), critical=False)
-        return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return created.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def server(self) -> Pair:
         """A pair for this machine."""

@@ -87,8 +87,8 @@ def client(form: str, http: str, grpc: str) -> Iterator[Client]:
             case _:
                 return tritonclient.grpc.aio.InferenceServerClient(grpc)
 
-    made = loop.run_until_complete(make())
-    wrapped = Client(form, made, loop)
+    created = loop.run_until_complete(make())
+    wrapped = Client(form, created, loop)
     try:
         yield wrapped
     finally:

@@ -143,10 +143,15 @@ def harness(
         )
         with (
             started_infergate(config, listeners, request.param) as gateway,
-            channel(gateway.grpc) as made,
+            channel(gateway.grpc) as rpc_channel,
         ):
             yield Harness(
-                gateway, rpc, made, file, {"simple": simple, "identity": identity}, request.param
+                gateway,
+                rpc,
+                rpc_channel,
+                file,
+                {"simple": simple, "identity": identity},
+                request.param,
             )
             result = gateway.log.read_text() + gateway.metrics()
     for secret in (GOOD, LIMITED, ADMIN, FILED, OPS, token()[:100], "wrong-secret"):
@@ -705,9 +710,9 @@ access:
         more.wait(SECONDS)
         yield message
 
-    with started_infergate(base) as gateway, channel(gateway.grpc) as made:
+    with started_infergate(base) as gateway, channel(gateway.grpc) as rpc_channel:
         headers = tuple(bearer(GOOD).items())
-        answers = made.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+        answers = rpc_channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
         try:
             assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
             file = gateway.log.parent / "routes.yaml"

@@ -29,8 +29,8 @@ def gateway() -> Iterator[Infergate]:
 
 @pytest.fixture(params=FORMS)
 def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as made:
-        yield made
+    with client(request.param, gateway.http, gateway.grpc) as created:
+        yield created
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)

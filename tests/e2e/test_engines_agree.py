@@ -169,8 +169,8 @@ UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
 def both(gateways: list[Infergate], case: Case) -> list[Outcome]:
     found = []
     for gateway in gateways:
-        with channel(gateway.grpc) as made:
-            found.append(case(made))
+        with channel(gateway.grpc) as rpc_channel:
+            found.append(case(rpc_channel))
     return found
 
 

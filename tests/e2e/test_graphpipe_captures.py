@@ -122,14 +122,14 @@ class Models(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
 
     def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         try:
-            made = (typed if request.model_name == "go-typed" else echo)(request)
+            created = (typed if request.model_name == "go-typed" else echo)(request)
         except Failed as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = pb.ModelInferResponse(model_name=request.model_name)
-        for name in [each.name for each in request.outputs] or made:
-            if name not in made:
+        for name in [each.name for each in request.outputs] or created:
+            if name not in created:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Could not find output '{name}'")
-            datatype, shape, raw = made[name]
+            datatype, shape, raw = created[name]
             answer.outputs.add(name=name, datatype=datatype, shape=shape)
             answer.raw_output_contents.append(raw)
         return answer
@@ -252,12 +252,12 @@ def due(name: str) -> list[tuple[int, list[int], list[bytes]]]:
     }
     if name in numbers:
         return [(10, [1, 3], [np.array(one, "<f4").tobytes()]) for one in numbers[name]]
-    made = []
+    created = []
     for each in case(f"request-{name}")["canonical"]["inputs"]:
         data = bytes.fromhex(each["data"]) if each["datatype"] != "BYTES" else b""
         strings = split(bytes.fromhex(each["data"])) if each["datatype"] == "BYTES" else []
-        made.append((types[each["datatype"]], each["shape"], [data, *strings]))
-    return made
+        created.append((types[each["datatype"]], each["shape"], [data, *strings]))
+    return created
 
 
 def split(data: bytes) -> list[bytes]:

@@ -61,8 +61,8 @@ def gateway(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[Infergat
 
 @pytest.fixture(params=FORMS)
 def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as made:
-        yield made
+    with client(request.param, gateway.http, gateway.grpc) as created:
+        yield created
 
 
 def identity(triton_client: Client, model: str, array: Array, datatype: str) -> Array:

@@ -86,8 +86,8 @@ def gateway(echo: tuple[Echo, str]) -> Iterator[Infergate]:
 
 @pytest.fixture
 def channel(gateway: Infergate) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(gateway.grpc) as made:
-        yield made
+    with grpc.insecure_channel(gateway.grpc) as rpc_channel:
+        yield rpc_channel
 
 
 @pytest.fixture

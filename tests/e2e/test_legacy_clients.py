@@ -108,8 +108,8 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
 
 @pytest.fixture(scope="module")
 def rpc(gateway: Infergate) -> Iterator[grpc.Channel]:
-    with channel(gateway.grpc) as made:
-        yield made
+    with channel(gateway.grpc) as rpc_channel:
+        yield rpc_channel
 
 
 @pytest.fixture(params=CARRIERS)

@@ -167,8 +167,8 @@ def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
             status = LEGACY.ServerStatus.FromString(answer.read())
     else:
         message = LEGACY.StatusRequest(model_name=model).SerializeToString()
-        with channel(gateway.grpc) as made:
-            answered = call(made, message, f"/{SERVICE}/Status")
+        with channel(gateway.grpc) as rpc_channel:
+            answered = call(rpc_channel, message, f"/{SERVICE}/Status")
         status = LEGACY.StatusResponse.FromString(answered.message).server_status
     return status.model_status[model].version_status[1]
 

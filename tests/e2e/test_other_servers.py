@@ -47,8 +47,8 @@ def gateway(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
 
 @pytest.fixture(params=FORMS)
 def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as made:
-        yield made
+    with client(request.param, gateway.http, gateway.grpc) as created:
+        yield created
 
 
 def forms(triton_client: Client) -> tuple[bool, ...]:

@@ -44,12 +44,12 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
 
 
 def tensors(size: int = 4) -> list[triton.InferInput]:
-    made = []
+    created = []
     for name in ("INPUT0", "INPUT1"):
         tensor = triton.InferInput(name, [size], "UINT8")
         tensor.set_data_from_numpy(np.arange(size, dtype=np.uint8))
-        made.append(tensor)
-    return made
+        created.append(tensor)
+    return created
 
 
 @pytest.mark.parametrize("model", ["identity", "again.identity"])
@@ -80,8 +80,8 @@ def test_a_stream(gateway: Infergate) -> None:
         result.inputs.add(name=name, datatype="UINT8", shape=[1])
         result.raw_input_contents.append(b"\7")
     message = result.SerializeToString()
-    with channel(gateway.grpc) as made:
-        stream = made.stream_stream(INFER.replace("ModelInfer", "ModelStreamInfer"))
+    with channel(gateway.grpc) as rpc_channel:
+        stream = rpc_channel.stream_stream(INFER.replace("ModelInfer", "ModelStreamInfer"))
         answers = list(stream(iter([message] * 20), timeout=30))
     assert len(answers) == 20
     parsed = [pb.ModelStreamInferResponse.FromString(each) for each in answers]
@@ -90,21 +90,21 @@ def test_a_stream(gateway: Infergate) -> None:
 
 def test_deadlines_and_cancellation_are_forwarded(gateway: Infergate, rpc: RpcBackend) -> None:
     quick, rpc.answer = rpc.answer, rpc.wait
-    with channel(gateway.grpc) as made:
-        status = call(made, infer_message("depot"), timeout=0.5)
+    with channel(gateway.grpc) as rpc_channel:
+        status = call(rpc_channel, infer_message("depot"), timeout=0.5)
         assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert rpc.cancelled.wait(20)
         assert rpc.remaining[-1] is not None
         assert rpc.remaining[-1] <= 0.5
         rpc.cancelled.clear()
         rpc.entered.clear()
-        pending = made.unary_unary(INFER).future(infer_message("depot"), timeout=30)
+        pending = rpc_channel.unary_unary(INFER).future(infer_message("depot"), timeout=30)
         assert rpc.entered.wait(20)
         pending.cancel()
         assert rpc.cancelled.wait(20)
         rpc.answer = quick
         rpc.release.set()
-        assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
+        assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 
 
 def test_h2load(gateway: Infergate, tmp_path: object) -> None:

@@ -71,17 +71,18 @@ def gauge(gateway: Infergate, name: str) -> float:
 
 def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBackend) -> None:
     quick, rpc.answer = rpc.answer, rpc.wait
-    with channel(gateway.grpc) as made:
-        assert call(made, message()).code is grpc.StatusCode.OK
+    with channel(gateway.grpc) as rpc_channel:
+        assert call(rpc_channel, message()).code is grpc.StatusCode.OK
         before = descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
         with limited_growth(gateway.pid, 200 * MIB):
             go = threading.Event()
             opened = [
-                made.stream_stream(STREAM)(_said(go), timeout=5 * SECONDS) for _ in range(STREAMS)
+                rpc_channel.stream_stream(STREAM)(_said(go), timeout=5 * SECONDS)
+                for _ in range(STREAMS)
             ]
             for each in opened:
                 next(each)
-            request = made.unary_unary(INFER)
+            request = rpc_channel.unary_unary(INFER)
             pending = [
                 request.future(infer_message("depot"), timeout=5 * SECONDS) for _ in range(UNARY)
             ]
@@ -152,9 +153,9 @@ class Callers:
         self._threads = [threading.Thread(target=self._run) for _ in range(6)]
 
     def _run(self) -> None:
-        with channel(self._address) as made:
+        with channel(self._address) as rpc_channel:
             while not self._stop.is_set():
-                status = call(made, self._request)
+                status = call(rpc_channel, self._request)
                 self.ended[status.code.name] += 1
                 if status.code is not grpc.StatusCode.OK:
                     time.sleep(0.01)
@@ -207,14 +208,14 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
     rpc.release.clear()
     with (
         started_infergate(CONFIG.format(rpc=rpc.address), engine="own") as gateway,
-        channel(gateway.grpc) as made,
+        channel(gateway.grpc) as rpc_channel,
         Callers(gateway.grpc, message()) as callers,
     ):
         go = threading.Event()
-        streams = [made.stream_stream(STREAM)(_said(go), timeout=SECONDS) for _ in range(20)]
+        streams = [rpc_channel.stream_stream(STREAM)(_said(go), timeout=SECONDS) for _ in range(20)]
         for each in streams:
             next(each)
-        pending = [made.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
+        pending = [rpc_channel.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
         assert rpc.entered.wait(SECONDS)
         until(lambda: gauge(gateway, "infergate_in_flight_requests") >= 10, "they are under way")
         os.kill(gateway.pid, signal.SIGTERM)

@@ -91,13 +91,13 @@ def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> o
     rpc.answer = lambda message, context: (
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
     )
-    said = {
+    reported = {
         "good": identity(),
         "large": identity(3_000_000),
         "unknown": identity(model="né"),
         "slow": infer_message("depot-slow"),
     }
-    return grpclib_report(grpclib, gateway.grpc, said)
+    return grpclib_report(grpclib, gateway.grpc, reported)
 
 
 def test_grpclib_as_a_client(grpclib_result: dict[str, object]) -> None:
@@ -123,18 +123,18 @@ def test_grpclib_as_a_server(grpclib: Installed) -> None:
     with (
         started_grpclib(grpclib, good_answer()) as address,
         started_infergate(BUILTIN.format(rpc=address), engine="own") as running,
-        channel(running.grpc) as made,
+        channel(running.grpc) as rpc_channel,
     ):
-        assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
-        method = made.unary_unary(INFER)
+        assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
+        method = rpc_channel.unary_unary(INFER)
         pending = [method.future(infer_message("depot"), timeout=SECONDS) for _ in range(300)]
         assert len({each.result() for each in pending}) == 1
-        failed = call(made, infer_message("depot-fail"))
+        failed = call(rpc_channel, infer_message("depot-fail"))
         assert failed.code is grpc.StatusCode.INVALID_ARGUMENT
         assert failed.details == "näh %41"
-        late = call(made, infer_message("depot-slow"), timeout=0.3)
+        late = call(rpc_channel, infer_message("depot-slow"), timeout=0.3)
         assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
-        stream = made.stream_stream(STREAM)
+        stream = rpc_channel.stream_stream(STREAM)
         got = list(stream(iter([infer_message("depot")] * 20), timeout=SECONDS))
         assert len(got) == 20
         assert complaints(running) == ""
@@ -175,12 +175,12 @@ def through_envoy(_through_envoy: str, rpc: RpcBackend) -> Iterator[str]:
 @pytest.mark.peers
 def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
     quick = rpc.answer
-    with channel(through_envoy) as made:
-        method = made.unary_unary(INFER)
-        zipped = call(made, identity(300_000), compression=grpc.Compression.Gzip)
+    with channel(through_envoy) as rpc_channel:
+        method = rpc_channel.unary_unary(INFER)
+        zipped = call(rpc_channel, identity(300_000), compression=grpc.Compression.Gzip)
         assert zipped.code is grpc.StatusCode.OK
-        assert len(call(made, identity(8_000_000)).message) > 16_000_000
-        unknown = call(made, identity(model="né"))
+        assert len(call(rpc_channel, identity(8_000_000)).message) > 16_000_000
+        unknown = call(rpc_channel, identity(model="né"))
         assert unknown.code is grpc.StatusCode.NOT_FOUND
         assert "né" in unknown.details
 
@@ -189,12 +189,12 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
             raise AssertionError("abort raises")
 
         rpc.answer = fail
-        failed = call(made, infer_message("depot"))
+        failed = call(rpc_channel, infer_message("depot"))
         assert (failed.code, failed.details) == (grpc.StatusCode.INVALID_ARGUMENT, "why %41")
         rpc.entered.clear()
         rpc.cancelled.clear()
         rpc.answer = rpc.wait
-        late = call(made, infer_message("depot"), timeout=0.4)
+        late = call(rpc_channel, infer_message("depot"), timeout=0.4)
         assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert rpc.cancelled.wait(SECONDS), "the deadline travels"
         rpc.entered.clear()
@@ -204,7 +204,7 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         given_up.cancel()
         assert rpc.cancelled.wait(SECONDS), "cancelling travels"
         rpc.answer = quick
-        assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
+        assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 
 
 @pytest.mark.peers
@@ -213,13 +213,16 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
     does not retry refused ones. Each new connection can cause a refusal."""
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         for _ in range(4):
-            with envoy(running.http, running.grpc, tmp_path) as proxy, channel(proxy.grpc) as made:
-                method = made.unary_unary(INFER)
+            with (
+                envoy(running.http, running.grpc, tmp_path) as proxy,
+                channel(proxy.grpc) as rpc_channel,
+            ):
+                method = rpc_channel.unary_unary(INFER)
                 messages = [identity(), infer_message("depot"), identity(100_000)] * 200
                 pending = [method.future(each, timeout=SECONDS) for each in messages]
                 assert Counter(each.code() for each in pending) == {grpc.StatusCode.OK: 600}
                 streams = [
-                    made.stream_stream(STREAM)(iter([identity()]), timeout=SECONDS)
+                    rpc_channel.stream_stream(STREAM)(iter([identity()]), timeout=SECONDS)
                     for _ in range(300)
                 ]
                 assert sum(len(list(each)) for each in streams) == 300
@@ -231,9 +234,10 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
 @pytest.mark.parametrize("size", [1, 50_000])
 def test_envoy_streams(through_envoy: str, size: int) -> None:
     message = identity(size)
-    with channel(through_envoy) as made:
+    with channel(through_envoy) as rpc_channel:
         streams = [
-            made.stream_stream(STREAM)(iter([message] * 10), timeout=SECONDS) for _ in range(20)
+            rpc_channel.stream_stream(STREAM)(iter([message] * 10), timeout=SECONDS)
+            for _ in range(20)
         ]
         for each in streams:
             answers = [pb.ModelStreamInferResponse.FromString(one) for one in each]

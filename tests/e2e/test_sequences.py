@@ -86,11 +86,11 @@ def test_a_sequence_reaches_one_endpoint(
     """Run seven sequences step by step, alternating between the gateways."""
     model, base = f"{protocol}.{route}", first_of(form, route)
     numbers = [base + number for number in range(7)]
-    with clients(form, gateways) as made:
+    with clients(form, gateways) as created:
         for step in range(1, 5):
             for number in numbers:
                 result = added(
-                    made[step % 2],
+                    created[step % 2],
                     model,
                     step * number,
                     sequence_id=number,
@@ -99,7 +99,7 @@ def test_a_sequence_reaches_one_endpoint(
                 )
                 assert result == number * step * (step + 1) // 2
         with pytest.raises(InferenceServerException, match="START"):
-            added(made[0], model, 1, sequence_id=numbers[0])
+            added(created[0], model, 1, sequence_id=numbers[0])
 
 
 def first_of(form: str, route: str) -> int:
@@ -113,7 +113,7 @@ def test_streams_of_a_sequence_reach_one_endpoint(
 ) -> None:
     numbers = range(3001, 3008)
     fields: dict[int, list[int]] = {number: [] for number in numbers}
-    with clients("grpc", gateways) as (made, _):
+    with clients("grpc", gateways) as (created, _):
         wrong: list[Any] = []
 
         def take(result: Any, error: Any) -> None:
@@ -123,11 +123,11 @@ def test_streams_of_a_sequence_reach_one_endpoint(
                 number = int(result.get_response().id)
                 fields[number].append(int(result.as_numpy("OUTPUT")[0]))
 
-        made.start_stream(take)
+        created.start_stream(take)
         for step in range(1, 5):
             for number in numbers:
                 tensor = tg.InferInput("INPUT", [1], "INT32")
-                made.async_stream_infer(
+                created.async_stream_infer(
                     f"{protocol}.read",
                     [tensor.set_data_from_numpy(np.array([step], np.int32))],
                     request_id=str(number),
@@ -135,7 +135,7 @@ def test_streams_of_a_sequence_reach_one_endpoint(
                     sequence_start=step == 1,
                     sequence_end=step == 4,
                 )
-        made.stop_stream()
+        created.stop_stream()
     assert not wrong
     assert fields == {number: [1, 3, 6, 10] for number in numbers}
 
@@ -145,10 +145,10 @@ def test_a_protocol_without_sequences_refuses_them(
     gateways: tuple[Infergate, Infergate], form: str
 ) -> None:
     with (
-        clients(form, gateways) as (made, _),
+        clients(form, gateways) as (created, _),
         pytest.raises(InferenceServerException, match=r"sequence_id.*graphpipe") as caught,
     ):
-        added(made, "none", 1, sequence_id=5, sequence_start=True)
+        added(created, "none", 1, sequence_id=5, sequence_start=True)
     assert caught.value.status() in {"501", "StatusCode.UNIMPLEMENTED"}
 
 
@@ -177,15 +177,15 @@ def test_sequences_of_an_unreachable_endpoint_fail() -> None:
             f"backends:\n  both: {{protocol: v2-rest, endpoints: {urls}}}\n"
             "routes:\n  - {model: accumulate, backend: both}\n"
         )
-        with started_infergate(text) as gateway, client("http", gateway.http, "") as made:
+        with started_infergate(text) as gateway, client("http", gateway.http, "") as created:
             numbers = range(1, 17)
             for number in numbers:
-                added(made, "accumulate", number, sequence_id=number, sequence_start=True)
+                added(created, "accumulate", number, sequence_id=number, sequence_start=True)
             leaving.close()
             away = {}
             for number in numbers:
                 try:
-                    result = added(made, "accumulate", number, sequence_id=number)
+                    result = added(created, "accumulate", number, sequence_id=number)
                 except InferenceServerException as error:
                     away[number] = error
                 else:
@@ -212,11 +212,11 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
     ports = [address.rpartition(":")[2] for address in (triton.http, triton.grpc)]
     with started_infergate(TRITON.format(triton, *ports)) as gateway:
         for form in ("http", "grpc"):
-            with client(form, gateway.http, gateway.grpc) as made:
+            with client(form, gateway.http, gateway.grpc) as created:
                 for model, number in (("rest", 71), ("grpc", 72)):
                     for step in range(1, 5):
                         result = added(
-                            made,
+                            created,
                             model,
                             step,
                             sequence_id=number,
@@ -225,4 +225,4 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
                         )
                         assert result == step * (step + 1) // 2
                     with pytest.raises(InferenceServerException, match="START"):
-                        added(made, model, 1, sequence_id=number)
+                        added(created, model, 1, sequence_id=number)

@@ -79,21 +79,21 @@ class Shared:
 
 @contextmanager
 def shared(size: int = 4 * SIZE) -> Iterator[Shared]:
-    made = Shared(size)
+    created = Shared(size)
     try:
-        yield made
+        yield created
     finally:
-        shm.destroy_shared_memory_region(made.handle)
+        shm.destroy_shared_memory_region(created.handle)
 
 
 @contextmanager
 def registered(one: Client, size: int = 4 * SIZE) -> Iterator[Shared]:
-    with shared(size) as made:
-        one.register_system_shared_memory(made.name, made.key, size)
+    with shared(size) as created:
+        one.register_system_shared_memory(created.name, created.key, size)
         try:
-            yield made
+            yield created
         finally:
-            one.unregister_system_shared_memory(made.name)
+            one.unregister_system_shared_memory(created.name)
 
 
 def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
@@ -198,14 +198,14 @@ def gateway() -> Iterator[Infergate]:
 
 @pytest.fixture(params=FORMS)
 def to_demo(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as made:
-        yield made
+    with client(request.param, gateway.http, gateway.grpc) as created:
+        yield created
 
 
 @pytest.fixture
 def http(gateway: Infergate) -> Iterator[Client]:
-    with client("http", gateway.http, gateway.grpc) as made:
-        yield made
+    with client("http", gateway.http, gateway.grpc) as created:
+        yield created
 
 
 def test_inputs_are_read_and_outputs_written(to_demo: Client) -> None:
@@ -377,9 +377,9 @@ def test_invalid_registrations(gateway: Infergate, fields: Any, names: str) -> N
     with shared() as region:
         if isinstance(fields, dict) and fields.get("key") == "KEY":
             fields = {**fields, "key": region.key}
-        status, said = post(gateway, "/v2/systemsharedmemory/region/wrong/register", fields)
+        status, reported = post(gateway, "/v2/systemsharedmemory/region/wrong/register", fields)
     assert status == 400
-    assert names in said
+    assert names in reported
 
 
 def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -> None:
@@ -423,9 +423,9 @@ def test_regions_in_the_wrong_position(
         parameters = {"shared_memory_region": region.name, **wrong}
         tensor = {"datatype": "INT32", "shape": [1, 16], "parameters": parameters}
         fields = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
-        status, said = post(gateway, "/v2/models/simple/infer", fields)
+        status, reported = post(gateway, "/v2/models/simple/infer", fields)
         assert status == (404 if "other" in names else 413 if "limit" in names else 400)
-        assert names in said
+        assert names in reported
         region.put(A, B)
         check(http, region, "simple")
 
@@ -437,12 +437,12 @@ def test_inline_data_with_a_region_and_classes_in_a_region(
         where = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
         tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": where}
         both = {**tensor, "data": [0] * 16}
-        status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [both]})
-        assert (status, "INPUT0" in said) == (400, True)
+        status, reported = post(gateway, "/v2/models/identity/infer", {"inputs": [both]})
+        assert (status, "INPUT0" in reported) == (400, True)
         output = {"name": "OUTPUT0", "parameters": {**where, "classification": 1}}
         infer_input = {"inputs": [tensor], "outputs": [output]}
-        status, said = post(gateway, "/v2/models/identity/infer", infer_input)
-        assert (status, "OUTPUT0" in said) == (400, True)
+        status, reported = post(gateway, "/v2/models/identity/infer", infer_input)
+        assert (status, "OUTPUT0" in reported) == (400, True)
 
 
 def test_strings_with_wrong_lengths(gateway: Infergate, http: Client) -> None:
@@ -450,8 +450,8 @@ def test_strings_with_wrong_lengths(gateway: Infergate, http: Client) -> None:
         region.put(np.array([2**32 - 1, 0], np.uint32))
         where = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
         tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "parameters": where}
-        status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [tensor]})
-        assert (status, "past the end" in said) == (400, True)
+        status, reported = post(gateway, "/v2/models/identity/infer", {"inputs": [tensor]})
+        assert (status, "past the end" in reported) == (400, True)
 
 
 def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) -> None:

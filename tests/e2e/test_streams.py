@@ -132,12 +132,12 @@ class Streaming:
 
 @contextmanager
 def streaming(gateway: Infergate, **options: Any) -> Iterator[Streaming]:
-    made = Streaming(gateway.grpc, **options)
+    created = Streaming(gateway.grpc, **options)
     try:
-        yield made
+        yield created
     finally:
-        made.client.stop_stream(cancel_requests=True)
-        made.client.close()
+        created.client.stop_stream(cancel_requests=True)
+        created.client.close()
 
 
 def tensor(name: str, array: Any) -> Any:
@@ -311,8 +311,8 @@ def repeat_message(count: int, delay: int = 0, wait: bool = False, **more: Any) 
 def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         message = repeat_message(2, wait=stream.waits())
-    with channel(gateway.grpc) as made:
-        assert call(made, message).code is grpc.StatusCode.UNIMPLEMENTED
+    with channel(gateway.grpc) as rpc_channel:
+        assert call(rpc_channel, message).code is grpc.StatusCode.UNIMPLEMENTED
 
 
 def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
@@ -359,8 +359,8 @@ def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
 
 def plainly(address: str, messages: list[bytes]) -> list[Any]:
     """Parse the responses with MLServer's generated client."""
-    with channel(address) as made:
-        answers = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+    with channel(address) as rpc_channel:
+        answers = rpc_channel.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
         return [pb.ModelInferResponse.FromString(answer) for answer in answers]
 
 
@@ -421,12 +421,12 @@ def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
             f'backends:\n  b: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], '
             "return_headers: [x-*]}\nroutes:\n  - {model: m, backend: b}\n"
         )
-        with started_infergate(text) as gateway, channel(gateway.grpc) as made:
+        with started_infergate(text) as gateway, channel(gateway.grpc) as rpc_channel:
             messages = [
                 pb.ModelInferRequest(model_name="m", id=each).SerializeToString()
                 for each in ("one", "two")
             ]
-            stream = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+            stream = rpc_channel.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
             assert len(list(stream)) == 4
             metadata = dict(stream.trailing_metadata())
     assert metadata in ({"x-first": each, "x-last": each} for each in ("one", "two"))
@@ -442,8 +442,10 @@ def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> 
         message.parameters["triton_enable_empty_final_response"].bool_param = flag
         if address == before_triton.grpc:
             message.model_name = "triton.repeat_int32"
-        with channel(address) as made:
-            answers = made.stream_stream(METHOD)(iter([message.SerializeToString()]), timeout=20)
+        with channel(address) as rpc_channel:
+            answers = rpc_channel.stream_stream(METHOD)(
+                iter([message.SerializeToString()]), timeout=20
+            )
             read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
         for each in read:
             each.infer_response.model_name = each.infer_response.model_name.removeprefix("triton.")
@@ -504,9 +506,9 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
     """The stream has 20,000 responses of 60 KB; the reader takes a few."""
     count, padding = 20_000, "p" * 60_000
     held: queue.Queue[bytes | None] = queue.Queue()
-    with channel(inside.grpc) as made, limited_growth(inside.pid, 64 << 20):
+    with channel(inside.grpc) as rpc_channel, limited_growth(inside.pid, 64 << 20):
         held.put(repeat_message(count, id=padding))
-        stream = made.stream_stream(METHOD)(iter(held.get, None))
+        stream = rpc_channel.stream_stream(METHOD)(iter(held.get, None))
         for answer in itertools.islice(stream, 5):
             assert len(answer) > len(padding)
         time.sleep(2)  # time for the server to send ahead
@@ -517,8 +519,8 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
 
 @pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])
 def test_a_malformed_message_fails_only_its_request(inside: Infergate, message: bytes) -> None:
-    with channel(inside.grpc) as made:
-        stream = made.stream_stream(METHOD)
+    with channel(inside.grpc) as rpc_channel:
+        stream = rpc_channel.stream_stream(METHOD)
         answers = list(stream(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
     read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
     assert [bool(each.error_message) for each in read] == [True, False]
@@ -526,5 +528,5 @@ def test_a_malformed_message_fails_only_its_request(inside: Infergate, message: 
 
 
 def test_an_empty_stream(inside: Infergate) -> None:
-    with channel(inside.grpc) as made:
-        assert list(made.stream_stream(METHOD)(iter([]), timeout=SECONDS)) == []
+    with channel(inside.grpc) as rpc_channel:
+        assert list(rpc_channel.stream_stream(METHOD)(iter([]), timeout=SECONDS)) == []

@@ -101,12 +101,12 @@ def at(address: str) -> str:
 
 
 def inputs(module: object, rows: int) -> list[object]:
-    made = []
+    created = []
     for name in ("INPUT0", "INPUT1"):
         tensor = module.InferInput(name, [rows, 16], "INT32")  # type: ignore[attr-defined]
         tensor.set_data_from_numpy(np.ones((rows, 16), np.int32))
-        made.append(tensor)
-    return made
+        created.append(tensor)
+    return created
 
 
 @pytest.mark.parametrize("rows", [1, 100_000])

@@ -169,8 +169,8 @@ def started_harness() -> Iterator[Harness]:
         unused.bind(("127.0.0.1", 0))  # never listens
         nobody = f"127.0.0.1:{unused.getsockname()[1]}"
         config = CONFIG.format(rest=rest.address, grpc=rpc.address, nobody=nobody, hole=hole)
-        with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            harness = Harness(gateway, rest, rpc, made, nobody)
+        with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
+            harness = Harness(gateway, rest, rpc, rpc_channel, nobody)
             for model in ("rest.fwd", "rest.tr", "grpc.fwd", "grpc.tr"):
                 harness.good(model)
             yield harness

@@ -183,8 +183,8 @@ def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
     compression = grpc.Compression.Gzip if gzip else None
 
     def send(gateway: Timed) -> Status:
-        with channel(gateway.grpc) as made:
-            return call(made, message, method, compression=compression)
+        with channel(gateway.grpc) as rpc_channel:
+            return call(rpc_channel, message, method, compression=compression)
 
     return Worst(send, len(message))
 

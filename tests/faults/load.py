@@ -138,9 +138,9 @@ class Load:
     _came: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def _connection(self, address: str) -> Connection:
-        made = Connection(address)
-        self.connections.append(made)
-        return made
+        created = Connection(address)
+        self.connections.append(created)
+        return created
 
     def count(self, name: str) -> None:
         self.served[name] = self.served.get(name, 0) + 1

@@ -96,15 +96,15 @@ class Replica:
 @asynccontextmanager
 async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[Replica]]:
     """One server at each of ``hosts``; ``same_ports``: like the pods of one service."""
-    made = [Replica(host) for host in hosts]
+    created = [Replica(host) for host in hosts]
     try:
-        for each in made:
+        for each in created:
             if same_ports:
-                each.http, each.grpc = made[0].http, made[0].grpc
+                each.http, each.grpc = created[0].http, created[0].grpc
             await each.start()
-        yield made
+        yield created
     finally:
-        for each in made:
+        for each in created:
             await each.kill()
 
 

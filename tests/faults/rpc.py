@@ -62,8 +62,8 @@ def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
     ]
-    with grpc.insecure_channel(address, settings, **options) as made:
-        yield made
+    with grpc.insecure_channel(address, settings, **options) as rpc_channel:
+        yield rpc_channel
 
 
 @dataclass

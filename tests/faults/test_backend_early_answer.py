@@ -84,9 +84,9 @@ def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
         server = h2.Server(connection)
         while True:
             stream = _begun(server)
-            said = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
+            reported = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
             end = ends(("grpc-status", str(code)), ("grpc-message", "it broke"))
-            server.send(said + end(stream))
+            server.send(reported + end(stream))
 
     harness.rpc.use(script)
     outcome = "bad_request" if code else "ok"

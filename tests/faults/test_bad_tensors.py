@@ -207,9 +207,9 @@ def harness() -> Iterator[Harness]:
     with (
         scripted(good_http) as rest,
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
-        channel(gateway.grpc) as made,
+        channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(gateway, f"127.0.0.1:{port}", rest, made)
+        harness = Harness(gateway, f"127.0.0.1:{port}", rest, rpc_channel)
         harness.warm()
         with unharmed(gateway, harness.others):
             yield harness

@@ -74,12 +74,12 @@ class Picky:
 
 @asynccontextmanager
 async def picky(*of: Replica) -> AsyncIterator[tuple[list[Picky], list[str]]]:
-    made = [Picky(each) for each in of]
-    urls = [await each.start() for each in made]
+    created = [Picky(each) for each in of]
+    urls = [await each.start() for each in created]
     try:
-        yield made, urls
+        yield created, urls
     finally:
-        for each in made:
+        for each in created:
             await each.stop()
 
 

@@ -131,14 +131,14 @@ def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
     late = metric(gateway, "infergate_requests_total", outcome="timeout")
     with rises(gateway, HELD_UP, by=BLOCKED / 2):
         there = [each(gateway) for each in people.values()]
-        with channel(gateway.grpc) as made:
-            assert call(made, message()).code is grpc.StatusCode.OK
+        with channel(gateway.grpc) as rpc_channel:
+            assert call(rpc_channel, message()).code is grpc.StatusCode.OK
             for each in there:
                 next(each)
             with stopped(gateway.pid):
                 for each in there:
                     next(each)
-                request = made.unary_unary(INFER).future(message(), timeout=60)
+                request = rpc_channel.unary_unary(INFER).future(message(), timeout=60)
             for each in there:
                 assert next(each, "served") == "served"
             assert request.result()

@@ -37,8 +37,8 @@ def test_gzip_with_very_many_members(gateway: Tight) -> None:
 
 def test_over_grpc(gateway: Tight) -> None:
     before = counted(gateway, outcome="too_large")
-    with channel(gateway.grpc) as made, limited_growth(gateway.pid, 40 * MIB):
-        status = call(made, message(60 * MIB), compression=grpc.Compression.Gzip)
+    with channel(gateway.grpc) as rpc_channel, limited_growth(gateway.pid, 40 * MIB):
+        status = call(rpc_channel, message(60 * MIB), compression=grpc.Compression.Gzip)
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max" in status.details
         assert ENGINE == "compat" or "(limits.body)" in status.details

@@ -84,8 +84,8 @@ def harness() -> Iterator[Harness]:
             mirror=mirror.address,
             nobody=f"127.0.0.1:{unused.getsockname()[1]}",
         )
-        with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            harness = Harness(gateway, made, steady, canary, mirror)
+        with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
+            harness = Harness(gateway, rpc_channel, steady, canary, mirror)
             harness.ask("chosen", {"x-canary": "yes"})
             harness.ask("chosen")
             with unharmed(gateway, harness.others, opens=len(("to the mirror", "more to steady"))):

@@ -96,23 +96,23 @@ def test_the_admin_listener_has_the_same_limits(gateway: Tight) -> None:
 @pytest.mark.parametrize(("value", "code"), [(1000, "OK"), (2 * HEADERS, "RESOURCE_EXHAUSTED")])
 def test_the_bytes_of_metadata(gateway: Tight, value: int, code: str) -> None:
     counts = ENGINE == "own" and code != "OK"
-    with refused(gateway, counts, "headers"), channel(gateway.grpc) as made:
-        status = call(made, message(), metadata=[("x-much", "x" * value)])
+    with refused(gateway, counts, "headers"), channel(gateway.grpc) as rpc_channel:
+        status = call(rpc_channel, message(), metadata=[("x-much", "x" * value)])
     assert status.code is grpc.StatusCode[code]
 
 
 @pytest.mark.skipif(ENGINE == "compat", reason="grpcio does not count them")
 @pytest.mark.parametrize(("count", "code"), [(10, "OK"), (COUNT, "RESOURCE_EXHAUSTED")])
 def test_the_number_of_metadata(gateway: Tight, count: int, code: str) -> None:
-    with refused(gateway, code != "OK", "header_count"), channel(gateway.grpc) as made:
-        status = call(made, message(), metadata=[(f"x-{i}", "x") for i in range(count)])
+    with refused(gateway, code != "OK", "header_count"), channel(gateway.grpc) as rpc_channel:
+        status = call(rpc_channel, message(), metadata=[(f"x-{i}", "x") for i in range(count)])
     assert status.code is grpc.StatusCode[code]
 
 
 def test_a_message_over_the_limit(gateway: Tight) -> None:
-    with refused(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as made:
-        assert call(made, message(BODY // 2 - 100)).code is grpc.StatusCode.OK
-        status = call(made, message(BODY // 2 + 100_000))
+    with refused(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as rpc_channel:
+        assert call(rpc_channel, message(BODY // 2 - 100)).code is grpc.StatusCode.OK
+        status = call(rpc_channel, message(BODY // 2 + 100_000))
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 

@@ -70,10 +70,12 @@ class Harness:
 def running() -> Iterator[tuple[Harness, RpcBackend]]:
     with scripted(silent_http) as rest, rpc_backend() as rpc:
         config = CONFIG.format(grpc=rpc.address, rest=rest.address)
-        with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            harness = Harness(gateway, rest, made)
+        with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
+            harness = Harness(gateway, rest, rpc_channel)
             for model in ("short", "long", "plain"):
-                assert call(made, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
+                assert (
+                    call(rpc_channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
+                )
             with unharmed(gateway, lambda: others(harness), opens=len(("to the shop",))):
                 yield harness, rpc
             well(gateway)
@@ -280,8 +282,8 @@ routes:
 @pytest.fixture(scope="module")
 def before_triton(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
-        with channel(gateway.grpc) as made:
-            assert call(made, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
+        with channel(gateway.grpc) as rpc_channel:
+            assert call(rpc_channel, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
         with unharmed(gateway, lambda: counting(gateway)):
             yield gateway
         well(gateway)
@@ -297,8 +299,8 @@ def slow_message(model: str, seconds: float) -> bytes:
 
 def cancelled(triton: Triton) -> int:
     """The number of requests of ``slow`` that Triton has seen cancelled."""
-    with channel(triton.grpc) as made:
-        status: Status = call(made, slow_message("slow", 0))
+    with channel(triton.grpc) as rpc_channel:
+        status: Status = call(rpc_channel, slow_message("slow", 0))
     response = pb.ModelInferResponse.FromString(status.message)
     names = [output.name for output in response.outputs]
     return int.from_bytes(response.raw_output_contents[names.index("CANCELLED")], "little")
@@ -322,8 +324,8 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
 
 def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
     before, gone = cancelled(triton), given_up(before_triton)
-    with channel(before_triton.grpc) as made:
-        status = call(made, slow_message("grpc.slow", LONG), timeout=1.0)
+    with channel(before_triton.grpc) as rpc_channel:
+        status = call(rpc_channel, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
     until(lambda: given_up(before_triton) == gone + 1, "counted")
@@ -332,8 +334,8 @@ def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: T
 def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
     before = cancelled(triton)
     timeout = rises(before_triton, REQUESTS, outcome="timeout")
-    with timeout, channel(before_triton.grpc) as made:
-        status = call(made, slow_message("grpc.short", LONG), timeout=LONG)
+    with timeout, channel(before_triton.grpc) as rpc_channel:
+        status = call(rpc_channel, slow_message("grpc.short", LONG), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
 
@@ -347,12 +349,12 @@ def test_a_client_disconnect_cancels_in_triton(
     model = "grpc.slow"
     with (
         rises(before_triton, REQUESTS, outcome="cancelled"),
-        channel(before_triton.grpc) as made,
+        channel(before_triton.grpc) as rpc_channel,
         channel(triton.grpc) as direct,
         Client(before_triton.http) as client,
     ):
         if frontend == "grpc":
-            pending = made.unary_unary(INFER).future(slow_message(model, LONG), timeout=LONG)
+            pending = rpc_channel.unary_unary(INFER).future(slow_message(model, LONG), timeout=LONG)
             leave = pending.cancel
         else:
             client.send(http_request(model, tensor(name="SECONDS", datatype="FP32", data=[LONG])))

@@ -62,8 +62,8 @@ class Harness:
             return client.answer()
 
     def grpc(self, size: int) -> Status:
-        with channel(self.gateway.grpc) as made:
-            return call(made, message(size))
+        with channel(self.gateway.grpc) as rpc_channel:
+            return call(rpc_channel, message(size))
 
     def frame(self, request: bytes) -> str:
         with Client(self.raw) as client:

@@ -46,12 +46,12 @@ class Harness:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
-        assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
+    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
+        assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
         with unharmed(gateway, lambda: http_answer(gateway, *GOOD[0]) == 200):
-            yield Harness(gateway, made)
+            yield Harness(gateway, rpc_channel)
         well(gateway)
-        assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
+        assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +112,8 @@ def _message(datatype: str, shape: list[int], raw: bytes) -> bytes:
 def _typed() -> bytes:
     result = pb.ModelInferRequest(model_name="simple")
     for name in ("INPUT0", "INPUT1"):
-        made = result.inputs.add(name=name, datatype="INT32", shape=[1, 16])
-        made.contents.int_contents.extend(range(-8, 8))
+        created = result.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        created.contents.int_contents.extend(range(-8, 8))
     return bytes(result.SerializeToString())
 
 
@@ -200,12 +200,12 @@ def test_http_bytes(harness: Harness, wire: bytes) -> None:
         client.send(wire)
         client.socket.settimeout(0.1)
         try:
-            said = client.rest()
+            reported = client.rest()
         except TimeoutError:
             return
-    assert said.startswith(b"HTTP/1.1 "), said
-    for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", said, re.MULTILINE):
-        assert fine(int(status)), said
+    assert reported.startswith(b"HTTP/1.1 "), reported
+    for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", reported, re.MULTILINE):
+        assert fine(int(status)), reported
 
 
 @FUZZ
@@ -230,10 +230,10 @@ def infer_requests(draw: st.DrawFn) -> bytes:
     for name in draw(st.lists(names, max_size=3)):
         datatypes = st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | st.text(max_size=4)
         dimensions = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
-        made = result.inputs.add(name=name, datatype=draw(datatypes))
-        made.shape.extend(draw(st.lists(dimensions, max_size=4)))
+        created = result.inputs.add(name=name, datatype=draw(datatypes))
+        created.shape.extend(draw(st.lists(dimensions, max_size=4)))
         elements = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
-        made.contents.int_contents.extend(draw(elements))
+        created.contents.int_contents.extend(draw(elements))
     return bytes(result.SerializeToString())
 
 

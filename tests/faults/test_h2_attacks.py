@@ -121,21 +121,21 @@ def goodbye(client: Client) -> int:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
-    said, code = ATTACKS[attack]
+    reported, code = ATTACKS[attack]
     reason = "flood" if code == CALM else "protocol"
     ended = rises(gateway, REFUSED, listener="grpc", reason=reason)
     with ended, Client(gateway.grpc) as client:
         client.send(_HELLO)
         client.socket.settimeout(0.2)
         with contextlib.suppress(ConnectionError, TimeoutError):  # it has sent enough
-            client.send(said)
+            client.send(reported)
         client.socket.settimeout(SECONDS)
         began = time.monotonic()
         good(gateway)
         assert time.monotonic() - began < SECONDS / 2
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
-        if len(said) < 100_000:  # otherwise the unread bytes may reset the connection
+        if len(reported) < 100_000:  # otherwise the unread bytes may reset the connection
             assert goodbye(client) == code
         else:
             client.rest()
@@ -173,10 +173,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     """The connection stays open."""
-    said, outcome = BROKEN[fault]
+    reported, outcome = BROKEN[fault]
     response = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with response, Client(gateway.grpc) as client:
-        client.send(_HELLO + said)
+        client.send(_HELLO + reported)
         ended = ends(client)
         assert next(ended) == 1
         client.send(opened(3) + h2.frame(h2.DATA, h2.END_STREAM, 3, _WHOLE))
@@ -286,8 +286,8 @@ def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
 
 
 def stream_attacks(gateway: Tight) -> list[bytes]:
-    with channel(gateway.grpc) as made:
-        return list(made.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
+    with channel(gateway.grpc) as rpc_channel:
+        return list(rpc_channel.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
 
 
 def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:

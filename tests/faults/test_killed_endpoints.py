@@ -85,11 +85,11 @@ def triton(ports: Sequence[int]) -> AbstractContextManager[Process]:
 
 def message(route: str) -> bytes:
     """BODY as a gRPC message."""
-    made = pb.ModelInferRequest(model_name=route)
+    model_infer_request = pb.ModelInferRequest(model_name=route)
     for name in ("INPUT0", "INPUT1"):
-        made.inputs.add(name=name, datatype="INT32", shape=[1, 16])
-        made.raw_input_contents.append(struct.pack("<16i", *range(16)))
-    return bytes(made.SerializeToString())
+        model_infer_request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        model_infer_request.raw_input_contents.append(struct.pack("<16i", *range(16)))
+    return bytes(model_infer_request.SerializeToString())
 
 
 class Load:
@@ -182,14 +182,14 @@ def test_servers_are_killed_in_sequence_under_load(
     with ExitStack() as stack:
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
-        made = stack.enter_context(channel(gateway.grpc))
+        created = stack.enter_context(channel(gateway.grpc))
         identity = document(tensor(), tensor(name="INPUT1"))
 
         def others() -> bool:
             return post(gateway.http, "/v2/models/identity/infer", identity).status == 200
 
         retried = rises(gateway, "infergate_retries_total", backend="three")
-        with unharmed(gateway, others, opens=OPENS), retried, Load(gateway, made) as load:
+        with unharmed(gateway, others, opens=OPENS), retried, Load(gateway, created) as load:
             load.goes_on(50)
             for index in range(KILLED):
                 os.killpg(servers[index].pid, signal.SIGKILL)

@@ -57,8 +57,8 @@ STREAM = f"/{SERVICE}/StreamInfer"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Infergate, Four]]:
-    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
-        four = Four(gateway.http, made)
+    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
+        four = Four(gateway.http, rpc_channel)
         assert four.ask("trtis-http", "simple").code == "SUCCESS"
         assert four.ask("trtis-grpc", "simple").code == "SUCCESS"
         REFUSED.clear()

@@ -140,10 +140,10 @@ def harness() -> Iterator[Harness]:
         config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="1s")
         with (
             started_infergate(config) as gateway,
-            channel(gateway.grpc) as made,
+            channel(gateway.grpc) as rpc_channel,
             ThreadPoolExecutor(len(PROTOCOLS)) as pool,
         ):
-            harness = Harness(gateway, Four(gateway.http, made), http, rpc, pool)
+            harness = Harness(gateway, Four(gateway.http, rpc_channel), http, rpc, pool)
             harness.serves("http.m")
             harness.serves("grpc.m")
             start_a_helper(gateway)
@@ -489,8 +489,8 @@ CROWD = 9
 @contextlib.contextmanager
 def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate, Four]]:
     config = CONFIG.format(http=http, grpc=rpc, timeout="5s")
-    with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-        clients = Four(gateway.http, made)
+    with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
+        clients = Four(gateway.http, rpc_channel)
         works(clients, "trtis-grpc", "simple")
         with unharmed(gateway, lambda: works(clients, "trtis-http", "simple"), opens=opens):
             yield gateway, clients
@@ -501,9 +501,9 @@ def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate,
 def hazardous() -> Iterator[Pair]:
     with (
         started_legacy("--hazard", "many_classes") as server,
-        before(server.http, server.grpc, CROWD + HELPERS) as made,
+        before(server.http, server.grpc, CROWD + HELPERS) as created,
     ):
-        yield Pair(server, *made)
+        yield Pair(server, *created)
         assert "died" not in server.requests()[-1]
 
 

@@ -103,8 +103,8 @@ class Harness:
     silent: Backend
 
     def good(self) -> bool:
-        with channel(self.gateway.grpc) as made:
-            rpc = call(made, message(10)).code
+        with channel(self.gateway.grpc) as rpc_channel:
+            rpc = call(rpc_channel, message(10)).code
         return post(self.gateway.http, PATH, GOOD).status == 200 and rpc is grpc.StatusCode.OK
 
     def held(self) -> float:
@@ -179,8 +179,8 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
     result = pb.ModelInferRequest(model_name=model)
     result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
     result.raw_input_contents.append(bytes(8 * MIB))
-    with channel(harness.gateway.grpc) as made:
-        ask = made.unary_unary(INFER)
+    with channel(harness.gateway.grpc) as rpc_channel:
+        ask = rpc_channel.unary_unary(INFER)
         with refused_by(harness.gateway, "in_flight_bytes"):
             calls = [
                 ask.future(result.SerializeToString(), compression=grpc.Compression.Gzip)

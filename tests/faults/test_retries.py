@@ -149,8 +149,8 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
                 first = nobody if fault == "refused" else faulty[name].address
                 addresses[name] = (first, good[name].address)
         gateway = stack.enter_context(started_infergate(_config(addresses), engine=request.param))
-        made = stack.enter_context(channel(gateway.grpc))
-        harness = Harness(gateway, made, faulty, good, request.param)
+        created = stack.enter_context(channel(gateway.grpc))
+        harness = Harness(gateway, created, faulty, good, request.param)
         harness.connected()
         with unharmed(gateway, harness.others):
             yield harness

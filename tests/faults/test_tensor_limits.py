@@ -100,9 +100,9 @@ def running() -> Iterator[Harness]:
     raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
     with (
         started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway,
-        channel(gateway.grpc) as made,
+        channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(gateway, f"127.0.0.1:{port}", made)
+        harness = Harness(gateway, f"127.0.0.1:{port}", rpc_channel)
         harness.posted("v2-rest", 2, 2)
         harness.called("v2-grpc", 2, 2)
         yield harness

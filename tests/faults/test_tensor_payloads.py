@@ -83,10 +83,10 @@ def harness() -> Iterator[Harness]:
         config = CONFIG.format(rest=rest.address, grpc=rpc.address)
         with (
             started_infergate(config) as gateway,
-            channel(gateway.grpc) as made,
+            channel(gateway.grpc) as rpc_channel,
             ThreadPoolExecutor(1) as others,
         ):
-            harness = Harness(gateway, rest, rpc, made, others)
+            harness = Harness(gateway, rest, rpc, rpc_channel, others)
             assert harness.good()
             for route in ROUTES:  # each is connected
                 harness.check_success(route)

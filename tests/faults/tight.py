@@ -118,8 +118,8 @@ def message(size: int = 1) -> bytes:
 
 
 def good_call(gateway: Infergate) -> None:
-    with channel(gateway.grpc) as made:
-        assert call(made, message()).code is grpc.StatusCode.OK
+    with channel(gateway.grpc) as rpc_channel:
+        assert call(rpc_channel, message()).code is grpc.StatusCode.OK
 
 
 # ---- over a raw socket

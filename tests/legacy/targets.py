@@ -40,14 +40,14 @@ def legacy() -> Iterator[Target]:
 def legacy_1_15() -> Iterator[Target]:
     """The test server as v1.15.0, which has another order of outputs and other error texts."""
     new = "Request for unknown model: 'simple' version 99 is not found"
-    said = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
+    reported = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"
     noticed = {
         "http_infer_unknown_version.c02": [
-            f"POST /api/infer/simple/99?format=binary: {said}",
+            f"POST /api/infer/simple/99?format=binary: {reported}",
         ],
-        "grpc_infer_unknown_version.c01": [f"{calls}/Infer 3: {said}"],
-        "grpc_stream_err.c01": [f"{calls}/StreamInfer 1: {said}"],
+        "grpc_infer_unknown_version.c01": [f"{calls}/Infer 3: {reported}"],
+        "grpc_stream_err.c01": [f"{calls}/StreamInfer 1: {reported}"],
     }
     with started_legacy("--level", "1.15") as server:
         instead = {"error_unknown_version": {"error": new}}

@@ -190,15 +190,15 @@ def test_v1_15_reorders_outputs_over_grpc(new: LegacyServer) -> None:
 def test_each_version_has_its_error_for_an_unknown_model(
     old: LegacyServer, new: LegacyServer, model: str, of_1_9: str, of_1_15: str
 ) -> None:
-    said = summary(infer(old, SIMPLE, model=model))
-    assert f'code: UNAVAILABLE msg: "Inference request for unknown model {of_1_9}"' in said
+    reported = summary(infer(old, SIMPLE, model=model))
+    assert f'code: UNAVAILABLE msg: "Inference request for unknown model {of_1_9}"' in reported
     assert f'code: UNAVAILABLE msg: "{of_1_15}"' in summary(infer(new, SIMPLE, model=model))
 
 
 def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
     twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
-    said = summary(infer(new, twice))
-    assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in said
+    reported = summary(infer(new, twice))
+    assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in reported
 
 
 def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> None:

@@ -51,8 +51,8 @@ class Request:
 
     @property
     def keeps_alive(self) -> bool:
-        said = (self.header("connection") or "").lower()
-        return said == "keep-alive" if self.version == "HTTP/1.0" else said != "close"
+        reported = (self.header("connection") or "").lower()
+        return reported == "keep-alive" if self.version == "HTTP/1.0" else reported != "close"
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,8 @@ def _rows(table: str) -> list[list[str]]:
 def _said_so(pid: int) -> bool:
     """Return whether the file that infergate writes to contains its banner."""
     try:
-        said = Path(f"/proc/{pid}/fd/1").resolve()
-        return said.is_file() and _BANNER.search(said.read_bytes()) is not None
+        reported = Path(f"/proc/{pid}/fd/1").resolve()
+        return reported.is_file() and _BANNER.search(reported.read_bytes()) is not None
     except OSError:
         return False
 

@@ -57,13 +57,13 @@ def run(
     _program(kept / "bin" / "make", _MAKE)
     script = kept / "script.sh"
     script.write_text("\n".join(_script(blocks, kept)))
-    with (kept / "said").open("wb") as said:
+    with (kept / "said").open("wb") as reported:
         process = subprocess.Popen(
             [*argv, shutil.which("bash") or "bash", str(script)],
             cwd=folder,
             env={**_environment(folder, kept / "bin"), **(environment or {})},
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=reported,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -91,11 +91,11 @@ def _end(group: int) -> None:
 
 def _ended(code: int, kept: Path) -> Ended:
     outputs = sorted(kept.glob("*.said"), key=lambda file: int(file.stem))
-    said = [(kept / "said").read_text(errors="replace")]
+    reported = [(kept / "said").read_text(errors="replace")]
     for file in outputs:
         lines = file.read_text(errors="replace").splitlines()[-_TAIL:]
-        said += [f"--- printed by the block of line {file.stem}:", *lines]
-    return Ended(code, int(outputs[-1].stem) if outputs else 0, "\n".join(said))
+        reported += [f"--- printed by the block of line {file.stem}:", *lines]
+    return Ended(code, int(outputs[-1].stem) if outputs else 0, "\n".join(reported))
 
 
 def _environment(folder: Path, programs: Path) -> dict[str, str]:
@@ -123,10 +123,10 @@ def _script(blocks: Sequence[Block], kept: Path) -> Iterator[str]:
             yield _copy(block.text, kept / f"{block.line}.file", block.file)
         if not block.is_run:
             continue
-        said = kept / f"{block.line}.said"
+        reported = kept / f"{block.line}.said"
         lines = list(with_waits(block.text, f"{inside} listens $!"))
         waits = len(lines) > len(block.text.splitlines())
-        yield f"exec > {said} 2>&1"
+        yield f"exec > {reported} 2>&1"
         if block.language == COMMANDS:
             yield from lines
         else:
@@ -136,7 +136,7 @@ def _script(blocks: Sequence[Block], kept: Path) -> Iterator[str]:
         if block.prints is not None:
             wanted = kept / f"{block.line}.wanted"
             wanted.write_text(block.prints)
-            yield f"{inside} printed {said} {wanted} {_LATE if waits else 0}"
+            yield f"{inside} printed {reported} {wanted} {_LATE if waits else 0}"
 
 
 def _copy(text: str, kept: Path, name: str) -> str:

@@ -50,8 +50,8 @@ SUMS = ("simple", "simple/versions/1", "simple/versions/9")
 
 
 def array(values: Any, kind: str) -> list[Any]:
-    made = np.array(values, kind)
-    return [made.dtype.str, list(made.shape), made.tobytes().hex()]
+    created = np.array(values, kind)
+    return [created.dtype.str, list(created.shape), created.tobytes().hex()]
 
 
 A = np.arange(16, dtype="<i4").reshape(1, 16)

@@ -72,6 +72,6 @@ def test_identity_over_grpc(server: MLServer | KServe) -> None:
 
 
 def test_fail(server: MLServer | KServe) -> None:
-    status, said = infer(server.http, "fail", ("FP32", [1], [1.0]))
+    status, reported = infer(server.http, "fail", ("FP32", [1], [1.0]))
     assert status == 500
-    assert b"the model failed" in said
+    assert b"the model failed" in reported

@@ -41,15 +41,15 @@ ARRAYS: dict[str, Array] = {
 def gateway(triton: Triton) -> Iterator[Infergate]:
     with (
         started_rest_proxy(triton.grpc) as proxy,
-        started_infergate(CONFIG.format(proxy, triton.grpc)) as made,
+        started_infergate(CONFIG.format(proxy, triton.grpc)) as created,
     ):
-        yield made
+        yield created
 
 
 @pytest.fixture(params=FORMS)
 def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as made:
-        yield made
+    with client(request.param, gateway.http, gateway.grpc) as created:
+        yield created
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)

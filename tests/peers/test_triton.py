@@ -29,8 +29,8 @@ VALUES = {
 
 @pytest.fixture
 def triton_client(triton: Triton) -> Iterator[client.InferenceServerClient]:
-    with client.InferenceServerClient(triton.grpc) as made:
-        yield made
+    with client.InferenceServerClient(triton.grpc) as inference_server_client:
+        yield inference_server_client
 
 
 def given(name: str, datatype: str, array: npt.NDArray[np.generic]) -> client.InferInput:

@@ -71,10 +71,10 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Repor
 
 
 async def main() -> None:
-    said = {name: bytes.fromhex(case) for name, case in json.load(sys.stdin).items()}
+    reported = {name: bytes.fromhex(case) for name, case in json.load(sys.stdin).items()}
     channel = Channel(sys.argv[1], int(sys.argv[2]), codec=Raw())
     try:
-        json.dump(await scenarios(channel, said), sys.stdout)
+        json.dump(await scenarios(channel, reported), sys.stdout)
     finally:
         channel.close()
 

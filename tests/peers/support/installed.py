@@ -92,8 +92,8 @@ def run(*argv: str, cwd: Path | None = None) -> None:
         timeout=_INSTALL_SECONDS,
     )
     if done.returncode:
-        said = "\n".join(done.stdout.splitlines()[-20:])
-        raise RuntimeError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{said}")
+        reported = "\n".join(done.stdout.splitlines()[-20:])
+        raise RuntimeError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{reported}")
 
 
 def _recipe(

@@ -126,9 +126,9 @@ def _wait_ready(
         if code is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             continue
-        said = log.read_text(errors="replace")
-        tail = "\n".join(said.splitlines()[-_TAIL_LINES:])
-        if code is not None and any(sign in said.lower() for sign in _PORT_TAKEN):
+        reported = log.read_text(errors="replace")
+        tail = "\n".join(reported.splitlines()[-_TAIL_LINES:])
+        if code is not None and any(sign in reported.lower() for sign in _PORT_TAKEN):
             raise PortTakenError(f"{launch.name}: a port was taken:\n{tail}")
         what = f"not ready after {seconds:g} s" if code is None else f"exited with {code}"
         raise RuntimeError(f"{launch.name} {what}; the end of its log:\n{tail}")

@@ -63,11 +63,13 @@ class Access:
     ) -> None:
         self.reasons: list[str] = []
         self.denied: list[tuple[type, str, Kind]] = []
-        made = AccessRules(rules or (AccessRule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),))
+        access_rules = AccessRules(
+            rules or (AccessRule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),)
+        )
         issuer = Issuer("idp", ISSUER, (AUDIENCE,), ("RS256",), 0.0, "sub", Source())
         fields: dict[str, Any] = {
             "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
-            "tokens": JwtVerifier((issuer,), made),
+            "tokens": JwtVerifier((issuer,), access_rules),
             "rates": RateLimits(limits, LocalRateStore(LocalBuckets())) if limits else None,
             "route_label": lambda model, version, headers: "route",
             "close_callbacks": (),
@@ -83,7 +85,7 @@ class Access:
                 (what, context.identity, error.kind)
             ),
         )
-        self.authenticator = Authenticator(made, fields["keys"], fields["tokens"])
+        self.authenticator = Authenticator(access_rules, fields["keys"], fields["tokens"])
         self.authorizer = Authorizer(
             settings,
             self.authenticator,

@@ -41,50 +41,50 @@ TEN = Rate(10, 1.0, 10)
 
 
 def test_a_burst_passes_and_then_the_rate_applies() -> None:
-    made = rates(RateLimit(("*",), requests=TEN))
-    assert [take(made, 0.0) for _ in range(10)] == [None] * 10
-    reason, wait = take(made, 0.0) or (None, 0.0)
+    created = rates(RateLimit(("*",), requests=TEN))
+    assert [take(created, 0.0) for _ in range(10)] == [None] * 10
+    reason, wait = take(created, 0.0) or (None, 0.0)
     assert reason is RejectionReason.REQUESTS
     assert wait == pytest.approx(0.1)
-    assert take(made, 0.09) is not None
-    assert take(made, 0.1) is None
-    assert take(made, 0.1) is not None
-    assert [take(made, 10.0) is None for _ in range(11)] == [True] * 10 + [False]
+    assert take(created, 0.09) is not None
+    assert take(created, 0.1) is None
+    assert take(created, 0.1) is not None
+    assert [take(created, 10.0) is None for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_a_burst_may_be_larger_or_smaller_than_the_rate() -> None:
     for burst in (1, 3, 25):
-        made = rates(RateLimit(("*",), requests=Rate(10, 1.0, burst)))
-        passed = [take(made, 0.0) is None for _ in range(30)]
+        created = rates(RateLimit(("*",), requests=Rate(10, 1.0, burst)))
+        passed = [take(created, 0.0) is None for _ in range(30)]
         assert passed == [True] * burst + [False] * (30 - burst)
 
 
 def test_bytes_are_counted_and_an_oversized_request_passes_alone() -> None:
-    made = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
-    assert take(made, 0.0, size=60) is None
-    assert take(made, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
-    assert take(made, 0.0, size=40) is None
-    assert take(made, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
-    assert take(made, 1.0, size=1000) is None  # the bucket was empty
-    assert take(made, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
-    assert take(made, 10.02, size=1) is None
+    created = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
+    assert take(created, 0.0, size=60) is None
+    assert take(created, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
+    assert take(created, 0.0, size=40) is None
+    assert take(created, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
+    assert take(created, 1.0, size=1000) is None  # the bucket was empty
+    assert take(created, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
+    assert take(created, 10.02, size=1) is None
 
 
 def test_a_rejected_request_is_counted_by_no_bucket() -> None:
-    made = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
-    assert take(made, 0.0, size=10) is None
+    created = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
+    assert take(created, 0.0, size=10) is None
     for _ in range(5):
-        assert take(made, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
-    assert take(made, 0.0, size=0) is None  # one request is left
-    assert take(made, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
+        assert take(created, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
+    assert take(created, 0.0, size=0) is None  # one request is left
+    assert take(created, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
 
 
 def test_the_longer_wait_is_reported() -> None:
-    made = rates(
+    created = rates(
         RateLimit(("*",), requests=Rate(1, 1.0, 1)), RateLimit(("*",), requests=Rate(1, 60.0, 1))
     )
-    assert take(made, 0.0) is None
-    assert take(made, 0.0) == (RejectionReason.REQUESTS, pytest.approx(60.0))
+    assert take(created, 0.0) is None
+    assert take(created, 0.0) == (RejectionReason.REQUESTS, pytest.approx(60.0))
 
 
 @pytest.mark.parametrize(
@@ -100,41 +100,41 @@ def test_buckets_by_identity_and_route(
     each_identity: bool, each_route: bool, others: tuple[bool, bool]
 ) -> None:
     limit = RateLimit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
-    made = rates(limit)
-    assert take(made, 0.0) is None
-    assert take(made, 0.0, model="n") is not None  # another model of the route
-    assert (take(made, 0.0, identity="key:b") is None) is others[0]
-    assert (take(made, 0.0, route="s") is None) is others[1]
+    created = rates(limit)
+    assert take(created, 0.0) is None
+    assert take(created, 0.0, model="n") is not None  # another model of the route
+    assert (take(created, 0.0, identity="key:b") is None) is others[0]
+    assert (take(created, 0.0, route="s") is None) is others[1]
 
 
 def test_limits_apply_to_their_identities_and_models() -> None:
-    made = rates(RateLimit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
+    created = rates(RateLimit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
     for identity, model, counted in [
         ("key:a", "bert-1", True),
         ("key:a", "gpt", False),
         ("anonymous", "bert-1", False),
     ]:
-        assert take(made, 0.0, identity, model=model) is None
-        assert (take(made, 0.0, identity, model=model) is not None) is counted
+        assert take(created, 0.0, identity, model=model) is None
+        assert (take(created, 0.0, identity, model=model) is not None) is counted
 
 
 def test_no_wildcard_of_a_limits_models_matches_a_slash() -> None:
-    made = rates(RateLimit(("*",), ("team-*",), requests=Rate(1, 1.0, 1)))
+    created = rates(RateLimit(("*",), ("team-*",), requests=Rate(1, 1.0, 1)))
     for model, limited in (("team-a/bert", False), ("team-a", True)):
-        assert take(made, 0.0, model=model) is None
-        assert (take(made, 0.0, model=model) is not None) is limited
+        assert take(created, 0.0, model=model) is None
+        assert (take(created, 0.0, model=model) is not None) is limited
 
 
 def test_everybody_is_anonymous_too() -> None:
-    made = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
-    assert take(made, 0.0, "anonymous") is None
-    assert take(made, 0.0, "anonymous") is not None
+    created = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
+    assert take(created, 0.0, "anonymous") is None
+    assert take(created, 0.0, "anonymous") is not None
 
 
 def test_client_names_cannot_select_another_bucket() -> None:
-    made = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
-    assert take(made, 0.0, "jwt:i:a|b", route="c") is None
-    assert take(made, 0.0, "jwt:i:a", route="b|c") is None
+    created = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
+    assert take(created, 0.0, "jwt:i:a|b", route="c") is None
+    assert take(created, 0.0, "jwt:i:a", route="b|c") is None
 
 
 @given(
@@ -189,12 +189,12 @@ def test_buckets_are_bounded_and_empty_ones_are_dropped_first(
 
 
 def test_the_cache_of_names_is_bounded() -> None:
-    made = rates(RateLimit(("*",), requests=TEN))
+    created = rates(RateLimit(("*",), requests=TEN))
     for number in range(10_000):
-        take_sync(made, f"m{number}")
-    assert len(made._plans) <= 4096
-    take_sync(made, "x" * 10_000)
-    assert max(len(model) for _, model, _ in made._plans) <= 256
+        take_sync(created, f"m{number}")
+    assert len(created._plans) <= 4096
+    take_sync(created, "x" * 10_000)
+    assert max(len(model) for _, model, _ in created._plans) <= 256
 
 
 def take_sync(made: RateLimits, model: str) -> None:

@@ -24,9 +24,9 @@ from infergate.access.redis_rates import (
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Any]:
-    made = fakeredis.FakeAsyncRedis()
-    yield made
-    await made.aclose()
+    fake_async_redis = fakeredis.FakeAsyncRedis()
+    yield fake_async_redis
+    await fake_async_redis.aclose()
 
 
 def nothing() -> None:

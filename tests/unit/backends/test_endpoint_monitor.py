@@ -89,16 +89,16 @@ async def until(met: Callable[[], bool]) -> None:
 async def test_tasks_are_created_only_when_needed(
     sites: list[ConfiguredEndpoint], checks: bool | None, count: int
 ) -> None:
-    made, _ = watcher(World(), sites, MonitoringSettings(health_checks=checks))
-    made.start()
-    assert len(made._tasks) == count
-    await made.stop()
+    created, _ = watcher(World(), sites, MonitoringSettings(health_checks=checks))
+    created.start()
+    assert len(created._tasks) == count
+    await created.stop()
 
 
 async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -> None:
     world = World()
-    made, endpoints = watcher(world, [PODS, A])
-    async with running(made):
+    created, endpoints = watcher(world, [PODS, A])
+    async with running(created):
         await until(lambda: world.dropped == ["pods:1"])
         world.addresses = ["10.0.0.8"]
         await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
@@ -113,8 +113,8 @@ async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -
 
 async def test_health_checks_change_the_choice_of_endpoint() -> None:
     world = World()
-    made, endpoints = watcher(world, [A, B])
-    async with running(made):
+    created, endpoints = watcher(world, [A, B])
+    async with running(created):
         await until(lambda: endpoints.is_ready is True)
         world.well = False
         await until(lambda: endpoints.is_ready is False)
@@ -128,9 +128,9 @@ async def test_a_bug_in_one_check_is_logged_and_checks_continue(
 ) -> None:
     world = World()
     world.bug = True
-    made, endpoints = watcher(world, [A, B])
+    created, endpoints = watcher(world, [A, B])
     with caplog.at_level(logging.ERROR):
-        async with running(made):
+        async with running(created):
             await until(lambda: len(world.checked) > 4)
             assert endpoints.is_ready is None
             world.bug = False
@@ -140,12 +140,12 @@ async def test_a_bug_in_one_check_is_logged_and_checks_continue(
 
 async def test_a_single_address_is_not_checked() -> None:
     world = World()
-    made, endpoints = watcher(world, [PODS])
-    async with running(made):
+    created, endpoints = watcher(world, [PODS])
+    async with running(created):
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 10)
         assert not world.checked
-        assert not made.is_checking
+        assert not created.is_checking
         world.addresses = ["10.0.0.7", "10.0.0.8"]
         await until(lambda: len(set(world.checked)) == 2)
         assert endpoints.has_several
@@ -154,10 +154,10 @@ async def test_a_single_address_is_not_checked() -> None:
 async def test_removed_endpoints_are_not_checked() -> None:
     """A late check would open connections that are never closed."""
     world = World()
-    made, endpoints = watcher(world, [PODS, A])
+    created, endpoints = watcher(world, [PODS, A])
     endpoints.set_addresses(0, ["10.0.0.7"])
     leaving, staying = endpoints.all_handles()
-    checks = [asyncio.create_task(made._check_one(each, 0.001)) for each in (leaving, staying)]
+    checks = [asyncio.create_task(created._check_one(each, 0.001)) for each in (leaving, staying)]
     await asyncio.sleep(0)
     endpoints.set_addresses(0, ["10.0.0.8"])
     assert leaving.endpoint in endpoints.pop_drained()
@@ -169,7 +169,7 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    made, endpoints = watcher(world, [PODS])
+    created, endpoints = watcher(world, [PODS])
     resolve, world.addresses = world.resolve, ["10.0.0.9"]
 
     async def wrong(name: str, port: int) -> Collection[str]:
@@ -178,8 +178,8 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
             raise ZeroDivisionError
         return world.addresses
 
-    made._resolve = wrong  # type: ignore[misc]
-    async with running(made):
+    created._resolve = wrong  # type: ignore[misc]
+    async with running(created):
         await until(lambda: str(endpoints.all_handles()[0].endpoint) == "10.0.0.9:1")
     assert "bug while resolving pods" in caplog.text
 
@@ -237,11 +237,11 @@ async def test_a_hanging_resolver_delays_no_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     endpoints = Endpoints("b", [PODS])
     world = World()
-    made = EndpointMonitor(endpoints, QUICK, world.check, world)
-    made.start()
+    endpoint_monitor = EndpointMonitor(endpoints, QUICK, world.check, world)
+    endpoint_monitor.start()
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await made.stop()
+        await endpoint_monitor.stop()
     hanging = [each for each in threading.enumerate() if each.name == "looking up pods"]
     assert all(each.daemon for each in hanging)
     let_go.set()

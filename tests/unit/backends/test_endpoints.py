@@ -35,14 +35,14 @@ def endpoints(
     sites: list[ConfiguredEndpoint] = SITES, **balance: object
 ) -> tuple[Endpoints, Clock]:
     clock = Clock()
-    made = Endpoints(
+    created = Endpoints(
         "b",
         sites,
         BalanceSettings(**balance),
         clock=clock,
         random_float=random.Random(1).random,  # type: ignore[arg-type]
     )
-    return made, clock
+    return created, clock
 
 
 def positions(among: Endpoints) -> list[str]:

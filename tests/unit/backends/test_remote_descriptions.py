@@ -104,15 +104,15 @@ class FakeUpstream:
 
 def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[Any, Any]:
     server = BackendSettings("b1", [Endpoint("a", 1)], profile=profile)
-    made: Any = codec
-    return RemoteBackend(server, made, FakeUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
+    created: Any = codec
+    return RemoteBackend(server, created, FakeUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     codec = FakeCodec()
-    made = backend(codec)
+    created = backend(codec)
     described = replace(MODEL, max_batch_size=8, decoupled=False)
-    waiting = [made.describe("m", "1", call()) for _ in range(5)]
+    waiting = [created.describe("m", "1", call()) for _ in range(5)]
     assert await asyncio.gather(*waiting) == [described] * 5
     assert codec.requests == [
         ModelMetadataRequest("m", "1"),
@@ -157,9 +157,9 @@ async def test_a_missing_configuration_is_no_error(
     monkeypatch.setattr(remote, "DOUBTFUL_SECONDS", 0.0)
     codec = FakeCodec()
     codec.answers[ModelConfigRequest] = refusal(kind)
-    made = backend(codec, TRITON)
+    created = backend(codec, TRITON)
     for _ in range(2):
-        assert await made.describe("m", "", call()) == MODEL
+        assert await created.describe("m", "", call()) == MODEL
     assert codec.count(ModelConfigRequest) == again
 
 
@@ -186,12 +186,12 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     silent = asyncio.Event()
-    made = backend(FakeCodec(), TRITON)
-    made._sender._upstream = Silent()  # type: ignore[misc]
-    first = asyncio.create_task(made.describe("m", "", call()))
+    created = backend(FakeCodec(), TRITON)
+    created._sender._upstream = Silent()  # type: ignore[misc]
+    first = asyncio.create_task(created.describe("m", "", call()))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:
-        await made.describe("m", "", call(0.02))
+        await created.describe("m", "", call(0.02))
     assert caught.value.kind is Kind.TIMEOUT
     silent.set()
     assert (await first).max_batch_size == 8
@@ -229,9 +229,9 @@ async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
     codec = FakeCodec(described=True)
     codec.refusal = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    made = backend(codec)
-    new = await newer_after(codec, made, monkeypatch)
-    assert await made.perform(InferRequest("m"), call()) == InferResponse("m")
+    created = backend(codec)
+    new = await newer_after(codec, created, monkeypatch)
+    assert await created.perform(InferRequest("m"), call()) == InferResponse("m")
     assert [given for given in codec.given if isinstance(given, ModelMetadata)] == [new]
 
 
@@ -241,16 +241,16 @@ async def test_a_request_that_fits_no_description_is_refused(
     """The latest metadata is fetched again, at most once a second."""
     codec = FakeCodec(described=True)
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    made = backend(codec)
+    created = backend(codec)
     for _ in range(3):
         with pytest.raises(GatewayError, match="does not fit"):
-            await made.perform(InferRequest("m"), call())
+            await created.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
-    new = await newer_after(codec, made, monkeypatch)
+    new = await newer_after(codec, created, monkeypatch)
     codec.refuses = new
-    assert await made.describe("m", "", call(), refresh=True) == new
+    assert await created.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
-        await made.perform(InferRequest("m"), call())
+        await created.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 2
 
 
@@ -284,12 +284,12 @@ async def test_a_mismatching_response_invalidates_the_metadata(
     codec = FakeCodec(described=True)
     codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     codec.answers[InferRequest] = refusal(kind)
-    made = backend(codec)
-    new = await newer_after(codec, made, monkeypatch)
+    created = backend(codec)
+    new = await newer_after(codec, created, monkeypatch)
     with pytest.raises(GatewayError) as caught:
-        await made.perform(InferRequest("m"), call())
+        await created.perform(InferRequest("m"), call())
     assert caught.value.kind is kind
-    assert (await made.describe("m", "", call()) == new) is doubted
+    assert (await created.describe("m", "", call()) == new) is doubted
 
 
 @pytest.mark.parametrize(
@@ -339,13 +339,13 @@ async def test_without_a_configuration_the_profile_decides(
 async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
     """Pass-through reads the profile for each request and must not wait for a server."""
     codec = FakeCodec()
-    made = backend(codec)
-    assert await made.request_profile(call()) is GENERIC
+    created = backend(codec)
+    assert await created.request_profile(call()) is GENERIC
     assert codec.requests == []
-    assert await made.supports_classification(call())
-    assert await made.supports_classification(call())
+    assert await created.supports_classification(call())
+    assert await created.supports_classification(call())
     assert codec.count(ServerMetadataRequest) == 1
-    assert await made.request_profile(call()) == TRITON
+    assert await created.request_profile(call()) == TRITON
     assert await backend(codec, KSERVE).request_profile(call()) is KSERVE
 
 
@@ -434,9 +434,9 @@ class EchoUpstream(FakeUpstream):
 
 def rephrased() -> tuple[Rephrased, RemoteBackend[Any, Any]]:
     codec = Rephrased()
-    made: Any = codec
+    created: Any = codec
     server = BackendSettings("b1", [Endpoint("a", 1)], profile=KSERVE)
-    return codec, RemoteBackend(server, made, EchoUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
+    return codec, RemoteBackend(server, created, EchoUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 NOT_UNDERSTOOD = [
@@ -451,37 +451,37 @@ NOT_UNDERSTOOD = [
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(kind)
-    assert await made.describe("m", "", call()) == MODEL
+    assert await created.describe("m", "", call()) == MODEL
     assert codec.asks_again == 1
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
 async def test_any_other_failure_is_reported(kind: Kind) -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     with pytest.raises(GatewayError) as caught:
-        await made.describe("m", "", call())
+        await created.describe("m", "", call())
     assert caught.value.kind is kind
     assert codec.asks_again == 0
 
 
 async def test_an_inference_is_never_retried() -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
-        await made.perform(InferRequest("m"), call())
+        await created.perform(InferRequest("m"), call())
     assert codec.asks_again == 0
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(kind)
     with pytest.raises(GatewayError) as caught:
-        await made.perform(InferRequest("m"), call())
+        await created.perform(InferRequest("m"), call())
     assert caught.value.kind is Kind.UNSUPPORTED
     assert caught.value.public == (
         "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
@@ -489,34 +489,34 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
     )
     context = call()
     context.policy = RoutePolicy(declared_metadata=MODEL)
-    assert await made.perform(InferRequest("m"), context) == InferResponse("m")
+    assert await created.perform(InferRequest("m"), context) == InferResponse("m")
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     codec.second = refusal(kind)
     with pytest.raises(
         GatewayError, match=r"does not provide the metadata .* declare it"
     ) as caught:
-        await made.perform(InferRequest("m"), call())
+        await created.perform(InferRequest("m"), call())
     assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
 
 
 async def test_other_operations_report_the_first_failure() -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.UNSUPPORTED)
     with pytest.raises(GatewayError) as caught:
-        await made.perform(ServerMetadataRequest(), call())
+        await created.perform(ServerMetadataRequest(), call())
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 async def test_a_server_that_disappeared_is_reported() -> None:
-    codec, made = rephrased()
+    codec, created = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.CONNECT)
     with pytest.raises(GatewayError) as caught:
-        await made.describe("m", "", call())
+        await created.describe("m", "", call())
     assert caught.value.kind is Kind.CONNECT

@@ -103,13 +103,13 @@ def call(**fields: Any) -> RequestContext:
 
 async def test_every_endpoint_is_checked_concurrently() -> None:
     upstream = FakeUpstream()
-    made = backend(upstream)
+    created = backend(upstream)
     context = call(headers={"x-request-id": "r", "other": "o"})
-    assert await made.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
+    assert await created.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
     assert sorted(upstream.sent) == ["a", "b", "c"]
     assert upstream.max_concurrent == 3
     assert all(wire.metadata == {"x-request-id": "r"} for wire in upstream.metadata)
-    assert made.codec.profiles == [TRITON]  # type: ignore[attr-defined]
+    assert created.codec.profiles == [TRITON]  # type: ignore[attr-defined]
     assert context.record.backend_seconds > 0
 
 
@@ -146,7 +146,7 @@ async def test_the_only_endpoint_speaks_for_itself() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_failed_load_releases_its_files(count: int) -> None:
     upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
-    made = backend(upstream, count)
+    created = backend(upstream, count)
     files = memoryview(bytes(3))
     kept = weakref.ref(files)
     load = ModelLoadRequest("m", parameters={"file:1/a": files})
@@ -154,7 +154,7 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
     gc.disable()
     try:
         with pytest.raises(GatewayError) as caught:
-            await made.perform_on_all(load, call())
+            await created.perform_on_all(load, call())
         del caught, files, load
         await asyncio.sleep(0)
         assert kept() is None
@@ -183,26 +183,26 @@ async def test_a_changed_model_is_removed_from_the_cache(
     operation: Operation, failing: bool
 ) -> None:
     upstream = FakeUpstream()
-    made = backend(upstream, 1)
+    created = backend(upstream, 1)
 
     async def described(model: str, version: str) -> int:
         """Return the number of requests."""
         before = len(upstream.sent)
-        await made.describe(model, version, call())
+        await created.describe(model, version, call())
         return len(upstream.sent) - before
 
     for version in ("", "1"):
         assert [await described("m", version) for _ in range(2)] == [1, 0]
     await described("n", "")
-    await made.perform_on_all(TraceSettingsRequest("m"), call())
+    await created.perform_on_all(TraceSettingsRequest("m"), call())
     assert await described("m", "") == 0
     if failing:
         upstream.answers["a"] = RpcResponse(code=3, details="x")
         with pytest.raises(GatewayError):
-            await made.perform_on_all(operation, call())
+            await created.perform_on_all(operation, call())
         del upstream.answers["a"]
     else:
-        await made.perform_on_all(operation, call())
+        await created.perform_on_all(operation, call())
     assert [await described("m", ""), await described("m", "1"), await described("n", "")] == [
         1,
         1,

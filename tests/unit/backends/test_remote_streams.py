@@ -228,11 +228,11 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     monkeypatch.setattr(single_flight, "DOUBTFUL_SECONDS", 0.0)
     descriptions = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
     upstream = Upstream([answer("0")], descriptions=descriptions)
-    made = backend(upstream, profile=TRITON)
+    created = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
-        await anext(made.stream(REQUEST, call()))
+        await anext(created.stream(REQUEST, call()))
     upstream.descriptions |= triton(decoupled=True)
-    assert [each.id async for each in made.stream(REQUEST, call())] == ["0"]
+    assert [each.id async for each in created.stream(REQUEST, call())] == ["0"]
 
 
 async def test_a_rejection_after_a_response_is_reported() -> None:

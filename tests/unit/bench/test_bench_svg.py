@@ -20,8 +20,8 @@ def test_a_chart_stays_within_its_frame() -> None:
     left, middle, right = (x for x, _ in points[:3])
     assert middle - left == pytest.approx((right - left) / 3, abs=0.2)  # log10(10) of log10(1000)
     assert points[0][1] > points[1][1] > points[2][1]  # more is higher
-    said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(said)
+    reported = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(reported)
 
 
 def test_both_grounds_have_colours() -> None:

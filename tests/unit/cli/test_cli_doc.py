@@ -24,10 +24,10 @@ def test_the_page_has_every_section_once() -> None:
 
 def test_only_text_between_the_marks_is_generated() -> None:
     page = "by hand\n<!-- made: exits -->\nold\n<!-- /made -->\nby hand, too\n"
-    made = reference.update_tables(page)
-    assert made.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
-    assert made.endswith("|\n\n<!-- /made -->\nby hand, too\n")
-    assert "old" not in made
+    created = reference.update_tables(page)
+    assert created.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
+    assert created.endswith("|\n\n<!-- /made -->\nby hand, too\n")
+    assert "old" not in created
 
 
 def test_help_and_page_agree(capsys: pytest.CaptureFixture[str]) -> None:

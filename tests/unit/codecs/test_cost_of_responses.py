@@ -195,8 +195,8 @@ def test_the_event_loop_reads_responses_quickly_or_offloads_them(name: str) -> N
 
     assert took(lambda: read(LIMITS)) <= bound()
     assert ("helped" in ended) is row.helped
-    made, buffers = pack(read(DEFAULT_LIMITS))  # in a helper
-    assert took(lambda: unpack(made, memoryview(b"".join(buffers)))) <= bound()
+    created, buffers = pack(read(DEFAULT_LIMITS))  # in a helper
+    assert took(lambda: unpack(created, memoryview(b"".join(buffers)))) <= bound()
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:

@@ -94,16 +94,16 @@ routes: [{{model: "*", backend: b}}]
 
 @pytest.mark.parametrize("defaults", [False, True])
 def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
-    made = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
-    text = redacted_yaml(made[0], defaults=defaults)
+    created = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
+    text = redacted_yaml(created[0], defaults=defaults)
     assert "token-" not in text
     assert text.count("http://a:8000/(hidden)") == 2
     assert "name: big" in text
-    result = redacted_diff(*made)
+    result = redacted_diff(*created)
     assert "token-" not in result
     assert "+  - url: https://c/(hidden, changed)" in result.replace("    ", "  ")
-    urls = made[0].backends["b"].endpoints
+    urls = created[0].backends["b"].endpoints
     labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
     assert display_names(urls) == labels
-    assert [each.label for each in configured_endpoints(made[0].backends["b"])] == labels
-    assert [each["endpoints"] for each in plan(made[0], {})["backends"]] == [labels]
+    assert [each.label for each in configured_endpoints(created[0].backends["b"])] == labels
+    assert [each["endpoints"] for each in plan(created[0], {})["backends"]] == [labels]

@@ -16,17 +16,17 @@ def test_every_operation_has_a_name_for_metrics_and_logs() -> None:
 @pytest.mark.parametrize("kind", [*get_args(messages.Operation), *get_args(messages.Response)])
 def test_messages_are_records(kind: type) -> None:
     values = {each.name: None for each in dataclasses.fields(kind)}
-    made = kind(**values)
-    assert made == kind(**values)
-    assert hash(made) == hash(kind(**values))
+    created = kind(**values)
+    assert created == kind(**values)
+    assert hash(created) == hash(kind(**values))
     assert hasattr(kind, "__slots__")
 
 
 @pytest.mark.parametrize("kind", [messages.InferRequest, messages.InferResponse])
 def test_an_inference_is_empty_by_default(kind: type) -> None:
-    made = kind("m")
-    assert (made.model, made.version, made.id) == ("m", "", "")
-    assert made.parameters is NO_PARAMETERS
+    created = kind("m")
+    assert (created.model, created.version, created.id) == ("m", "", "")
+    assert created.parameters is NO_PARAMETERS
 
 
 def test_the_empty_mapping_stays_empty() -> None:

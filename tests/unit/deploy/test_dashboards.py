@@ -62,9 +62,9 @@ def exported() -> dict[str, set[str]]:
 
 
 def dashboard() -> dict[str, Any]:
-    made = json.loads((DEPLOY / "grafana" / "infergate.json").read_text(encoding="utf-8"))
-    assert isinstance(made, dict)
-    return made
+    created = json.loads((DEPLOY / "grafana" / "infergate.json").read_text(encoding="utf-8"))
+    assert isinstance(created, dict)
+    return created
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -128,14 +128,14 @@ def generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", DEPLOY / "generate.py")
     assert spec
     assert spec.loader
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    created = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(created)
+    return created
 
 
 def test_generated_files_are_up_to_date() -> None:
-    made = generator()
-    assert made.DASHBOARD.read_text(encoding="utf-8") == made.dashboard()
-    assert made.RULES.read_text(encoding="utf-8") == made.rules()
-    operators = yaml.safe_load(made.RULES.read_text(encoding="utf-8"))
+    created = generator()
+    assert created.DASHBOARD.read_text(encoding="utf-8") == created.dashboard()
+    assert created.RULES.read_text(encoding="utf-8") == created.rules()
+    operators = yaml.safe_load(created.RULES.read_text(encoding="utf-8"))
     assert operators["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))

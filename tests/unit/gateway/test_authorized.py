@@ -83,20 +83,20 @@ async def test_unauthorized_operations_reach_no_backend(
     operation: Any,
 ) -> None:
     memory = Memory("b")
-    made = gateway(memory)
+    created = gateway(memory)
     for context in (
         new_context(),
         caller(of("other")) if getattr(operation, "model", "") else caller(),
     ):
         with raises_kind(Kind.FORBIDDEN):
-            await made.perform(operation, context)
+            await created.perform(operation, context)
     assert memory.requests == []
 
 
 async def test_health_needs_no_permit() -> None:
-    made = gateway(Memory("b"))
+    created = gateway(Memory("b"))
     for operation in (ServerLiveRequest(), ServerReadyRequest()):
-        assert await made.perform(operation, new_context())
+        assert await created.perform(operation, new_context())
 
 
 async def test_permitted_operations_are_performed() -> None:
@@ -108,39 +108,39 @@ async def test_permitted_operations_are_performed() -> None:
 async def test_an_inference_is_authorized_after_parsing() -> None:
     """The summary may contain another model name than the message."""
     memory = Memory("b")
-    made, context = gateway(memory), caller(of("m", "infer"))
-    bound = made.bind("secret", "", context)
+    created, context = gateway(memory), caller(of("m", "infer"))
+    bound = created.bind("secret", "", context)
     with pytest.raises(GatewayError, match="infer is not allowed"):
-        await made.infer(InferRequest("secret"), bound, context)
+        await created.infer(InferRequest("secret"), bound, context)
     with pytest.raises(GatewayError, match="infer is not allowed"):
-        await anext(made.stream(InferRequest("secret"), bound, context))
+        await anext(created.stream(InferRequest("secret"), bound, context))
     assert memory.requests == []
 
 
 async def test_lists_leave_out_models_without_permission() -> None:
-    made = gateway(BuiltinBackend("b"), "*")
+    created = gateway(BuiltinBackend("b"), "*")
     seen = caller(of("ident*", "metadata"), of("simple", "statistics"))
-    index = await made.perform(ModelIndexRequest(), seen)
+    index = await created.perform(ModelIndexRequest(), seen)
     assert isinstance(index, ModelIndex)
     assert [each.name for each in index.models] == ["identity"]
-    status = await made.perform(ServerStatusRequest(), seen)
+    status = await created.perform(ServerStatusRequest(), seen)
     assert isinstance(status, ServerStatus)
     assert [each.metadata.name for each in status.models] == ["identity"]
     assert status.models[0].statistics == ()
-    every = await made.perform(ModelStatisticsRequest(), seen)
+    every = await created.perform(ModelStatisticsRequest(), seen)
     assert isinstance(every, ModelStatistics)
     assert {each["name"] for each in every.models} <= {"simple"}
     everything = caller(of("*"))
-    status = await made.perform(ServerStatusRequest(), everything)
+    status = await created.perform(ServerStatusRequest(), everything)
     assert isinstance(status, ServerStatus)
     assert len(status.models) > 1
     assert any(each.statistics for each in status.models)
 
 
 async def test_the_status_of_one_model_is_rejected_like_its_metadata() -> None:
-    made = gateway(BuiltinBackend("b"))
+    created = gateway(BuiltinBackend("b"))
     with raises_kind(Kind.FORBIDDEN):
-        await made.perform(ServerStatusRequest("simple"), caller(of("ident*")))
+        await created.perform(ServerStatusRequest("simple"), caller(of("ident*")))
 
 
 async def test_dependents_are_unloaded_only_with_permission_for_all(
@@ -148,15 +148,15 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b")
-    made = gateway(memory)
+    created = gateway(memory)
     some, every = caller(of("m", "repository")), caller(of("*", "repository"))
     others = {"unload_dependents": True}
     with raises_kind(Kind.FORBIDDEN):
-        await made.perform(ModelUnloadRequest("m", parameters=others), some)
+        await created.perform(ModelUnloadRequest("m", parameters=others), some)
     assert "outcome=forbidden" in caplog.text
     assert memory.requests == []
-    await made.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)
-    await made.perform(ModelUnloadRequest("m", parameters=others), every)
+    await created.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)
+    await created.perform(ModelUnloadRequest("m", parameters=others), every)
     assert len(memory.requests) == 2
 
 
@@ -172,29 +172,33 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
 async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
     """Otherwise a client with ``infer`` could read and write another client's region."""
     memory = Memory("b")
-    made, context = gateway(memory), caller(of("*", "infer"))
-    bound = made.bind("m", "", context)
+    created, context = gateway(memory), caller(of("*", "infer"))
+    bound = created.bind("m", "", context)
     with pytest.raises(GatewayError, match="shared memory is not allowed"):
-        await made.infer(request_, bound, context)
+        await created.infer(request_, bound, context)
     with pytest.raises(GatewayError, match="shared memory is not allowed"):
-        await anext(made.stream(request_, bound, context))
+        await anext(created.stream(request_, bound, context))
     with pytest.raises(GatewayError) as caught:  # permitted, but the region does not exist
-        await made.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
+        await created.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
     assert caught.value.kind is not Kind.FORBIDDEN
 
 
 def test_a_route_is_called_as_in_the_log() -> None:
     table = RouteTable([Route("bert-*", "b"), Route("m", "b")])
-    made = Gateway(table, {"b": Memory("b")}, {})
-    assert [made.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
+    created = Gateway(table, {"b": Memory("b")}, {})
+    assert [created.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == [
+        "bert-*",
+        "m",
+        "",
+    ]
 
 
 def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     """Otherwise requests would be counted under another route."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
-    made = Gateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
-    assert made.route_label("m", "2", {"x-team": "ab"}) == canary.label
-    assert made.route_label("m", "2", {}) == "m"
+    created = Gateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
+    assert created.route_label("m", "2", {"x-team": "ab"}) == canary.label
+    assert created.route_label("m", "2", {}) == "m"
 
 
 # ---- frontends and own services with an authorizer

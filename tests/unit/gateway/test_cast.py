@@ -47,9 +47,9 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 
 def lacking() -> RequestContext:
     """A context of a client whose protocol supports neither BOOL nor BF16."""
-    made = new_context()
-    made.unsupported_datatypes, made.record.protocol = LACKED, "pipe"
-    return made
+    created = new_context()
+    created.unsupported_datatypes, created.record.protocol = LACKED, "pipe"
+    return created
 
 
 async def infer(gateway: Gateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
@@ -101,15 +101,15 @@ async def test_memory_of_casts_is_counted() -> None:
     to_client.answer = InferResponse("m", outputs=(half,))
     back.description = MODEL
     back.answer = InferResponse("m")
-    for backend, context, given, made in (
+    for backend, context, given, created in (
         (to_backend, new_context(), half, 4 * elements),
         (to_client, lacking(), UINT8, 4 * elements),
         (back, lacking(), full, 2 * elements),
     ):
-        context.memory = memory = Budget(made)
+        context.memory = memory = Budget(created)
         await infer(through(backend), context, given)
-        assert memory.held == made
-        context.memory = Budget(made - 1)
+        assert memory.held == created
+        context.memory = Budget(created - 1)
         with pytest.raises(GatewayError, match="full"):
             await infer(through(backend), context, given)
 
@@ -202,8 +202,8 @@ async def test_a_declared_model_has_the_backends_names() -> None:
 
 async def test_declared_metadata_applies_to_its_model_only() -> None:
     context = new_context()
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
-    await made.perform(InferRequest("other"), context)
+    created = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
+    await created.perform(InferRequest("other"), context)
     assert context.policy.declared_metadata is not None
-    await infer(made, context, BOOL)
+    await infer(created, context, BOOL)
     assert context.policy.declared_metadata is None

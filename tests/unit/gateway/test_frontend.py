@@ -13,8 +13,8 @@ from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcRequest, RpcResponse]:
-    made = Gateway(RouteTable([Route("m", "b", **route)]), {"b": backend}, {})
-    return Frontend(codec, made, DEFAULT_LIMITS)
+    created = Gateway(RouteTable([Route("m", "b", **route)]), {"b": backend}, {})
+    return Frontend(codec, created, DEFAULT_LIMITS)
 
 
 async def test_the_same_protocol_passes_through_undecoded() -> None:

@@ -39,26 +39,26 @@ def gateway(
 
 def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[Gateway, Memory]:
     memory = Memory("b")
-    made = Route(route.pop("pattern", "m"), "b", rewrite=rewrite or Rewrite(), **route)
-    return gateway(made, backends=[memory]), memory
+    created = Route(route.pop("pattern", "m"), "b", rewrite=rewrite or Rewrite(), **route)
+    return gateway(created, backends=[memory]), memory
 
 
 TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 
 
 async def test_server_metadata_is_the_gateways_own() -> None:
-    made, memory = one()
-    assert await made.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
-    index = await made.perform(ServerMetadataRequest(), new_context())
+    created, memory = one()
+    assert await created.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
+    index = await created.perform(ServerMetadataRequest(), new_context())
     assert isinstance(index, ServerMetadata)
     assert index.name == "infergate"
     assert not memory.requests
 
 
 async def test_an_operation_reaches_its_routes_backend_and_is_recorded() -> None:
-    made, memory = one()
+    created, memory = one()
     context = new_context()
-    assert await made.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
+    assert await created.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
     assert memory.requests == [ModelReadyRequest("m")]
     assert (context.record.route, context.record.backend) == ("m", "b")
     assert context.record.backend_protocol == "memory"
@@ -66,22 +66,22 @@ async def test_an_operation_reaches_its_routes_backend_and_is_recorded() -> None
 
 @pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
 async def test_a_model_without_route_is_not_found(model: str) -> None:
-    made, memory = one()
+    created, memory = one()
     with raises_kind(Kind.NOT_FOUND, match="no route"):
-        await made.perform(InferRequest(model), new_context())
+        await created.perform(InferRequest(model), new_context())
     assert not memory.requests
 
 
 async def test_a_version_without_route_is_not_found() -> None:
-    made, _ = one(version="2")
+    created, _ = one(version="2")
     with pytest.raises(GatewayError, match="version '3'"):
-        await made.perform(InferRequest("m", "3"), new_context())
+        await created.perform(InferRequest("m", "3"), new_context())
 
 
 async def test_responses_have_the_clients_names_and_id() -> None:
-    made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
+    created, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
     image = Tensor("image", Datatype.INT8, (2,), b"\x01\x02")
-    answer = await made.perform(
+    answer = await created.perform(
         InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), new_context()
     )
     sent = memory.requests[0]
@@ -95,30 +95,30 @@ async def test_responses_have_the_clients_names_and_id() -> None:
 
 
 async def test_an_id_the_server_invented_is_not_passed_on() -> None:
-    made, _ = one()
-    answer = await made.perform(InferRequest("m", inputs=(TENSOR,)), new_context())
+    created, _ = one()
+    answer = await created.perform(InferRequest("m", inputs=(TENSOR,)), new_context())
     assert isinstance(answer, InferResponse)
     assert answer.id == ""
     assert answer.version == "7"
 
 
 async def test_a_route_that_renames_nothing_copies_nothing() -> None:
-    made, memory = one()
+    created, memory = one()
     request = InferRequest("m", inputs=(TENSOR,))
-    await made.perform(request, new_context())
+    await created.perform(request, new_context())
     assert memory.requests[0] is request
 
 
 async def test_renaming_two_tensors_to_one_is_refused() -> None:
-    made, memory = one(Rewrite(inputs={"x": "y"}))
+    created, memory = one(Rewrite(inputs={"x": "y"}))
     both = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
     with pytest.raises(GatewayError, match="rewrite"):
-        await made.perform(InferRequest("m", inputs=both), new_context())
+        await created.perform(InferRequest("m", inputs=both), new_context())
     assert not memory.requests
 
 
 async def test_metadata_has_the_clients_names() -> None:
-    made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
+    created, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
     memory.answer = ModelMetadata(
         "real",
         ("1", "2", "3"),
@@ -126,7 +126,7 @@ async def test_metadata_has_the_clients_names() -> None:
         (TensorMetadata("data", "FP32", (-1, 3)),),
         (TensorMetadata("prob", "FP32", (-1,)), TensorMetadata("other", "FP32", (1,))),
     )
-    index = await made.perform(ModelMetadataRequest("m", "2"), new_context())
+    index = await created.perform(ModelMetadataRequest("m", "2"), new_context())
     assert isinstance(index, ModelMetadata)
     assert (index.name, index.versions) == ("m", ("2",))
     assert [t.name for t in index.inputs] == ["image"]
@@ -135,37 +135,39 @@ async def test_metadata_has_the_clients_names() -> None:
 
 async def test_declared_metadata_stands_for_the_backends() -> None:
     memory = Memory("b")
-    made = gateway(Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))})
-    assert await made.perform(ModelMetadataRequest("m"), new_context()) == ModelMetadata(
+    created = gateway(
+        Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))}
+    )
+    assert await created.perform(ModelMetadataRequest("m"), new_context()) == ModelMetadata(
         "m", ("1",)
     )
     assert not memory.requests
 
 
 async def test_a_model_is_described_in_the_clients_names() -> None:
-    made, memory = one(Rewrite("real", "1", {"image": "data"}), version="2", timeout=5.0)
+    created, memory = one(Rewrite("real", "1", {"image": "data"}), version="2", timeout=5.0)
     memory.description = ModelMetadata(
         "real", ("1",), inputs=(TensorMetadata("data", "FP32", (-1, 3)),), max_batch_size=4
     )
     context = new_context()
-    assert await made.describe("m", "2", context) == ModelMetadata(
+    assert await created.describe("m", "2", context) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
     record = context.record
     assert (record.route, record.backend, context.policy.timeout) == ("m@2", "b", 5.0)
-    await made.describe("m", "2", new_context(), newer=True)
+    await created.describe("m", "2", new_context(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
     assert not memory.requests
     with pytest.raises(GatewayError, match="no route"):
-        await made.describe("n", "", new_context())
+        await created.describe("n", "", new_context())
 
 
 async def test_a_declared_model_is_described_as_declared() -> None:
     memory = Memory("b")
     declared = {"m": ModelMetadata("x", ("1",), max_batch_size=0)}
-    made = gateway(Route("*", "b"), backends=[memory], declared=declared)
+    created = gateway(Route("*", "b"), backends=[memory], declared=declared)
     context = new_context()
-    assert await made.describe("m", "", context, newer=True) == ModelMetadata(
+    assert await created.describe("m", "", context, newer=True) == ModelMetadata(
         "m", ("1",), max_batch_size=0
     )
     assert context.record.route == "*"
@@ -173,21 +175,21 @@ async def test_a_declared_model_is_described_as_declared() -> None:
 
 
 async def test_a_description_that_two_names_make_ambiguous_is_refused() -> None:
-    made, memory = one(Rewrite(inputs={"x": "y"}))
+    created, memory = one(Rewrite(inputs={"x": "y"}))
     memory.description = ModelMetadata(
         "m", inputs=tuple(TensorMetadata(name, "INT8", (1,)) for name in ("x", "y"))
     )
     with pytest.raises(GatewayError, match="rewrite"):
-        await made.describe("m", "", new_context())
+        await created.describe("m", "", new_context())
 
 
 @pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])
 async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> None:
     down = Memory("down", GatewayError(Kind.CONNECT, "refused"))
-    made = gateway(
+    created = gateway(
         Route("a", "up"), Route("b", "down"), backends=[Memory("up"), down], combine=combine
     )
-    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=expected)
+    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=expected)
 
 
 class WatchedMemory(Memory):
@@ -219,15 +221,15 @@ async def test_readiness_uses_health_checks_or_else_sends_a_request(
     index: tuple[bool | None, ...], combine: Any, ready: bool
 ) -> None:
     backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
-    made = gateway(Route("m", "0"), backends=backends, combine=combine)
-    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=ready)
+    created = gateway(Route("m", "0"), backends=backends, combine=combine)
+    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=ready)
     assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
 
 
 async def test_a_draining_gateway_is_not_ready() -> None:
-    made, _ = one()
-    made.readiness.start_draining()
-    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=False)
+    created, _ = one()
+    created.readiness.start_draining()
+    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=False)
 
 
 async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None:
@@ -239,23 +241,23 @@ async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None
         )
     )
     broken = Memory("broken", GatewayError(Kind.UNSUPPORTED, "no index"))
-    made = gateway(
+    created = gateway(
         Route("m", "other", "2"),
         Route("bert-*", "lists"),
         Route("gpt-*", "broken"),
         backends=[Memory("other"), Memory("lists", listed), broken],
     )
-    index = await made.perform(ModelIndexRequest(), new_context())
+    index = await created.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [entry.name for entry in index.models] == ["m", "bert-a"]
 
 
 async def test_every_version_of_a_model_is_listed() -> None:
     listed = ModelIndex(tuple(ModelIndexEntry("m", v, "READY") for v in ("1", "3")))
-    made = gateway(
+    created = gateway(
         Route("x", "b", "1"), Route("x", "b", "2"), Route("*", "b"), backends=[Memory("b", listed)]
     )
-    index = await made.perform(ModelIndexRequest(), new_context())
+    index = await created.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [(e.name, e.version) for e in index.models] == [
         ("x", "1"),
@@ -266,26 +268,26 @@ async def test_every_version_of_a_model_is_listed() -> None:
 
 
 async def test_only_ready_models_are_listed_on_request() -> None:
-    made = gateway(
+    created = gateway(
         Route("up", "up"),
         Route("down", "down"),
         backends=[Memory("up"), Memory("down", HealthStatus(ok=False))],
     )
-    index = await made.perform(ModelIndexRequest(ready_only=True), new_context())
+    index = await created.perform(ModelIndexRequest(ready_only=True), new_context())
     assert isinstance(index, ModelIndex)
     assert [e.name for e in index.models] == ["up"]
 
 
 async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
-    made, _ = one(timeout=5.0)
+    created, _ = one(timeout=5.0)
     context = new_context()
-    await made.perform(ModelReadyRequest("m"), context)
+    await created.perform(ModelReadyRequest("m"), context)
     assert context.deadline is not None
     assert context.deadline - context.record.started_at <= 5.5
 
 
 async def test_the_embedded_models_respond() -> None:
-    made = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
-    index = await made.perform(ModelIndexRequest(), new_context())
+    created = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
+    index = await created.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert {"simple", "identity", "digits"} <= {entry.name for entry in index.models}

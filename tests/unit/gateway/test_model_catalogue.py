@@ -105,8 +105,8 @@ async def test_a_status_has_the_clients_model_name() -> None:
     memory = Repository()
     memory.versions["real"] = ("4", "5")
     rewrite = Rewrite("real", "4", {"image": "data"})
-    made = gateway(Route("m", "b", "1", rewrite), backends=[memory])
-    (one,) = (await status(made, "m")).models
+    created = gateway(Route("m", "b", "1", rewrite), backends=[memory])
+    (one,) = (await status(created, "m")).models
     assert one.metadata == ModelMetadata("m", ("1",))
     assert states(one) == {"1": "READY"}
     assert set(memory.described) == {("real", "4", False)}
@@ -116,10 +116,10 @@ async def test_a_status_has_the_clients_model_name() -> None:
 async def test_versions_of_several_routes_are_combined() -> None:
     one, other = Repository("one"), Repository("other", unready={("m", "2")})
     one.versions["m"] = ("5", "2")
-    made = gateway(
+    created = gateway(
         Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
     )
-    (reported,) = (await status(made, "m")).models
+    (reported,) = (await status(created, "m")).models
     assert states(reported) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
     only = gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
@@ -164,8 +164,8 @@ async def test_servers_counters_have_the_clients_names() -> None:
 
 async def test_statistics_behind_a_versions_route_belong_to_that_version() -> None:
     one, other = Counting("one"), Counting("other")
-    made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
-    (reported,) = (await status(made, "m")).models
+    created = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    (reported,) = (await status(created, "m")).models
     assert {each["version"]: each["by"] for each in reported.statistics} == {
         "1": "one",
         "2": "other",
@@ -173,8 +173,8 @@ async def test_statistics_behind_a_versions_route_belong_to_that_version() -> No
 
 
 async def test_a_status_leaves_out_unavailable_statistics() -> None:
-    made = gateway(Route("m", "b"), backends=[Counting(broken=True)])
-    (reported,) = (await status(made, "m")).models
+    created = gateway(Route("m", "b"), backends=[Counting(broken=True)])
+    (reported,) = (await status(created, "m")).models
     assert reported.statistics == ()
     assert states(reported) == {"1": "READY"}
 
@@ -184,9 +184,9 @@ async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
             raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
 
-    made = gateway(Route("*", "b"), backends=[Away()])
+    created = gateway(Route("*", "b"), backends=[Away()])
     with raises_kind(Kind.NO_BACKEND, match="cannot be reached"):
-        await status(made)
+        await status(created)
 
 
 async def test_the_only_server_reports_its_version_and_configuration() -> None:
@@ -213,9 +213,9 @@ async def test_the_only_server_reports_its_version_and_configuration() -> None:
 
 
 async def test_servers_without_statistics_get_the_gateways() -> None:
-    made = gateway(Route("m", "b"), backends=[Repository()])
-    made.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
-    (reported,) = (await status(made, "m")).models
+    created = gateway(Route("m", "b"), backends=[Repository()])
+    created.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
+    (reported,) = (await status(created, "m")).models
     (counted,) = reported.statistics
     assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
@@ -228,10 +228,10 @@ async def test_a_model_without_versions_has_one_without_a_name() -> None:
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    made = gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
+    created = gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
     for model, words in {"n": "no route for model 'n'", "m": "unknown model 'm'"}.items():
         with raises_kind(Kind.NOT_FOUND, match=words):
-            await status(made, model)
+            await status(created, model)
 
 
 async def test_errors_of_one_models_metadata_are_reported() -> None:
@@ -242,13 +242,13 @@ async def test_errors_of_one_models_metadata_are_reported() -> None:
 
 
 async def test_all_models() -> None:
-    made = gateway(
+    created = gateway(
         Route("simple", "demo"),
         Route("x-*", "b"),
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
     context = new_context()
-    reported = await made.perform(ServerStatusRequest(), context)
+    reported = await created.perform(ServerStatusRequest(), context)
     assert isinstance(reported, ServerStatus)
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
     assert reported.models[0].metadata.max_batch_size == 8
@@ -269,13 +269,13 @@ async def test_a_gateway_that_is_not_ready_reports_it() -> None:
 async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
     down = Memory("down")
     down.description = GatewayError(Kind.CONNECT, "backend 'down': cannot connect")
-    made = gateway(
+    created = gateway(
         Route("a", "down", "1"),
         Route("a", "down", "2"),
         Route("b", "b"),
         backends=[down, Repository()],
     )
-    one, other = (await status(made)).models
+    one, other = (await status(created)).models
     assert one.metadata == ModelMetadata("a")
     assert one.versions == tuple(
         ModelIndexEntry("a", version, "UNAVAILABLE", "backend 'down': cannot connect")
@@ -369,20 +369,20 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
             ModelIndexEntry("other", "1", "READY"),
         ]
     )
-    made = gateway(
+    created = gateway(
         Route("mine", "b", rewrite=Rewrite("real")),
         Route("pinned", "b", "9", Rewrite("real", "4")),
         Route("other", "b"),
         backends=[there],
     )
-    assert await index(made) == [
+    assert await index(created) == [
         ModelIndexEntry("mine", "1", "READY"),
         ModelIndexEntry("mine", "4", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("pinned", "9", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("other", "1", "READY"),
     ]
     assert there.requests == [ModelIndexRequest()]
-    assert [(e.name, e.version) for e in await index(made, ready_only=True)] == [
+    assert [(e.name, e.version) for e in await index(created, ready_only=True)] == [
         ("mine", "1"),
         ("other", "1"),
     ]
@@ -391,8 +391,8 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
 async def test_a_version_is_that_of_its_own_route() -> None:
     one = Indexed([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
     other = Indexed([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
-    made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
-    assert [(e.version, e.state) for e in await index(made)] == [
+    created = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    assert [(e.version, e.state) for e in await index(created)] == [
         ("2", "UNAVAILABLE"),
         ("1", "READY"),
         ("3", "READY"),
@@ -400,20 +400,20 @@ async def test_a_version_is_that_of_its_own_route() -> None:
 
 
 async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
-    made = gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
+    created = gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
     missing = "not in the repository of backend 'b'"
-    assert await index(made) == [
+    assert await index(created) == [
         ModelIndexEntry("gone", "", "UNAVAILABLE", missing),
         ModelIndexEntry("lost", "2", "UNAVAILABLE", missing),
     ]
-    assert await index(made, ready_only=True) == []
+    assert await index(created, ready_only=True) == []
 
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
     """For example behind a gateway whose patterns cannot be listed."""
-    made = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
+    created = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
     for ready_only in (False, True):
-        assert await index(made, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
+        assert await index(created, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
 
 async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
@@ -421,23 +421,23 @@ async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     names = Indexed(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
-    made = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
+    created = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
     states = [("m", "READY"), ("x", ""), ("y", "")]
-    assert [(e.name, e.state) for e in await index(made)] == states
+    assert [(e.name, e.state) for e in await index(created)] == states
     assert names.requests == [ModelIndexRequest(), ModelReadyRequest("m")]
-    ready = await index(made, ready_only=True)
+    ready = await index(created, ready_only=True)
     assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
 
 
 async def test_readiness_is_requested_if_there_is_no_index() -> None:
     none = GatewayError(Kind.UNSUPPORTED, "no index")
-    made = gateway(
+    created = gateway(
         Route("up", "b"),
         Route("down", "b"),
         Route("*", "b"),
         backends=[Indexed(none, ready={("up", "")})],
     )
-    assert [(e.name, e.state) for e in await index(made)] == [
+    assert [(e.name, e.state) for e in await index(created)] == [
         ("up", "READY"),
         ("down", "UNAVAILABLE"),
     ]
@@ -448,15 +448,15 @@ async def test_readiness_is_requested_if_there_is_no_index() -> None:
 
 async def test_an_unreachable_backend_gets_one_request() -> None:
     away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
-    made = gateway(Route("m", "b"), backends=[away])
+    created = gateway(Route("m", "b"), backends=[away])
     unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
-    assert await index(made) == [unavailable]
+    assert await index(created) == [unavailable]
     assert away.requests == [ModelIndexRequest()]
 
 
 async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> None:
     there = Indexed([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
-    made = gateway(
+    created = gateway(
         Route("taken-a", "other"),
         Route(r"/prod\.([a-z]+)/", "b", rewrite=Rewrite(r"v2-\1")),
         Route(r"/(taken)-(.+)/", "b", rewrite=Rewrite(r"v2-\2")),
@@ -464,7 +464,7 @@ async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> No
         Route("glob-*", "b", rewrite=Rewrite("b")),
         backends=[there, Indexed([], "other")],
     )
-    assert [(e.name, e.state) for e in await index(made)] == [
+    assert [(e.name, e.state) for e in await index(created)] == [
         ("taken-a", "UNAVAILABLE"),  # the backend of the version's own route
         ("prod.a", "READY"),
     ]

@@ -140,7 +140,7 @@ def frontend(
     protocol: str, memory: Memory, gate: Any, names: NameRule | None = None
 ) -> Frontend[Any, Any]:
     memory.profile_of_all = replace(GENERIC, has_trace_settings=True, reports_statistics=True)
-    made = Gateway(
+    created = Gateway(
         RouteTable([Route("*", "b")], names or NameRule()),
         {"b": memory},
         {},
@@ -149,7 +149,7 @@ def frontend(
             permissions=ControlPermissions(repository=True, settings=True),
         ),
     )
-    return Frontend(plugins()[protocol].create({}), made, DEFAULT_LIMITS, authorizer=gate)
+    return Frontend(plugins()[protocol].create({}), created, DEFAULT_LIMITS, authorizer=gate)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
@@ -252,8 +252,8 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
     listed = [ModelIndexEntry(name, "1", "READY") for name in ("m", *BAD.values())]
     listed.append(ModelIndexEntry("m", "../2", "READY"))
     memory = Memory("b", ModelIndex(tuple(listed)))
-    made = frontend("v2-rest", memory, None).gateway
-    index = await made.perform(ModelIndexRequest(), new_context())
+    created = frontend("v2-rest", memory, None).gateway
+    index = await created.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [(each.name, each.version) for each in index.models] == [("m", "1")]
 
@@ -261,19 +261,19 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
 async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
     tensor = TensorMetadata("model/dense:0", "INT8", (1,))
     memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
-    made = frontend("v2-rest", memory, None).gateway
-    index = await made.perform(ModelMetadataRequest("m"), new_context())
+    created = frontend("v2-rest", memory, None).gateway
+    index = await created.perform(ModelMetadataRequest("m"), new_context())
     assert isinstance(index, ModelMetadata)
     assert index.versions == ("1",)
     memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
     with raises_kind(Kind.BACKEND_GARBAGE, match=r"the name of output 1 contains .* U\+001B"):
-        await made.perform(ModelMetadataRequest("m"), new_context())
+        await created.perform(ModelMetadataRequest("m"), new_context())
 
 
 async def test_statistics_leave_out_versions() -> None:
     models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
-    made = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
-    statistics = await made.perform(ModelStatisticsRequest("m"), new_context())
+    created = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
+    statistics = await created.perform(ModelStatisticsRequest("m"), new_context())
     assert isinstance(statistics, ModelStatistics)
     assert [each["version"] for each in statistics.models] == ["1"]
 

@@ -25,15 +25,15 @@ async def stream(made: Gateway, request: InferRequest) -> None:
 async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
     assert callable(act)
     backend = Memory("b")
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     request = InferRequest("m", parameters={"sequence_id": 7})
-    await act(made, request)
+    await act(created, request)
     backend.supports_sequences = False
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    await act(made, InferRequest("m", parameters={"sequence_id": 0}))
+    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    await act(created, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.requests) == 2
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await act(made, request)
+        await act(created, request)
     assert caught.value.public == (
         "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
     )
@@ -46,16 +46,16 @@ async def test_a_config_is_passed_to_its_server(act: object) -> None:
     assert callable(act)
     backend = Memory("b")
     backend.supports_sequences = False
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     sequence = OpaqueParameters({"sequence_id": 7}, "graphpipe", b'{"sequence_id": 7}')
     refused = OpaqueParameters({}, "graphpipe", b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
     for parameters, kind in ((sequence, Kind.UNSUPPORTED), (refused, Kind.BAD_REQUEST)):
         request = InferRequest("m", parameters=parameters)
         backend.protocol = "v2-rest"
         with raises_kind(kind):
-            await act(made, request)
+            await act(created, request)
         backend.protocol = "graphpipe"
-        await act(made, request)
+        await act(created, request)
         operation = backend.requests.pop()
         assert isinstance(operation, InferRequest)
         assert operation.parameters is parameters

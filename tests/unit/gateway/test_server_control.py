@@ -84,13 +84,13 @@ async def test_a_change_is_sent_to_every_server_of_the_models_route() -> None:
         Route("/x-(.*)/", "b", rewrite=Rewrite(r"\1")),
         Route("*", "c"),
     )
-    made = gateway(here, there, routes=routes, repository=True)
+    created = gateway(here, there, routes=routes, repository=True)
     context = new_context()
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
-    assert await made.perform(load, context) == Acknowledgement()
+    assert await created.perform(load, context) == Acknowledgement()
     assert here.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
     assert (context.record.route, context.record.backend) == ("m@2", "b")
-    assert await made.perform(ModelUnloadRequest("x-y"), new_context()) == Acknowledgement()
+    assert await created.perform(ModelUnloadRequest("x-y"), new_context()) == Acknowledgement()
     assert here.requests[3:] == [ModelUnloadRequest("y")] * 3
     assert not there.requests
 
@@ -131,9 +131,9 @@ THEIRS = {
 async def test_a_configuration_to_load_has_the_backends_names(config: Any, theirs: Any) -> None:
     memory = Memory("b", Acknowledgement())
     rewrite = Rewrite("real", inputs={"A": "INPUT0"}, outputs={"OUT": "OUTPUT0"})
-    made = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
+    created = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
     files = {"file:1/model.py": b"x"}
-    await made.perform(ModelLoadRequest("m", "", {"config": config, **files}), new_context())
+    await created.perform(ModelLoadRequest("m", "", {"config": config, **files}), new_context())
     (load,) = memory.requests
     assert isinstance(load, ModelLoadRequest)
     sent = load.parameters["config"]
@@ -142,8 +142,8 @@ async def test_a_configuration_to_load_has_the_backends_names(config: Any, their
 
 
 async def test_a_model_without_route_is_not_changed() -> None:
-    made = gateway(routes=(Route("m", "b"),), repository=True)
-    assert (await refusal(made, ModelLoadRequest("n"))).kind is Kind.NOT_FOUND
+    created = gateway(routes=(Route("m", "b"),), repository=True)
+    assert (await refusal(created, ModelLoadRequest("n"))).kind is Kind.NOT_FOUND
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("simple"), ModelUnloadRequest("simple")])
@@ -157,13 +157,15 @@ async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
     here, there = Memory("b", Settings({"trace_rate": ["1"]})), Memory("c", Settings())
     here.profile_of_all = there.profile_of_all = TRITON
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
-    made = gateway(here, there, routes=routes, settings=True)
-    settings = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context())
+    created = gateway(here, there, routes=routes, settings=True)
+    settings = await created.perform(
+        TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context()
+    )
     assert settings == Settings({"trace_rate": ["1"]})
     assert here.requests == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
     assert not there.requests
     here.profile_of_all = MLSERVER
-    refused = await refusal(made, TraceSettingsRequest("m"))
+    refused = await refusal(created, TraceSettingsRequest("m"))
     assert refused.kind is Kind.UNSUPPORTED
     assert "'b' has no trace settings" in refused.public
 
@@ -175,29 +177,29 @@ async def test_server_settings_are_sent_to_every_backend_with_settings(
     one, other, third = (Memory(name, Settings({"x": name})) for name in "abc")
     one.profile_of_all = third.profile_of_all = TRITON
     other.profile_of_all = MLSERVER
-    made = gateway(one, other, third, routes=(Route("*", "a"),), settings=True)
+    created = gateway(one, other, third, routes=(Route("*", "a"),), settings=True)
     context = new_context()
-    assert await made.perform(operation, context) == Settings({"x": "a"})
+    assert await created.perform(operation, context) == Settings({"x": "a"})
     assert (one.requests, other.requests, third.requests) == ([operation], [], [operation])
     assert context.record.backend == "a,c"
     third.answer = GatewayError(Kind.BAD_REQUEST, "no such setting")
-    assert (await refusal(made, operation)).public == "no such setting"
+    assert (await refusal(created, operation)).public == "no such setting"
     one.profile_of_all = third.profile_of_all = MLSERVER
-    assert (await refusal(made, operation)).kind is Kind.UNSUPPORTED
+    assert (await refusal(created, operation)).kind is Kind.UNSUPPORTED
 
 
 async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b", Acknowledgement())
-    made = gateway(memory, repository=True)
-    await made.perform(
+    created = gateway(memory, repository=True)
+    await created.perform(
         ModelLoadRequest("m\nforged line" + "x" * 1000), new_context(request_id="r1")
     )
     memory.answer = GatewayError(Kind.NOT_FOUND, "no such model")
-    await refusal(made, ModelUnloadRequest("m"))
+    await refusal(created, ModelUnloadRequest("m"))
     memory.answer = RuntimeError("a bug")  # type: ignore[assignment]
     with pytest.raises(RuntimeError):
-        await made.perform(ModelUnloadRequest("m"), new_context())
+        await created.perform(ModelUnloadRequest("m"), new_context())
     done, failed, broken = caplog.messages
     assert done.startswith("model_load model='m\\nforged linexxx")
     assert "route='*' backend='b' peer=test request_id='r1' outcome=ok" in done
@@ -219,16 +221,16 @@ async def test_only_enabled_extensions_are_reported() -> None:
 
 
 async def test_shared_memory_must_be_enabled() -> None:
-    made = gateway()
+    created = gateway()
     for name in ("", "r"):
-        settings = await made.perform(SharedMemoryStatusRequest(name), new_context())
+        settings = await created.perform(SharedMemoryStatusRequest(name), new_context())
         assert settings == SharedMemoryStatus(())
         assert (
-            await made.perform(SharedMemoryUnregisterRequest(name), new_context())
+            await created.perform(SharedMemoryUnregisterRequest(name), new_context())
             == Acknowledgement()
         )
     with raises_kind(Kind.UNSUPPORTED, match="region 'r': shared memory is not supp"):
-        await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), new_context())
+        await created.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), new_context())
 
 
 async def test_the_audit_log_names_callers_and_rejected_callers(

@@ -154,14 +154,17 @@ def test_any_numbers_end_in_data_or_an_error(
         with pytest.raises(GatewayError, match="Invalid shared memory region"):
             open_region(request)
         return
-    made = open_region(request)
+    created = open_region(request)
     os.truncate(FILE, end)
     requested_region = RegionRef("r", begin, length)
     if begin + length <= size and offset + begin + length <= end:
-        assert len(made.read(requested_region)) == length
-        made.write(requested_region, bytes(length))
+        assert len(created.read(requested_region)) == length
+        created.write(requested_region, bytes(length))
     else:
-        for use in (lambda: made.read(requested_region), lambda: made.write(requested_region, b"")):
+        for use in (
+            lambda: created.read(requested_region),
+            lambda: created.write(requested_region, b""),
+        ):
             with raises_kind(Kind.BAD_REQUEST, match=r"Invalid offset|become shorter"):
                 use()
     assert FILE.stat().st_size == end
@@ -683,11 +686,11 @@ async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
 async def test_an_inference_through_the_gateway() -> None:
     memory = await on()
     backend = Memory("b")
-    made = Gateway(
+    created = Gateway(
         RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)
     )
     request = request_with(RegionRef("r", 0, 2))
-    answer = await made.perform(request, new_context())
+    answer = await created.perform(request, new_context())
     assert isinstance(answer, InferResponse)
     (operations,) = backend.requests
     assert isinstance(operations, InferRequest)

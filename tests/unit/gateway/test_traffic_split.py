@@ -361,10 +361,10 @@ async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     backend = Wired("own", LineCodec())
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
     known: dict[str, Any] = {"own": backend, "other": Memory("other")}
-    made = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
+    created = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
     pipelines = []
     for model in ("m", "n"):
         context = new_context()
-        await made.respond(RpcRequest(f"infer {model} 1 id"), context)
+        await created.respond(RpcRequest(f"infer {model} 1 id"), context)
         pipelines.append(context.record.pipeline)
     assert pipelines == ["translate", "forward"]

@@ -39,8 +39,8 @@ async def main(http, grpc):
     }
     for name, act in scenarios.items():
         answer = await act()
-        said = answer if isinstance(answer, bool | None) else summary(answer)
-        sys.stdout.write(json.dumps([name, said]) + "\n")
+        reported = answer if isinstance(answer, bool | None) else summary(answer)
+        sys.stdout.write(json.dumps([name, reported]) + "\n")
     await rest.close()
     await rpc.close()
 

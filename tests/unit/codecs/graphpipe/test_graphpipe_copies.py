@@ -31,8 +31,8 @@ def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
     """Return the result of ``work`` and its peak memory as a multiple of ``tensor``'s data."""
     tracemalloc.start()
     try:
-        made = work()
-        return made, tracemalloc.get_traced_memory()[1] / len(tensor.data)
+        created = work()
+        return created, tracemalloc.get_traced_memory()[1] / len(tensor.data)
     finally:
         tracemalloc.stop()
 

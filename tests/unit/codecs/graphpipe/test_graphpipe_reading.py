@@ -359,13 +359,13 @@ def test_time_is_linear_in_hostile_sharing() -> None:
 
 def _calls(act: Callable[[], Any]) -> int:
     """Return the number of function calls of ``act``."""
-    made: Counter[str] = Counter()
-    sys.setprofile(lambda frame, event, arg: made.update((event,)))
+    counter: Counter[str] = Counter()
+    sys.setprofile(lambda frame, event, arg: counter.update((event,)))
     try:
         act()
     finally:
         sys.setprofile(None)
-    return made["call"] + made["c_call"]
+    return counter["call"] + counter["c_call"]
 
 
 def _seconds(act: Callable[[], Any]) -> float:

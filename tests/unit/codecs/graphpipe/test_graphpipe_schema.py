@@ -25,8 +25,8 @@ KINDS = {"Type": "u8", "[uint8]": "[u8]", "[int64]": "[i64]", "int64": "i64"}
 def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
     out = tmp_path / "schema"
     subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", out], check=True)
-    made = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
-    assert made == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
+    created = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
+    assert created == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
 
 
 def declared() -> dict[str, list[tuple[str, str]]]:

@@ -64,8 +64,8 @@ class Pipeline:
         monkeypatch.setattr(validated_headers.ValidatedHeaderCache, "add", add)
 
     def wire(self, inference: InferRequest) -> Any:
-        made = self.codec.build_request(inference, GENERIC, MODEL)
-        return with_body(made, (bytes(join_parts(body_of(made))),))
+        created = self.codec.build_request(inference, GENERIC, MODEL)
+        return with_body(created, (bytes(join_parts(body_of(created))),))
 
     def respond(
         self, inference: InferRequest, outputs: Sequence[str], words: Sequence[bytes]
@@ -77,8 +77,8 @@ class Pipeline:
             tensor_from_array("SUM", Datatype.FP32, NUMBERS),
             Tensor("WORDS", Datatype.BYTES, (1, 2), pack_bytes(words)),
         )
-        made = self.codec.build_response(InferResponse("theirs", "3", outputs=given), parsed)
-        return with_body(made, (bytes(join_parts(body_of(made))),))
+        created = self.codec.build_response(InferResponse("theirs", "3", outputs=given), parsed)
+        return with_body(created, (bytes(join_parts(body_of(created))),))
 
     def forwarded(
         self, inference: InferRequest, answer: Any, model: str = "", version: str = ""

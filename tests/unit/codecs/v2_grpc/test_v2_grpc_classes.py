@@ -25,13 +25,13 @@ def request(*outputs: pb.ModelInferRequest.InferRequestedOutputTensor, data: byt
 
 
 def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequestedOutputTensor:
-    made = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
+    infer_requested_output_tensor = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
     for key, value in parameters.items():
         if isinstance(value, int):
-            made.parameters[key].int64_param = value
+            infer_requested_output_tensor.parameters[key].int64_param = value
         else:
-            made.parameters[key].string_param = value
-    return made
+            infer_requested_output_tensor.parameters[key].string_param = value
+    return infer_requested_output_tensor
 
 
 def goes_on(wire: RpcRequest, profile: Any) -> bool:

@@ -155,13 +155,13 @@ def test_files_have_the_limit_of_inferences_and_names_another() -> None:
 
 
 def config() -> Any:
-    made = model_config_pb2.ModelConfig(name="real", platform="onnx", max_batch_size=8)
-    made.input.add(name="data", data_type="TYPE_FP32", dims=[-1, 3])
-    made.output.add(name="prob", data_type=99, dims=[2**40])  # a datatype of the future
-    made.dynamic_batching.max_queue_delay_microseconds = 2**63
-    made.parameters["k"].string_value = "v"
-    made.version_policy.specific.versions.extend([1, 3])
-    return made
+    model_config = model_config_pb2.ModelConfig(name="real", platform="onnx", max_batch_size=8)
+    model_config.input.add(name="data", data_type="TYPE_FP32", dims=[-1, 3])
+    model_config.output.add(name="prob", data_type=99, dims=[2**40])  # a datatype of the future
+    model_config.dynamic_batching.max_queue_delay_microseconds = 2**63
+    model_config.parameters["k"].string_value = "v"
+    model_config.version_policy.specific.versions.extend([1, 3])
+    return model_config
 
 
 FUTURE = b"\xfa\x3f\x03new"

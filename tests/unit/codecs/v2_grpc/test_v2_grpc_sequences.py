@@ -20,14 +20,14 @@ def sequence_of(message: bytes) -> Any:
 
 
 def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
-    made = pb.ModelInferRequest(model_name="m")
-    made.inputs.add(name="X", datatype="UINT8", shape=[size])
-    made.inputs[0].parameters["sequence_id"].int64_param = 9
-    made.parameters["other"].string_param = "sequence_id"
+    model_infer_request = pb.ModelInferRequest(model_name="m")
+    model_infer_request.inputs.add(name="X", datatype="UINT8", shape=[size])
+    model_infer_request.inputs[0].parameters["sequence_id"].int64_param = 9
+    model_infer_request.parameters["other"].string_param = "sequence_id"
     if parameter:
-        made.parameters["sequence_id"].CopyFrom(pb.InferParameter(**parameter))
-    made.raw_input_contents.append(b"x" * size)
-    return made
+        model_infer_request.parameters["sequence_id"].CopyFrom(pb.InferParameter(**parameter))
+    model_infer_request.raw_input_contents.append(b"x" * size)
+    return model_infer_request
 
 
 @pytest.mark.parametrize("size", [1, 100_000])

@@ -185,15 +185,17 @@ def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
 
 def test_a_backends_error() -> None:
     for answer in (None, pb.ModelInferResponse(id="i")):
-        made = pb.ModelStreamInferResponse(error_message="no œufs", infer_response=answer)
-        error = kind_of(RpcResponse((made.SerializeToString(),)))
+        model_stream_infer_response = pb.ModelStreamInferResponse(
+            error_message="no œufs", infer_response=answer
+        )
+        error = kind_of(RpcResponse((model_stream_infer_response.SerializeToString(),)))
         assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
         assert error.public == "no œufs"
     received = (
         "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
     )
-    made = pb.ModelStreamInferResponse(error_message=received)
-    error = kind_of(RpcResponse((made.SerializeToString(),)))
+    model_stream_infer_response = pb.ModelStreamInferResponse(error_message=received)
+    error = kind_of(RpcResponse((model_stream_infer_response.SerializeToString(),)))
     assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, received)
     error = kind_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
