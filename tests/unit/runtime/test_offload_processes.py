@@ -188,7 +188,7 @@ async def test_a_crash_before_the_job_is_sent_fails_it(
 
 async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
-    os.kill(pid, signal.SIGSTOP)  # it reads nothing
+    os.kill(pid, signal.SIGSTOP)  # the helper reads nothing
     job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
     while process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -367,7 +367,7 @@ async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     for connection, cost in (("1", 3), ("2", 2), ("3", 1)):
         tasks.append(asyncio.create_task(run_job(connection, cost)))
         await asyncio.sleep(0)
-    tasks[1].cancel()  # displaced at the same moment
+    tasks[1].cancel()  # cancelled at the moment of its displacement
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await tasks[0]
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)

@@ -59,29 +59,29 @@ def config_with(**more: Any) -> Config:
     )
 
 
-def with_timeout(timeout: str) -> Config:
+def config_with_timeout(timeout: str) -> Config:
     """Return a configuration in which the timeout of backend ``one`` differs."""
     one = {"protocol": "builtin", "timeout": timeout}
     return config_with(backends={"one": one, "two": {"protocol": "builtin"}})
 
 
 class RecordingBackend(BuiltinBackend):
-    """Responds when ``free`` is set, and records whether it was closed."""
+    """Responds when ``proceed`` is set, and records whether it was closed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.closed = 0
-        self.requests = asyncio.Event()
-        self.free = asyncio.Event()
-        self.free.set()
+        self.entered = asyncio.Event()
+        self.proceed = asyncio.Event()
+        self.proceed.set()
 
     async def perform(self, operation: Operation, context: RequestContext) -> Any:
-        self.requests.set()
-        await self.free.wait()
+        self.entered.set()
+        await self.proceed.wait()
         return await super().perform(operation, context)
 
     async def close(self) -> None:
-        assert self.free.is_set() or not self.requests.is_set(), "closed during a call"
+        assert self.proceed.is_set() or not self.entered.is_set(), "closed during a call"
         self.closed += 1
 
 
@@ -125,18 +125,18 @@ async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
     async with serving(config_with()) as harness:
         old, other = harness.backends
         slow, quick = harness.connection(), harness.connection()
-        old.free.clear()
+        old.proceed.clear()
         pending = asyncio.create_task(slow.ask(infer_request("identity")))
-        await old.requests.wait()
-        await harness.running.reload(with_timeout("9s"))
+        await old.entered.wait()
+        await harness.running.reload(config_with_timeout("9s"))
         # A second change: without requests in flight, the first one's parts are closed immediately.
         assert (await quick.ask(infer_request("identity"))).status == 200
-        await harness.running.reload(with_timeout("8s"))
+        await harness.running.reload(config_with_timeout("8s"))
         await until(lambda: bool(harness.backends[2].closed))
         assert harness.running.generation_count == 2
         assert (await quick.ask(infer_request("identity"))).status == 200
         assert (old.closed, other.closed) == (0, 0)
-        old.free.set()
+        old.proceed.set()
         assert (await pending).status == 200
         await until(lambda: harness.running.generation_count == 1)
         assert (old.closed, other.closed) == (1, 0)
@@ -161,7 +161,7 @@ async def test_changed_limits_apply_to_backends() -> None:
 async def test_statistics_are_kept() -> None:
     async with serving(config_with()) as harness:
         connection = harness.connection()
-        for config in (config_with(), with_timeout("9s")):
+        for config in (config_with(), config_with_timeout("9s")):
             assert (await connection.ask(infer_request("identity"))).status == 200
             await harness.running.reload(config)
         statistics = await harness.running.gateway.perform(
@@ -195,14 +195,14 @@ async def test_a_discarded_change_has_no_effect() -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
     async with serving(config_with()) as harness:
         change = await harness.running.prepare(config_with(listeners=listeners, limits={"rank": 3}))
-        waiting = asyncio.create_task(harness.running.reload(with_timeout("9s")))
+        waiting = asyncio.create_task(harness.running.reload(config_with_timeout("9s")))
         await asyncio.sleep(0)
         assert not waiting.done(), "changes are applied one at a time"
         await change.discard()
         await waiting
         assert [each.closed for each in harness.backends[2:4]] == [1, 1]
         assert list(harness.running.listeners) == ["http"]
-        assert harness.running.config == with_timeout("9s")
+        assert harness.running.config == config_with_timeout("9s")
 
 
 def config_listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
@@ -284,7 +284,7 @@ async def test_an_address_in_use_fails_the_reload() -> None:
 
 async def test_a_stopping_gateway_applies_no_configuration() -> None:
     async with serving(config_with()) as harness:
-        change = await harness.running.prepare(with_timeout("9s"))
+        change = await harness.running.prepare(config_with_timeout("9s"))
         stopping = asyncio.create_task(harness.running.stop(0))
         await asyncio.sleep(0)
         change.apply()
@@ -385,7 +385,7 @@ async def test_an_old_configuration_is_freed() -> None:
         freeze_objects()
         try:
             reference = weakref.ref(harness.running.gateway)
-            await harness.running.reload(with_timeout("9s"))
+            await harness.running.reload(config_with_timeout("9s"))
             await until(lambda: reference() is None)
         finally:
             gc.unfreeze()

@@ -55,7 +55,7 @@ def test_streams_have_their_own_limit() -> None:
     assert (admission.streams, admission.requests) == (MAX_STREAMS, 0)
 
 
-class Client:
+class FakeClient:
     """A fake ``admission_module.Client``."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Client:
     reject_slow_body = disconnect_soon
 
 
-def test_an_only_request_may_always_grow() -> None:
+def test_a_single_request_may_always_grow() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
     one, two = RequestAccount(admission), RequestAccount(admission)
     one.admit(900)
@@ -125,7 +125,7 @@ def test_slow_readers_are_disconnected_if_memory_is_short(
 ) -> None:
     """A client is slow if it would not read its response within ``idle_body_time``."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
-    client, unsent = Client(), UnsentResponse(admission)
+    client, unsent = FakeClient(), UnsentResponse(admission)
     now = 100.0
     monkeypatch.setattr(admission_module.time, "monotonic", lambda: now + age)
     unsent.start(10 * MIB, now, client)
@@ -133,7 +133,7 @@ def test_slow_readers_are_disconnected_if_memory_is_short(
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.disconnects == is_disconnected, "checked once in half a second"
+    assert client.disconnects == is_disconnected, "checked every half a second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
@@ -143,7 +143,7 @@ def test_the_largest_transfers_are_disconnected_until_a_quarter_is_free(
 ) -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     monkeypatch.setattr(admission_module.time, "monotonic", lambda: 10.0)
-    clients = [Client() for _ in range(4)]
+    clients = [FakeClient() for _ in range(4)]
     for client, size in zip(clients, (1, 9, 2, 4), strict=True):
         client.unread = size * MIB
         UnsentResponse(admission).start(size * MIB, 0.0, client)
@@ -178,7 +178,7 @@ def test_slow_senders_are_rejected_if_memory_is_short(
     """``checks`` has the age of the body and the MiB received at each check, of ``length`` or of an
     unknown length. A body that becomes slow after a fast start is rejected too."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
-    client, body = Client(), IncomingBody(admission)
+    client, body = FakeClient(), IncomingBody(admission)
     account = RequestAccount(admission)
     account.admit(0)
     account.grow(10 * MIB)
@@ -263,7 +263,7 @@ class Accounts(RuleBasedStateMachine):
         del self.sizes[account]
         if unread:
             unsent = UnsentResponse(self.admission)
-            unsent.start(unread, 0.0, Client())
+            unsent.start(unread, 0.0, FakeClient())
             self.sizes[unsent] = unread
 
     @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.sizes))

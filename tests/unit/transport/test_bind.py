@@ -41,7 +41,7 @@ class BindTo:
         return BoundSockets((self.socket,), self.release)
 
     def release(self) -> None:
-        assert self.socket.fileno() == -1, "closed before it is released"
+        assert self.socket.fileno() == -1, "the socket is closed before its release"
         self.is_released = True
 
 
@@ -51,7 +51,7 @@ async def test_http_on_a_bound_socket(engine: Engine) -> None:
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind(bind)
     assert (server.address.host, server.address.port) == address
-    reader, writer = await asyncio.open_connection(*address)  # waits for an accept
+    reader, writer = await asyncio.open_connection(*address)  # not yet accepted
     peer = Peer(reader, writer)
     await server.start()
     await peer.send(REQUEST)
@@ -103,11 +103,11 @@ async def test_a_port_shared_by_processes_cannot_be_bound_by_others() -> None:
 
     sharing = [GrpcioServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
     try:
-        for listening_socket in (False, True):
+        for is_started in (False, True):
             for listen in (True, False):
                 with pytest.raises(OSError, match="in use"):
                     await bind_sockets(address, listen=listen)
-            if not listening_socket:
+            if not is_started:
                 for each in sharing:
                     await each.bind(share)
                     await each.start()

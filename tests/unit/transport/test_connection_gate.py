@@ -73,7 +73,7 @@ class Harness:
         return len(self.refused) == before
 
 
-KINDS = ["http", "http of compat", "grpc", "frames"]
+KINDS = ["http", "http with aiohttp", "grpc", "frames"]
 
 
 @asynccontextmanager
@@ -231,7 +231,7 @@ def slow_client(port: int) -> socket.socket:
 
 LARGE_REQUESTS: dict[str, bytes] = {
     "http": LARGE,
-    "http of compat": LARGE,
+    "http with aiohttp": LARGE,
     "frames": b"\x05\0\0\0large",
 }
 
@@ -272,7 +272,7 @@ async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
             await until(lambda: not one.gate.open)
 
 
-@pytest.mark.parametrize("kind", ["http", "http of compat"])
+@pytest.mark.parametrize("kind", ["http", "http with aiohttp"])
 async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     """A request in progress keeps the connection open after the client has closed its side."""
     async with harness(kind, limits=QUICK) as one:

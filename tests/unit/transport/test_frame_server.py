@@ -137,7 +137,7 @@ async def test_a_complete_body_over_the_limit_is_skipped(harness: FrameHarness) 
     assert await peer.read_frame() == b"POST good"
 
 
-async def test_too_many_in_flight() -> None:
+async def test_requests_over_the_concurrency_limit_are_refused() -> None:
     async with frame_harness(dataclasses.replace(LIMITS, in_flight=1)) as harness:
         busy, other = await harness.connect(), await harness.connect()
         await busy.send(framed(b"wait"))
@@ -150,7 +150,7 @@ async def test_too_many_in_flight() -> None:
         await other.close()
 
 
-async def test_too_many_bytes_in_flight() -> None:
+async def test_requests_over_the_memory_limit_are_refused() -> None:
     async with frame_harness(dataclasses.replace(LIMITS, in_flight_bytes=1200)) as harness:
         slow, other = await harness.connect(), await harness.connect()
         await slow.send(struct.pack("<I", 900) + b"x")

@@ -272,8 +272,8 @@ async def test_long_messages_in_both_directions() -> None:
     upstream = H2Upstream(limits)
     endpoint = Endpoint("127.0.0.1", server.address.port)
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
-    response_frames = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
-    assert join_parts(response_frames.message) == data
+    response = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
+    assert join_parts(response.message) == data
     async with grpc.aio.insecure_channel(
         endpoint.authority, [("grpc.max_receive_message_length", -1)]
     ) as channel:

@@ -24,7 +24,7 @@ from infergate.transport.http1.client import H1Upstream
 from infergate.transport.tls import client_context
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
-AUTHORITY, STRANGER = FILES / "authority.pem", FILES / "stranger.pem"
+AUTHORITY, OTHER_AUTHORITY = FILES / "authority.pem", FILES / "stranger.pem"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 SendRequest = Callable[[Endpoint], Awaitable[bytes]]
@@ -163,7 +163,7 @@ async def test_certificates_are_checked_for_the_name_not_the_address(
 
 @TRANSPORTS
 async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -> None:
-    trust(STRANGER)
+    trust(OTHER_AUTHORITY)
     async with serve("server") as endpoint, client() as send_request:
         error = await connect_error(send_request, endpoint)
     assert "CERTIFICATE_VERIFY_FAILED" in error.detail
@@ -252,7 +252,7 @@ def test_tls_1_2_ciphers(ciphers: str, is_accepted: bool, trust: Trust) -> None:
 
 
 def test_default_authorities_are_those_of_openssl(trust: Trust, tmp_path: Path) -> None:
-    one, two = AUTHORITY.read_bytes(), STRANGER.read_bytes()
+    one, two = AUTHORITY.read_bytes(), OTHER_AUTHORITY.read_bytes()
     (tmp_path / "01234567.0").write_bytes(b"subject: a comment\n" + two)
     (tmp_path / "89abcdef.0").write_bytes(one)
     (tmp_path / "other.pem").write_bytes((FILES / "server.pem").read_bytes())
@@ -268,7 +268,7 @@ def test_authorities_in_several_directories(
 ) -> None:
     trust(tmp_path / "none")
     directories = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
-    for directory, file in zip(directories, (AUTHORITY, STRANGER), strict=False):
+    for directory, file in zip(directories, (AUTHORITY, OTHER_AUTHORITY), strict=False):
         directory.mkdir()
         (directory / "01234567.0").write_bytes(file.read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", ":".join(map(str, directories)))

@@ -224,9 +224,8 @@ class FlatbufferTable:
         starts = np.arange(begin, begin + _OFFSET_BYTES * length, _OFFSET_BYTES) + offsets
         if starts.max() > end - _OFFSET_BYTES:
             raise _out_of_bounds(f"a string of {self.label}.{field.name}")
-        lengths = np.ndarray(
-            (end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,)
-        )  # a length at each byte position
+        # a length at each byte position
+        lengths = np.ndarray((end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,))
         sizes = _OFFSET_BYTES + lengths[starts].astype(np.int64)
         if (starts + sizes).max() > end:
             raise _out_of_bounds(f"a string of {self.label}.{field.name}")

@@ -143,9 +143,7 @@ class _MessageWriter:
             self.write_empty_vector(strings_field)
 
     def _write_shape(self, field: int, shape: Sequence[int]) -> None:
-        if (
-            len(self._head) % 8 == 0
-        ):  # so that the elements, after a 4-byte length, are aligned to 8 bytes
+        if len(self._head) % 8 == 0:  # align the elements, after a 4-byte length, to 8 bytes
             self._head += bytes(4)
         self._write_offset(field)
         self._head += struct.pack(f"<I{len(shape)}q", len(shape), *shape)
@@ -158,7 +156,7 @@ class _MessageWriter:
         parts: list[Buffer] = [self._head]
         end = len(self._head)
         for field, length, data in self._tensor_data:
-            gap = (4 - end) % 8  # so that the data, after a 4-byte length, is aligned to 8 bytes
+            gap = (4 - end) % 8  # align the data, after a 4-byte length, to 8 bytes
             _U32.pack_into(self._head, field, end + gap - field)
             parts.append(bytes(gap) + _U32.pack(length))
             parts += data

@@ -62,7 +62,8 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
             | messages.ModelReadyRequest("")
             | messages.ModelConfigRequest("")
             | messages.ModelStatisticsRequest("")
-        ):  # an empty name would request all models
+        ):
+            # an empty name would request all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
             messages.ModelMetadataRequest(model)

@@ -38,7 +38,7 @@ class CheckedInput:
 
 @record
 class CheckedOutput:
-    """A requested output; with ``classes`` of 0, its values."""
+    """A requested output: its ``classes`` (their number), or its values if that is 0."""
 
     name: str
     datatype: Datatype

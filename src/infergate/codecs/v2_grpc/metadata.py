@@ -49,12 +49,12 @@ def write_server_metadata(response: ServerMetadata) -> Any:
 
 
 def read_model_index(message: Any) -> ModelIndex:
-    """Read a RepositoryIndexResponse."""
+    """Read a RepositoryIndexResponse. MLServer prefixes states with ``State.``."""
     return ModelIndex(
         tuple(
             ModelIndexEntry(
                 model.name, model.version, model.state.removeprefix("State."), model.reason
-            )  # MLServer
+            )
             for model in message.models
         )
     )

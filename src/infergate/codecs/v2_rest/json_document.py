@@ -254,10 +254,8 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
             return node.as_dict()
         try:
             values: dict[str, Any] = json.loads(text, object_pairs_hook=_reject_duplicates)
-        except _DuplicateMemberError:
-            return _plain_members(
-                parse_with_stdlib(text), path
-            )  # raises BAD_REQUEST naming the object
+        except _DuplicateMemberError:  # raise BAD_REQUEST naming the object
+            return _plain_members(parse_with_stdlib(text), path)
         return values
     if isinstance(node, ObjectMembers):
         plain = _plain_members(node, path)

@@ -46,9 +46,7 @@ class V2PathMatch:
 
 SERVER_PATHS: Final = {
     "/v2": V2PathMatch("GET", messages.ServerMetadataRequest),
-    "/v2/": V2PathMatch(
-        "GET", messages.ServerMetadataRequest
-    ),  # the Open Inference Protocol's spelling
+    "/v2/": V2PathMatch("GET", messages.ServerMetadataRequest),  # Open Inference Protocol
     "/v2/health/live": V2PathMatch("GET", messages.ServerLiveRequest),
     "/v2/health/ready": V2PathMatch("GET", messages.ServerReadyRequest),
     MODEL_LIST_PATH: V2PathMatch("GET", messages.ModelIndexRequest),

@@ -202,9 +202,9 @@ def _check_parameters(parameters: Any) -> Parameters:
         raise _NotSimpleError
     for value in parameters.values():
         kind = type(value)
-        if kind not in _SCALAR_TYPES or (
-            kind is float and not -_INT64_END < value < _INT64_END
-        ):  # Rule 3
+        if kind not in _SCALAR_TYPES:
+            raise _NotSimpleError
+        if kind is float and not -_INT64_END < value < _INT64_END:  # Rule 3
             raise _NotSimpleError
     return parameters
 

@@ -137,7 +137,7 @@ async def test_a_slow_worker_does_not_delay_a_scrape(
     assert await harness.scrape() == 4
 
 
-async def test_the_event_loop_runs_while_metrics_are_added_up(harness: Harness) -> None:
+async def test_the_event_loop_runs_while_metrics_are_added(harness: Harness) -> None:
     for number in range(ROUTES):
         for worker in (0, 1):
             harness.count(worker, f"r{number}")

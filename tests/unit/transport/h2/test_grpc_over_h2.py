@@ -128,32 +128,32 @@ def test_long_messages_however_they_are_split(
 
 @pytest.mark.parametrize("requested", [False, True])
 def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
-    many, body = MessageReader(MAX_BYTES, ""), framed(b"x" * 90_000)
-    many.add([body[:70_000]])
+    reader, body = MessageReader(MAX_BYTES, ""), framed(b"x" * 90_000)
+    reader.add([body[:70_000]])
     if requested:
-        assert many.next_message() is None
-    many.stop_after_current()
-    many.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
-    many.add_last([framed(b"another")])
-    assert many.next_message() == (b"x" * 90_000, len(body))
-    assert many.next_message() is None
-    assert (many.is_empty, many.missing_bytes) == (True, 0)
+        assert reader.next_message() is None
+    reader.stop_after_current()
+    reader.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
+    reader.add_last([framed(b"another")])
+    assert reader.next_message() == (b"x" * 90_000, len(body))
+    assert reader.next_message() is None
+    assert (reader.is_empty, reader.missing_bytes) == (True, 0)
 
 
 async def test_a_long_compressed_message_in_pieces() -> None:
     data = random.Random(0).randbytes(90_000)
-    many, body = MessageReader(100_000, "gzip"), framed(gzip.compress(data), 1)
-    many.add([body[:70_000]])
-    assert many.next_message() is None
-    assert many.missing_bytes == len(body) - 70_000
-    many.add([body[70_000:] + framed(b"next")])
-    received = many.next_message()
+    reader, body = MessageReader(100_000, "gzip"), framed(gzip.compress(data), 1)
+    reader.add([body[:70_000]])
+    assert reader.next_message() is None
+    assert reader.missing_bytes == len(body) - 70_000
+    reader.add([body[70_000:] + framed(b"next")])
+    received = reader.next_message()
     assert received is not None
     deferred, length = received
     assert isinstance(deferred, DeferredInflation)
     assert (length, len(deferred)) == (len(body), len(body) - 5)
     assert await deferred.inflate(UNLIMITED) == data
-    assert many.next_message() == (b"next", 9)
+    assert reader.next_message() == (b"next", 9)
 
 
 def _deferred(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
@@ -173,14 +173,14 @@ async def test_a_bomb_is_counted_while_it_is_inflated_and_does_not_block_others(
     assert budget.peak > MIB - PIECE_BYTES
     assert budget.held == 0
     others = [_deferred(packed) for _ in range(3)]
-    inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
+    tasks = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
     iterations = 0
-    while not all(each.done() for each in inflating):
+    while not all(each.done() for each in tasks):
         iterations += 1
         await asyncio.sleep(0)
     # In each iteration of the loop, one piece of one message is inflated.
     assert iterations >= 3 * 32 * MIB // PIECE_BYTES
-    assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
+    assert [bytes(each.result()) == bytes(32 * MIB) for each in tasks] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -205,25 +205,29 @@ async def test_errors_found_after_the_prefix(packed: bytes, error: type[GatewayE
 def test_compressed_messages(name: str, packed: object) -> None:
     assert callable(packed)
     body = framed(packed(b"a" * 5000), 1)
-    reader = SingleMessageReader(MAX_BYTES, name)
-    reader.add([body])
-    assert reader.message == b"a" * 5000
-    many = MessageReader(MAX_BYTES, name)
-    many.add([body, framed(b"plain")])
-    assert many.next_message() == (b"a" * 5000, len(body))
-    assert many.next_message() == (b"plain", 10)
-    assert many.next_message() is None
+    single = SingleMessageReader(MAX_BYTES, name)
+    single.add([body])
+    assert single.message == b"a" * 5000
+    reader = MessageReader(MAX_BYTES, name)
+    reader.add([body, framed(b"plain")])
+    assert reader.next_message() == (b"a" * 5000, len(body))
+    assert reader.next_message() == (b"plain", 10)
+    assert reader.next_message() is None
 
 
 MALFORMED = {
     "flag 2": (b"\2\0\0\0\1a", "", InvalidMessageError),
-    "two": (framed(b"a") + framed(b"b"), "", InvalidMessageError),
+    "two messages": (framed(b"a") + framed(b"b"), "", InvalidMessageError),
     "compressed without encoding": (framed(b"a", 1), "", InvalidMessageError),
     "compressed as identity": (framed(b"a", 1), "identity", InvalidMessageError),
     "compressed as snappy": (framed(b"a", 1), "snappy", InvalidMessageError),
     "not gzip": (framed(b"abc", 1), "gzip", InvalidMessageError),
     "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
-    "gzip and more": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
+    "gzip with excess bytes": (
+        framed(gzip.compress(b"abc") + b"x", 1),
+        "gzip",
+        InvalidMessageError,
+    ),
     "too long": (encode_prefix(MAX_BYTES + 1), "", MessageTooLongError),
     "a bomb": (framed(zlib.compress(bytes(MAX_BYTES + 1)), 1), "deflate", MessageTooLongError),
 }
@@ -232,16 +236,16 @@ MALFORMED = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_messages(case: str) -> None:
     body, encoding, error = MALFORMED[case]
-    one = SingleMessageReader(MAX_BYTES, encoding)
+    single = SingleMessageReader(MAX_BYTES, encoding)
     with pytest.raises(
         error, match="larger than max" if error is MessageTooLongError else "message"
     ):
-        one.add([body])
-    many = MessageReader(MAX_BYTES, encoding)
-    many.add([body])
-    if case != "two":
+        single.add([body])
+    reader = MessageReader(MAX_BYTES, encoding)
+    reader.add([body])
+    if case != "two messages":
         with pytest.raises(error):
-            many.next_message()
+            reader.next_message()
 
 
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:

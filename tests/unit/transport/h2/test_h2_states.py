@@ -134,8 +134,9 @@ _ENDED = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
 _IGNORED = (NOTHING, NOTHING, _PRIORITY, NOTHING, NOTHING, NOTHING)
 # The server treats all lower stream IDs as closed (5.1.1).
 _LOWER_ID = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_ENDED[2:])
-_DEPENDS_ON_STATE = ("DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE",
-           "WINDOW_UPDATE by 0")  # fmt: skip
+_DEPENDS_ON_STATE = (
+    "DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE", "WINDOW_UPDATE by 0",
+)  # fmt: skip
 _IN_ANY_STATE = {"PRIORITY": NOTHING, "unknown": NOTHING} | dict.fromkeys(
     ("PUSH_PROMISE", "CONTINUATION", "SETTINGS", "PING", "GOAWAY"), _PROTOCOL_ERROR
 )
@@ -244,8 +245,10 @@ def test_frames_in_flight_after_a_reset_are_not_limited(
             connection.receive(headers(number), 0.0)
             stream = connection.streams[number]
         connection.reset(stream, Code.CANCEL)
-    late_frames = [headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
-            for n in range(1, 2000, 2)]  # fmt: skip
+    late_frames = [
+        headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
+        for n in range(1, 2000, 2)
+    ]
     assert connection.receive(b"".join(late_frames), 0.0) == []
     assert not connection.is_closed
 

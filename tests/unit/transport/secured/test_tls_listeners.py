@@ -44,8 +44,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"))
+def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("other"))
 
 
 @pytest.fixture(scope="module")
@@ -235,9 +235,8 @@ def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
                 output = outgoing.read()
                 for at in range(0, len(output), step):
                     raw.sendall(output[at : at + step])
-                    time.sleep(
-                        0 if step > 100 else 0.001
-                    )  # let the server read each piece separately
+                    if step < 100:
+                        time.sleep(0.001)  # let the server read each piece separately
                 if got := raw.recv(65_536):
                     incoming.write(got)
                 else:
@@ -437,7 +436,7 @@ async def test_corrupted_handshakes_fail(
 
 async def test_a_required_client_certificate(
     authority: Authority,
-    stranger: Authority,
+    other_authority: Authority,
     pair: Pair,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -453,7 +452,7 @@ async def test_a_required_client_certificate(
         with caplog.at_level("INFO"):
             for certificate, alert, logged in (
                 (None, "CERTIFICATE_REQUIRED", "sent no certificate"),
-                (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
+                (other_authority.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
                 (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
             ):
                 peer = await harness.connect(context(authority, certificate))
@@ -465,7 +464,7 @@ async def test_a_required_client_certificate(
 
 
 async def test_an_optional_client_certificate(
-    authority: Authority, stranger: Authority, pair: Pair
+    authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     valid = authority.issue("spiffe://example/ns/a", "b.example")
     async with serve(
@@ -480,7 +479,7 @@ async def test_an_optional_client_certificate(
             (),
             ("spiffe://example/ns/a", "b.example"),
         ]
-        peer = await harness.connect(context(authority, stranger.issue("b.example")))
+        peer = await harness.connect(context(authority, other_authority.issue("b.example")))
         with pytest.raises(ssl.SSLError):
             await peer.read_response()
         await peer.close_quietly()
@@ -535,7 +534,7 @@ async def test_names_of_client_certificates(
 
 @pytest.mark.parametrize("required", [True, False])
 async def test_client_certificates_with_grpcio(
-    authority: Authority, stranger: Authority, pair: Pair, required: bool
+    authority: Authority, other_authority: Authority, pair: Pair, required: bool
 ) -> None:
     engine = ENGINES[0]
     options: dict[str, object] = {}
@@ -552,7 +551,7 @@ async def test_client_certificates_with_grpcio(
         await valid.close()
         if not required:
             return
-        for certificate in (None, stranger.issue("a.clients.example")):
+        for certificate in (None, other_authority.issue("a.clients.example")):
             invalid = grpc_upstream(engine, authority, certificate)
             with pytest.raises(GatewayError):
                 await echo_grpc(invalid, harness, b"x")
@@ -573,12 +572,12 @@ def _check_files_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_certificates_are_renewed_under_load(
-    authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, other_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request fails. The clients trust both authorities."""
     renewed = authority.server()
     trusting_both = ssl.create_default_context(cafile=authority.file)
-    trusting_both.load_verify_locations(stranger.file)
+    trusting_both.load_verify_locations(other_authority.file)
     serials: set[str] = set()
     finished = False
 
@@ -601,7 +600,7 @@ async def test_certificates_are_renewed_under_load(
         _check_files_always(monkeypatch)
         clients = [asyncio.create_task(client(harness, keep_alive=i % 2 == 0)) for i in range(6)]
         await until(lambda: len(serials) == 1)
-        for count, issuer in enumerate((stranger, authority, stranger), 2):
+        for count, issuer in enumerate((other_authority, authority, other_authority), 2):
             put(issuer.server(), renewed)
             await until(lambda count=count: len(serials) == count)  # type: ignore[misc]
         finished = True
@@ -664,15 +663,15 @@ async def test_certificates_behind_replaced_links_are_reloaded(
 
 
 async def test_certificates_are_renewed_with_grpcio(
-    authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, other_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed, engine = authority.server(), ENGINES[0]
     async with serve("grpc", renewed, engine) as harness:
         _check_files_always(monkeypatch)
         before = grpc_upstream(engine, authority)
         assert await echo_grpc(before, harness, b"1") == b"1"
-        put(stranger.server(), renewed)
-        after = grpc_upstream(engine, stranger)
+        put(other_authority.server(), renewed)
+        after = grpc_upstream(engine, other_authority)
         assert await echo_grpc(after, harness, b"2") == b"2"
         assert await echo_grpc(before, harness, b"3") == b"3", "open connections stay usable"
         await before.close()

@@ -9,9 +9,9 @@ from test_tls_listeners import (
     LIMITS,
     Harness,
     authority,
+    other_authority,
     pair,
     serve,
-    stranger,
 )
 from transport_kit import ENGINES, Engine
 
@@ -23,7 +23,7 @@ from infergate.transport.tls.certificates import CertificateError
 from infergate.transport.tls.client_context import ClientTlsContext
 from tls_kit import Authority, Pair, of_client, put
 
-__all__ = ["authority", "pair", "stranger"]
+__all__ = ["authority", "other_authority", "pair"]
 
 
 class Client:
@@ -54,10 +54,10 @@ ALL_CLIENTS = pytest.mark.parametrize(
 
 @ALL_CLIENTS
 async def test_a_configured_authority(
-    kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
+    kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     async with serve(kind, pair, engine) as harness:
-        for tls, trusted in ((of_client(authority), True), (of_client(stranger), False)):
+        for tls, trusted in ((of_client(authority), True), (of_client(other_authority), False)):
             client = Client(kind, engine, tls)
             if trusted:
                 assert await client.send_request(harness.endpoint)
@@ -83,7 +83,7 @@ async def test_a_configured_server_name(kind: str, engine: Engine, authority: Au
 
 @ALL_CLIENTS
 async def test_a_client_certificate(
-    kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
+    kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     async with serve(
         kind,
@@ -95,7 +95,7 @@ async def test_a_client_certificate(
         for certificate, is_accepted in (
             (authority.issue("a"), True),
             (None, False),
-            (stranger.issue("a"), False),
+            (other_authority.issue("a"), False),
         ):
             client = Client(kind, engine, of_client(authority, certificate))
             if is_accepted:
