@@ -1,4 +1,4 @@
-"""Tokens and key sets for tests: keys are made once a process, for making them is dear."""
+"""Tokens and key sets for tests. Keys are generated once per process, because that is slow."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def claims(**changed: Any) -> dict[str, Any]:
 
 
 def token(key: Any = None, algorithm: str = "RS256", kid: str | None = "1", **changed: Any) -> str:
-    """A good token, but for what is ``changed`` of its claims."""
+    """Return a valid token with some claims ``changed``."""
     headers = {} if kid is None else {"kid": kid}
     return jwt.encode(claims(**changed), key or rsa_key(), algorithm, headers)

@@ -1,7 +1,7 @@
-"""A pytest plugin: the run fails when too few branches of the translating parts were taken.
+"""A pytest plugin: the run fails if the tests cover too few branches of the translating packages.
 
-Coverage's own ``fail_under`` mixes lines with branches and looks at everything; what translates
-requests is held to a higher bar. Loaded with ``-p branch_floor`` and needs pytest-cov.
+Coverage's own ``fail_under`` mixes lines with branches and applies to all files; the code that
+translates requests has a stricter limit. Loaded with ``-p branch_floor``; needs pytest-cov.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """pytest-cov has written its data by now; the summary is still to come."""
+    """Runs after pytest-cov has written its data and before the summary."""
     floor = session.config.getoption("--branch-floor")
     worker = hasattr(session.config, "workerinput")  # of pytest-xdist: it has a part of the data
     if floor is None or worker or session.config.option.collectonly:
@@ -53,7 +53,7 @@ def pytest_terminal_summary(
 
 
 def _branches_taken(package: str) -> float:
-    """Percent of the branches of ``infergate.<package>`` that the tests took; 0 if none ran."""
+    """Return the percentage of covered branches of ``infergate.<package>``; 0 if none ran."""
     coverage = Coverage(messages=False)
     coverage.load()
     with TemporaryDirectory() as folder:

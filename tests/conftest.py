@@ -1,6 +1,6 @@
-"""The real servers as fixtures, for any test that names one.
+"""The real servers as fixtures.
 
-Each is installed before the first test, outside any test's timeout, and started once a session.
+Each is installed before the first test, outside any test's timeout, and started once per session.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from peers.support.release_tools import prepare_release_tools
 from peers.support.triton import Triton, prepare_triton, started_triton
 from searching import examples
 
-# Servers are started (forked) from a process that has gRPC channels. In the child gRPC would begin
-# threads of its own, which abort it before it becomes the server.
+# Servers are forked from a process that has gRPC channels. In the child, gRPC would start its own
+# threads, which abort the child before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test depends on speed.
@@ -46,7 +46,7 @@ settings.load_profile("unhurried")
 
 _TESTS = Path(__file__).parent
 _absent: dict[str, str] = {}
-"""Why a peer is not there whose tests are then skipped."""
+"""The reason why a peer is unavailable and its tests are skipped."""
 
 
 def _try_graphpipe_js() -> None:
@@ -73,8 +73,8 @@ _PEERS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses a peer is marked so; ``-m`` then selects by it. Coverage is counted where it
-    tells something, for it makes Python several times slower."""
+    """Mark tests that use a peer, for selection by ``-m``. Count coverage only where it is useful,
+    because it makes Python several times slower."""
     for item in items:
         for name in _peers_of(item):
             item.add_marker(_PEERS[name][0])
@@ -83,8 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_counted(item: pytest.Item) -> bool:
-    """Whether coverage counts this test. A search is excluded, as its paths differ from run to
-    run.
+    """Return whether coverage counts this test. A search is excluded, because its paths differ
+    from run to run.
 
     A test that takes the same path thousands of times is marked ``no_cover``.
     """
@@ -93,7 +93,7 @@ def _is_counted(item: pytest.Item) -> bool:
 
 @functools.cache
 def _is_of_a_part(file: Path) -> bool:
-    """Transports and processes are not what is counted (``branch_floor``), and costly to trace."""
+    """Transports and processes are not counted by ``branch_floor``, and slow to trace."""
     folder, part, *_ = (*file.relative_to(_TESTS).parts, "")
     return folder == "vectors" or (
         folder == "unit" and part not in {"transport", "runtime", "bench"}
@@ -102,8 +102,8 @@ def _is_of_a_part(file: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """What is marked ``no_cover`` is not traced. pytest-cov sees to that, but in a process of
-    pytest-xdist it has begun twice and leaves off once."""
+    """Tests marked ``no_cover`` are not traced. pytest-cov implements this, but in a process of
+    pytest-xdist it starts twice and stops once."""
     if item.get_closest_marker("no_cover") is None:
         return (yield)
     trace = sys.gettrace()
@@ -116,8 +116,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end, some hundred thousand objects: the collector of cycles
-    has no need to look at them, neither while they are made nor later."""
+    """Freeze the collected tests, some hundred thousand objects that live until the end, so that
+    the garbage collector does not visit them."""
     gc.disable()
     try:
         return (yield)
@@ -134,7 +134,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """The peers that a test names as fixtures, and Triton if it is marked for it."""
+    """Return the peers that a test names as fixtures, and Triton if it is marked for it."""
     named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
     if item.get_closest_marker("triton"):
         named.add("triton")
@@ -164,31 +164,31 @@ def kserve() -> Iterator[KServe]:
 
 @pytest.fixture(scope="session")
 def legacy_client() -> None:
-    """NVIDIA's client of the legacy API is installed."""
+    """Install NVIDIA's client of the legacy API."""
 
 
 @pytest.fixture(scope="session")
 def graphpipe() -> Installed:
-    """graphpipe-py, on flatbuffers of its time."""
+    """graphpipe-py with flatbuffers 1.9."""
     return prepare_graphpipe()
 
 
 @pytest.fixture(scope="session")
 def graphpipe_new() -> Installed:
-    """graphpipe-py, on a new flatbuffers."""
+    """graphpipe-py with a new flatbuffers."""
     return prepare_graphpipe_new()
 
 
 @pytest.fixture(scope="session")
 def graphpipe_js() -> None:
-    """graphpipe-js; skips where npm's registry cannot be reached."""
+    """graphpipe-js; skips if npm's registry cannot be reached."""
     if "graphpipe_js" in _absent:
         pytest.skip(_absent["graphpipe_js"])
 
 
 @pytest.fixture(scope="session")
 def grpclib() -> Installed:
-    """grpclib, gRPC that is not Google's."""
+    """grpclib, an independent gRPC implementation."""
     return prepare_grpclib()
 
 

@@ -1,4 +1,4 @@
-"""Report coined identifiers and riddling sentences, as far as a program can detect them.
+"""Report coined identifiers and unidiomatic phrases, as far as a program can detect them.
 
 Run by ``make lint``: ``python tests/plain_language.py PATH…`` checks Python files (identifiers,
 docstrings, comments) and Markdown pages (phrases), prints one line per finding, and exits with

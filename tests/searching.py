@@ -1,5 +1,4 @@
-"""How long Hypothesis searches: whole in ``make test-peers``, a third of it in ``make test``, which
-people wait for."""
+"""The number of Hypothesis examples: all in ``make test-peers``, a third in ``make test``."""
 
 from __future__ import annotations
 
@@ -11,5 +10,5 @@ _SHARE: Final = 3
 
 
 def examples(whole: int) -> int:
-    """How many of ``whole`` examples are tried in this run."""
+    """Return how many of ``whole`` examples this run tries."""
     return whole if _WHOLE else max(1, whole // _SHARE)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it issues, as files."""
+"""Certificates for tests: a certificate authority and its certificates, as files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Authority:
         self._count = 0
 
     def issue(self, *names: str, expired: bool = False) -> Pair:
-        """A new pair for ``names``."""
+        """Issue a new pair for ``names``."""
         self._count += 1
         pair = Pair(
             self._folder / f"{self._count}.pem",
@@ -55,42 +55,43 @@ class Authority:
         return pair
 
     def _renamed(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
-        """``leaf`` for ``names`` some of which are URIs, which trustme has no word for."""
-        response = [
+        """Return ``leaf`` reissued for ``names``, which may include URIs; trustme does not support
+        these."""
+        alt_names = [
             x509.UniformResourceIdentifier(name) if "://" in name else x509.DNSName(name)
             for name in names
         ]
         key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         authority = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
-        created = x509.CertificateBuilder(
+        builder = x509.CertificateBuilder(
             issuer_name=authority.subject,
             subject_name=leaf.subject,
             public_key=leaf.public_key(),
             serial_number=x509.random_serial_number(),
             not_valid_before=leaf.not_valid_before_utc,
             not_valid_after=leaf.not_valid_after_utc,
-        ).add_extension(x509.SubjectAlternativeName(response), critical=False)
-        return created.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        ).add_extension(x509.SubjectAlternativeName(alt_names), critical=False)
+        return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def server(self) -> Pair:
-        """A pair for this machine."""
+        """Issue a pair for this machine."""
         return self.issue("localhost", "127.0.0.1")
 
 
-def of_server(pair: Pair, **options: object) -> ServerTls:
+def server_tls(pair: Pair, **options: object) -> ServerTls:
     return ServerTls(pair.certificate, pair.key, **options)  # type: ignore[arg-type]
 
 
-def of_client(authority: Authority, pair: Pair | None = None) -> ClientTls:
+def client_tls(authority: Authority, pair: Pair | None = None) -> ClientTls:
     if pair is None:
         return ClientTls(authority.file)
     return ClientTls(authority.file, None, pair.certificate, pair.key)
 
 
-def put(pair: Pair, shared: Pair) -> None:
-    """Put ``pair`` where ``place`` is, each file at once."""
+def replace_files(pair: Pair, shared: Pair) -> None:
+    """Replace the files of ``shared`` by those of ``pair``, each atomically."""
     for source, target in ((pair.certificate, shared.certificate), (pair.key, shared.key)):
-        beside = target.with_suffix(".new")
-        beside.write_bytes(source.read_bytes())
-        beside.replace(target)
+        temporary = target.with_suffix(".new")
+        temporary.write_bytes(source.read_bytes())
+        temporary.replace(target)

@@ -41,15 +41,15 @@ ARRAYS: dict[str, Array] = {
 class Client:
     """One form of tritonclient. Methods return what the client returns."""
 
-    def __init__(self, form: str, made: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, form: str, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.form = form
-        self._made = made
+        self._client = client
         self._loop = loop
         self.http = form.startswith("http")
         self._module = tritonclient.http if self.http else tritonclient.grpc
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._made, name)
+        method = getattr(self._client, name)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)

@@ -28,7 +28,7 @@ from e2e.several import (
 )
 from faults.rpc import call, infer_message
 from infergate.access.keys import digest_of
-from tls_kit import Authority, Pair, put
+from tls_kit import Authority, Pair, replace_files
 
 KEY = "infergate_somebodys"
 TLS = """
@@ -122,7 +122,7 @@ async def rates_are_counted_together(harness: Harness, clients: list[Client]) ->
 
 
 async def a_certificate_reaches_all(harness: Harness) -> None:
-    put(new := harness.authority.server(), harness.shown)
+    replace_files(new := harness.authority.server(), harness.shown)
     wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
 
     async def is_shown() -> bool:

@@ -88,8 +88,8 @@ def pairs(response: Pairs) -> list[tuple[str, str | bytes]]:
     )
 
 
-def unary(made: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:
-    wanted = made.unary_unary(method)
+def unary(client: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:
+    wanted = client.unary_unary(method)
     try:
         answer, call = wanted.with_call(message, **{"timeout": SECONDS, **more})
     except grpc.RpcError as error:
@@ -98,8 +98,8 @@ def unary(made: grpc.Channel, method: str, message: bytes, **more: Any) -> Outco
     return call.code(), answer, sorted(first + last)
 
 
-def stream(made: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
-    call = made.stream_stream(STREAM)(iter(messages), **{"timeout": SECONDS, **more})
+def stream(client: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
+    call = client.stream_stream(STREAM)(iter(messages), **{"timeout": SECONDS, **more})
     got: list[bytes] = []
     try:
         got.extend(call)
@@ -129,39 +129,39 @@ OK, NOT_FOUND, INVALID = (
     grpc.StatusCode.INVALID_ARGUMENT,
 )
 UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
-    "good": (OK, lambda made: unary(made, INFER, identity())),
-    "with an id": (OK, lambda made: unary(made, INFER, identity(id="mine"))),
-    "400 KB": (OK, lambda made: unary(made, INFER, identity(200_000))),
-    "gzip": (OK, lambda made: unary(made, INFER, identity(9999), compression=GZIP)),
-    "deflate": (OK, lambda made: unary(made, INFER, identity(9999), compression=DEFLATE)),
-    "an unknown model": (NOT_FOUND, lambda made: unary(made, INFER, identity(model="né"))),
-    "shape and bytes": (INVALID, lambda made: unary(made, INFER, unlike())),
-    "no message": (INVALID, lambda made: unary(made, INFER, b"\xff" * 5)),
-    "an empty message": (INVALID, lambda made: unary(made, INFER, b"")),
+    "good": (OK, lambda client: unary(client, INFER, identity())),
+    "with an id": (OK, lambda client: unary(client, INFER, identity(id="mine"))),
+    "400 KB": (OK, lambda client: unary(client, INFER, identity(200_000))),
+    "gzip": (OK, lambda client: unary(client, INFER, identity(9999), compression=GZIP)),
+    "deflate": (OK, lambda client: unary(client, INFER, identity(9999), compression=DEFLATE)),
+    "an unknown model": (NOT_FOUND, lambda client: unary(client, INFER, identity(model="né"))),
+    "shape and bytes": (INVALID, lambda client: unary(client, INFER, unlike())),
+    "no message": (INVALID, lambda client: unary(client, INFER, b"\xff" * 5)),
+    "an empty message": (INVALID, lambda client: unary(client, INFER, b"")),
     "too much": (
-        grpc.StatusCode.RESOURCE_EXHAUSTED, lambda made: unary(made, INFER, identity(MIB)),
+        grpc.StatusCode.RESOURCE_EXHAUSTED, lambda client: unary(client, INFER, identity(MIB)),
     ),
     "an unknown method": (
-        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, f"{SERVICE}/ModelDream", b""),
+        grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, f"{SERVICE}/ModelDream", b""),
     ),
     "an unknown service": (
-        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, "/some.Service/Method", b""),
+        grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, "/some.Service/Method", b""),
     ),
     "a method that is none": (
-        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, "/", b""),
+        grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, "/", b""),
     ),
-    "live": (OK, lambda made: unary(made, f"{SERVICE}/ServerLive", b"")),
+    "live": (OK, lambda client: unary(client, f"{SERVICE}/ServerLive", b"")),
     "metadata": (
         OK,
-        lambda made: unary(
-            made,
+        lambda client: unary(
+            client,
             f"{SERVICE}/ModelMetadata",
             pb.ModelMetadataRequest(name="simple").SerializeToString(),
         ),
     ),
-    "health": (OK, lambda made: unary(made, "/grpc.health.v1.Health/Check", b"")),
+    "health": (OK, lambda client: unary(client, "/grpc.health.v1.Health/Check", b"")),
     "a backend that is not there": (
-        grpc.StatusCode.UNAVAILABLE, lambda made: unary(made, INFER, infer_message("nobody")),
+        grpc.StatusCode.UNAVAILABLE, lambda client: unary(client, INFER, infer_message("nobody")),
     ),
 }  # fmt: skip
 
@@ -169,8 +169,8 @@ UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
 def both(gateways: list[Infergate], case: Case) -> list[Outcome]:
     found = []
     for gateway in gateways:
-        with channel(gateway.grpc) as rpc_channel:
-            found.append(case(rpc_channel))
+        with channel(gateway.grpc) as client:
+            found.append(case(client))
     return found
 
 
@@ -204,7 +204,7 @@ def test_a_backends_status(
         raise AssertionError("abort raises")
 
     backend.answer = fail
-    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
     assert own[0] is not OK
 
@@ -216,7 +216,7 @@ def test_a_backends_status(
 )
 def test_a_backends_response(gateways: list[Infergate], backend: RpcBackend, answer: bytes) -> None:
     backend.answer = lambda message, context: answer
-    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
 
 
@@ -231,7 +231,7 @@ def test_a_backends_compressed_response(
         return quick(message, context)
 
     backend.answer = answer
-    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
     assert own[0] is OK
 
@@ -239,7 +239,7 @@ def test_a_backends_compressed_response(
 def test_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
     backend.answer = backend.wait
     compat, own = both(
-        gateways, lambda made: unary(made, INFER, infer_message("depot"), timeout=0.4)
+        gateways, lambda client: unary(client, INFER, infer_message("depot"), timeout=0.4)
     )
     assert own[0] is compat[0] is grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -267,8 +267,11 @@ def test_metadata_reaches_the_backend(
     backend.answer = answer
     compat, own = both(
         gateways,
-        lambda made: unary(
-            made, INFER, infer_message("depot"), metadata=[*metadata, ("x-request-id", "mine")]
+        lambda client: unary(
+            client,
+            INFER,
+            infer_message("depot"),
+            metadata=[*metadata, ("x-request-id", "mine")],
         ),
     )
     assert own == compat
@@ -278,26 +281,29 @@ def test_metadata_reaches_the_backend(
 
 
 def test_a_bomb(gateways: list[Infergate]) -> None:
-    compat, own = both(gateways, lambda made: unary(made, INFER, identity(MIB), compression=GZIP))
+    compat, own = both(
+        gateways, lambda client: unary(client, INFER, identity(MIB), compression=GZIP)
+    )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_too_much_metadata(gateways: list[Infergate]) -> None:
     compat, own = both(
-        gateways, lambda made: unary(made, INFER, identity(), metadata=[("x", "y" * 60_000)])
+        gateways,
+        lambda client: unary(client, INFER, identity(), metadata=[("x", "y" * 60_000)]),
     )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 STREAMS: dict[str, Case] = {
-    "none": lambda made: stream(made, []),
-    "one": lambda made: stream(made, [identity()]),
-    "many": lambda made: stream(made, [identity(number) for number in range(1, 50)]),
-    "long ones": lambda made: stream(made, [identity(100_000)] * 5),
-    "compressed": lambda made: stream(made, [identity(9999)] * 3, compression=GZIP),
-    "good and bad": lambda made: stream(made, [identity(), unlike(), identity(model="né")]),
-    "no message": lambda made: stream(made, [b"\xff" * 5]),
-    "to a backend": lambda made: stream(made, [infer_message("nobody"), identity()]),
+    "none": lambda client: stream(client, []),
+    "one": lambda client: stream(client, [identity()]),
+    "many": lambda client: stream(client, [identity(number) for number in range(1, 50)]),
+    "long ones": lambda client: stream(client, [identity(100_000)] * 5),
+    "compressed": lambda client: stream(client, [identity(9999)] * 3, compression=GZIP),
+    "good and bad": lambda client: stream(client, [identity(), unlike(), identity(model="né")]),
+    "no message": lambda client: stream(client, [b"\xff" * 5]),
+    "to a backend": lambda client: stream(client, [infer_message("nobody"), identity()]),
 }
 
 
@@ -308,6 +314,6 @@ def test_streams(gateways: list[Infergate], what: str) -> None:
 
 
 def test_a_streams_message_that_is_too_long(gateways: list[Infergate]) -> None:
-    compat, own = both(gateways, lambda made: stream(made, [identity(), identity(MIB)]))
+    compat, own = both(gateways, lambda client: stream(client, [identity(), identity(MIB)]))
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert own[1] == f"{compat[1]} (limits.body)"

@@ -20,7 +20,7 @@ import tritonclient.http
 
 from e2e.running import Infergate, started_infergate
 from faults.watch import until
-from tls_kit import Authority, Pair, put
+from tls_kit import Authority, Pair, replace_files
 
 LISTENERS = """
 listeners:
@@ -198,7 +198,7 @@ def test_a_certificate_is_replaced(chain: Chain) -> None:
             return str((peer.getpeercert() or {})["serialNumber"])
 
     before = serial()
-    put(chain.authority.server(), chain.shown)
+    replace_files(chain.authority.server(), chain.shown)
     until(lambda: serial() != before, "another certificate is shown")
     assert 'outcome="taken"} 1.0' in chain.front.metrics()
 

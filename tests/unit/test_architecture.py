@@ -114,7 +114,7 @@ TASKS_IN = (
 PROTOCOLS_IN = ("codecs.registry", "config")
 
 
-def mistakes_in(module: str, source: str, modules: frozenset[str]) -> list[str]:
+def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
     """Return the rules that ``source`` of ``module`` (dotted, without the package's name) breaks.
 
     ``modules`` are all modules of the package in the same form.
@@ -197,7 +197,7 @@ def _wrong_arrow(module: str, imported: str) -> str:
     if not imported:
         return "it has no use for the version" if package in WITHOUT_VERSION else ""
     if package not in ARROWS:
-        return f"room '{package}' has no rule in ARROWS"
+        return f"package '{package}' has no rule in ARROWS"
     if package == "transport" and _package(imported) == "transport":
         return _wrong_transport_arrow(module, imported)
     allowed = (_own(module), *ARROWS[package])
@@ -290,7 +290,7 @@ MODULES = frozenset(
         "gateway.gateway",
     }
 )
-WRONG = [
+VIOLATIONS = [
     ("core.tensor", "from infergate.codecs import base", "core may import nothing"),
     ("core.tensor", "import infergate.transport.base", "core may import nothing"),
     ("core.tensor", "from infergate import __version__", "no use for the version"),
@@ -351,7 +351,7 @@ WRONG = [
     ("testing.vectors", "import infergate.gateway.gateway", "testing may import"),
     ("runtime.serve", "import infergate.cli", "runtime may import"),
     ("cli.__init__", "import infergate.gateway.gateway", "cli may import config, runtime"),
-    ("attic.old", "import infergate.core.tensor", "room 'attic' has no rule"),
+    ("attic.old", "import infergate.core.tensor", "package 'attic' has no rule"),
     (
         "core.tensor",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import infergate.config.load",
@@ -368,7 +368,7 @@ WRONG = [
     ("gateway.gateway", "match protocol:\n  case 'a' | 'b': pass", "the registry's part"),
     ("gateway.gateway", "\n" * (LONGEST_FILE + 1), "501 lines, the limit is 500"),
 ]
-RIGHT = [
+ALLOWED = [
     ("core.tensor", "import struct\nimport numpy.typing as npt\nfrom infergate.core import wire"),
     ("core.tensor", "from . import tensor\nfrom .datatypes import Datatype"),
     ("codecs.v2_rest.paths", "from infergate.codecs.base import Codec"),
@@ -398,17 +398,17 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("module", "source", "expected"), WRONG)
+@pytest.mark.parametrize(("module", "source", "expected"), VIOLATIONS)
 def test_a_broken_rule_is_named(module: str, source: str, expected: str) -> None:
-    mistakes = mistakes_in(module, source, MODULES)
+    mistakes = violations(module, source, MODULES)
     assert mistakes
     assert any(expected in mistake for mistake in mistakes), mistakes
     assert all(mistake.startswith(f"{module}: ") for mistake in mistakes)
 
 
-@pytest.mark.parametrize(("module", "source"), RIGHT)
-def test_allowed_requests_are_not_logged(module: str, source: str) -> None:
-    assert mistakes_in(module, source, MODULES) == []
+@pytest.mark.parametrize(("module", "source"), ALLOWED)
+def test_allowed_code_has_no_violations(module: str, source: str) -> None:
+    assert violations(module, source, MODULES) == []
 
 
 # ---- and the package keeps them ----------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_the_packages_of_transport_depend_on_each_other_in_one_direction() -> No
 @pytest.mark.parametrize("module", SOURCES)
 def test_the_package_follows_the_rules(module: str) -> None:
     modules = frozenset(map(_without_init, SOURCES))
-    assert mistakes_in(module, SOURCES[module].read_text(encoding="utf-8"), modules) == []
+    assert violations(module, SOURCES[module].read_text(encoding="utf-8"), modules) == []
 
 
 def test_transport_has_no_import_cycles() -> None:

@@ -41,17 +41,17 @@ def test_messages_are_empty_by_default() -> None:
 
 
 def test_a_request_is_pickled_without_process_local_fields() -> None:
-    here: Any = lambda: None  # noqa: E731 - what cannot be pickled
-    request = HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",), memory=here)
-    request.codec_state = here
+    unpicklable: Any = lambda: None  # noqa: E731 - what cannot be pickled
+    request = HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",), memory=unpicklable)
+    request.codec_state = unpicklable
     copied = pickle.loads(pickle.dumps(request))
     assert copied == HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",))
     assert (copied.memory, copied.codec_state) == (UNLIMITED, None)
-    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, deferred=here)
-    wire.codec_state = here
-    there = pickle.loads(pickle.dumps(wire))
-    assert there == RpcRequest("/a.B/C", (b"x",), {"a": "b"})
-    assert (there.memory, there.deferred, there.codec_state) == (UNLIMITED, None, None)
+    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=unpicklable, deferred=unpicklable)
+    wire.codec_state = unpicklable
+    unpickled = pickle.loads(pickle.dumps(wire))
+    assert unpickled == RpcRequest("/a.B/C", (b"x",), {"a": "b"})
+    assert (unpickled.memory, unpickled.deferred, unpickled.codec_state) == (UNLIMITED, None, None)
 
 
 @pytest.mark.parametrize(

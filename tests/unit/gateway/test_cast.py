@@ -21,7 +21,7 @@ from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 from memory_budget import Budget
 
-LACKED = frozenset({Datatype.BOOL, Datatype.BF16})
+UNSUPPORTED_DATATYPES = frozenset({Datatype.BOOL, Datatype.BF16})
 CASTS = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}
 BOOL = Tensor("b", Datatype.BOOL, (2,), b"\1\0")
 UINT8 = Tensor("b", Datatype.UINT8, (2,), b"\1\0")
@@ -34,21 +34,23 @@ MODEL = ModelMetadata(
 )
 
 
-class Lacking(Memory):
+class LimitedBackend(Memory):
     """A backend whose protocol supports neither BOOL nor BF16."""
 
-    datatypes = frozenset(Datatype) - LACKED
+    datatypes = frozenset(Datatype) - UNSUPPORTED_DATATYPES
 
 
-def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite: Any) -> Gateway:
+def gateway_for(
+    backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite: Any
+) -> Gateway:
     route = Route("m", "b", cast=casts, rewrite=Rewrite(**rewrite))
     return Gateway(RouteTable([route]), {"b": backend}, declared or {})
 
 
-def lacking() -> RequestContext:
+def limited_client_context() -> RequestContext:
     """A context of a client whose protocol supports neither BOOL nor BF16."""
     created = new_context()
-    created.unsupported_datatypes, created.record.protocol = LACKED, "pipe"
+    created.unsupported_datatypes, created.record.protocol = UNSUPPORTED_DATATYPES, "pipe"
     return created
 
 
@@ -65,8 +67,8 @@ def sent(backend: Memory) -> tuple[Tensor, ...]:
 
 
 async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
-    backend = Lacking("b")
-    answer = await infer(through(backend), new_context(), BOOL, BF16)
+    backend = LimitedBackend("b")
+    answer = await infer(gateway_for(backend), new_context(), BOOL, BF16)
     assert sent(backend) == (UINT8, FP32)
     assert answer.outputs == (UINT8, FP32)  # unchanged
     assert backend.described == []
@@ -74,13 +76,13 @@ async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
 
 async def test_outputs_are_cast_for_a_client_without_their_datatype() -> None:
     backend = Memory("b", InferResponse("m", outputs=(BOOL, BF16)))
-    assert (await infer(through(backend), lacking())).outputs == (UINT8, FP32)
+    assert (await infer(gateway_for(backend), limited_client_context())).outputs == (UINT8, FP32)
 
 
 async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatype() -> None:
     backend = Memory("b")
     backend.description = MODEL
-    answer = await infer(through(backend), lacking(), UINT8, FP32)
+    answer = await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
     assert sent(backend) == (BOOL, BF16)
     assert answer.outputs == (UINT8, FP32)
     assert backend.described == [("m", "", False)]
@@ -89,7 +91,7 @@ async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatyp
 async def test_inputs_are_cast_back_only_to_the_declared_datatype() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
-    await infer(through(backend), lacking(), UINT8, FP32)
+    await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
     assert sent(backend) == (UINT8, FP32)
 
 
@@ -97,60 +99,63 @@ async def test_memory_of_casts_is_counted() -> None:
     elements = 100_000
     half = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
     full = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
-    to_backend, to_client, back = Lacking("b"), Memory("b"), Memory("b")
+    to_backend, to_client, back = LimitedBackend("b"), Memory("b"), Memory("b")
     to_client.answer = InferResponse("m", outputs=(half,))
     back.description = MODEL
     back.answer = InferResponse("m")
     for backend, context, given, created in (
         (to_backend, new_context(), half, 4 * elements),
-        (to_client, lacking(), UINT8, 4 * elements),
-        (back, lacking(), full, 2 * elements),
+        (to_client, limited_client_context(), UINT8, 4 * elements),
+        (back, limited_client_context(), full, 2 * elements),
     ):
         context.memory = memory = Budget(created)
-        await infer(through(backend), context, given)
+        await infer(gateway_for(backend), context, given)
         assert memory.held == created
         context.memory = Budget(created - 1)
         with pytest.raises(GatewayError, match="full"):
-            await infer(through(backend), context, given)
+            await infer(gateway_for(backend), context, given)
 
 
 async def test_metadata_is_in_the_clients_names() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("theirs", "BOOL", (-1,)),))
-    await infer(through(backend, inputs={"b": "theirs"}), lacking(), UINT8)
+    await infer(gateway_for(backend, inputs={"b": "theirs"}), limited_client_context(), UINT8)
     assert [(each.name, each.datatype) for each in sent(backend)] == [("theirs", Datatype.BOOL)]
 
 
 async def test_declared_metadata_casts_back_too() -> None:
     backend = Memory("b")
-    await infer(through(backend, declared={"m": MODEL}), lacking(), UINT8)
+    await infer(gateway_for(backend, declared={"m": MODEL}), limited_client_context(), UINT8)
     assert sent(backend) == (BOOL,)
     assert backend.described == []
 
 
 @pytest.mark.parametrize(
-    ("context", "backend"), [(new_context(), Memory("b")), (lacking(), Lacking("b"))]
+    ("context", "backend"),
+    [(new_context(), Memory("b")), (limited_client_context(), LimitedBackend("b"))],
 )
 async def test_no_cast_and_no_metadata_request_if_both_sides_are_alike(
     context: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL
-    await infer(through(backend), context, UINT8, FP32)
+    await infer(gateway_for(backend), context, UINT8, FP32)
     assert sent(backend) == (UINT8, FP32)
     assert backend.described == []
 
 
 async def test_no_metadata_request_if_no_input_could_be_meant() -> None:
     backend = Memory("b")
-    await infer(through(backend), lacking(), Tensor("i", Datatype.INT8, (1,), b"\1"))
+    await infer(
+        gateway_for(backend), limited_client_context(), Tensor("i", Datatype.INT8, (1,), b"\1")
+    )
     assert backend.described == []
 
 
 @pytest.mark.parametrize("casts", [{}, {Datatype.BF16: Datatype.FP32}])
 async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
-    backend = Lacking("b")
+    backend = LimitedBackend("b")
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await infer(through(backend, casts), new_context(), BOOL)
+        await infer(gateway_for(backend, casts), new_context(), BOOL)
     assert caught.value.public == (
         "input 'b' is BOOL, which the protocol memory cannot carry; its route may cast it"
     )
@@ -160,7 +165,7 @@ async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
 async def test_without_a_cast_an_output_is_unsupported() -> None:
     backend = Memory("b", InferResponse("m", outputs=(FP32, BF16)))
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await infer(through(backend, {}), lacking())
+        await infer(gateway_for(backend, {}), limited_client_context())
     assert caught.value.public == (
         "output 'f' is BF16, which the protocol pipe cannot carry; its route may cast it"
     )
@@ -169,22 +174,27 @@ async def test_without_a_cast_an_output_is_unsupported() -> None:
 async def test_metadata_reports_the_datatypes_after_casting() -> None:
     backend = Memory("b", MODEL)
     backend.description = MODEL
-    gateway = through(backend)
+    gateway = gateway_for(backend)
     for metadata in (
-        await gateway.perform(ModelMetadataRequest("m"), lacking()),
-        await gateway.describe("m", "", lacking()),
-        await through(backend, declared={"m": MODEL}).perform(ModelMetadataRequest("m"), lacking()),
+        await gateway.perform(ModelMetadataRequest("m"), limited_client_context()),
+        await gateway.describe("m", "", limited_client_context()),
+        await gateway_for(backend, declared={"m": MODEL}).perform(
+            ModelMetadataRequest("m"), limited_client_context()
+        ),
     ):
         assert isinstance(metadata, ModelMetadata)
         assert [each.datatype for each in metadata.inputs] == ["UINT8", "FP32"]
         assert [each.datatype for each in metadata.outputs] == ["UINT8", "TYPE_X"]
     assert await gateway.perform(ModelMetadataRequest("m"), new_context()) == MODEL
-    assert await through(backend, {}).perform(ModelMetadataRequest("m"), lacking()) == MODEL
+    assert (
+        await gateway_for(backend, {}).perform(ModelMetadataRequest("m"), limited_client_context())
+        == MODEL
+    )
 
 
 async def test_a_declared_model_has_the_backends_names() -> None:
     backend = Memory("b")
-    gateway = through(
+    gateway = gateway_for(
         backend,
         declared={"m": MODEL},
         model="theirs",

@@ -29,169 +29,181 @@ def cluster(count: int, rule: ClusterRule = HALF) -> Cluster[ClusterMember]:
     return Cluster(members(count), policy, chance, rule)
 
 
-def ask(
-    among: Cluster[ClusterMember],
+def choose_and_record(
+    create_cluster: Cluster[ClusterMember],
     now: float,
     outcome: AttemptOutcome = AttemptOutcome.OK,
     tried: Sequence[ClusterMember] = (),
     key: str = "",
 ) -> ClusterMember:
-    chosen = among.choose(now, tried, key)
-    among.record_outcome(chosen, outcome, now)
+    chosen = create_cluster.choose(now, tried, key)
+    create_cluster.record_outcome(chosen, outcome, now)
     return chosen
 
 
-def shares(among: Cluster[ClusterMember], now: float, times: int = 2000) -> list[float]:
-    chosen = Counter(id(ask(among, now)) for _ in range(times))
-    return [chosen[id(each)] / times for each in among.members]
+def shares(create_cluster: Cluster[ClusterMember], now: float, times: int = 2000) -> list[float]:
+    chosen = Counter(id(choose_and_record(create_cluster, now)) for _ in range(times))
+    return [chosen[id(each)] / times for each in create_cluster.members]
 
 
-def fail(among: Cluster[ClusterMember], member: ClusterMember, now: float, times: int = 5) -> bool:
+def fail(
+    create_cluster: Cluster[ClusterMember], member: ClusterMember, now: float, times: int = 5
+) -> bool:
     """Record ``times`` failures; return whether the last one ejected ``member``."""
     ejected = False
     for _ in range(times):
         member.active += 1
-        ejected = among.record_outcome(member, AttemptOutcome.FAILED, now)
+        ejected = create_cluster.record_outcome(member, AttemptOutcome.FAILED, now)
     return ejected
 
 
-def check(among: Cluster[ClusterMember], member: ClusterMember, now: float, checks: str) -> None:
+def check(
+    create_cluster: Cluster[ClusterMember], member: ClusterMember, now: float, checks: str
+) -> None:
     for each in checks:
-        among.record_check(member, now, succeeded=each == "+")
+        create_cluster.record_check(member, now, succeeded=each == "+")
 
 
 def test_a_down_endpoint_gets_no_requests_until_it_is_up() -> None:
-    among = cluster(3)
-    check(among, among.members[1], 0.0, "-")
-    assert shares(among, 1.0) == pytest.approx([0.5, 0.0, 0.5], abs=0.05)
-    check(among, among.members[1], 2.0, "++")
-    assert min(shares(among, 2.0)) > 0.2
+    create_cluster = cluster(3)
+    check(create_cluster, create_cluster.members[1], 0.0, "-")
+    assert shares(create_cluster, 1.0) == pytest.approx([0.5, 0.0, 0.5], abs=0.05)
+    check(create_cluster, create_cluster.members[1], 2.0, "++")
+    assert min(shares(create_cluster, 2.0)) > 0.2
 
 
 def test_an_ejected_endpoint_gets_no_requests_until_its_ejection_ends() -> None:
-    among = cluster(3)
-    assert fail(among, among.members[0], 0.0)
-    assert shares(among, 29.9)[0] == 0.0
-    assert shares(among, 30.0)[0] > 0.2
+    create_cluster = cluster(3)
+    assert fail(create_cluster, create_cluster.members[0], 0.0)
+    assert shares(create_cluster, 29.9)[0] == 0.0
+    assert shares(create_cluster, 30.0)[0] > 0.2
 
 
 def test_non_consecutive_failures_eject_nothing() -> None:
-    among = cluster(3)
+    create_cluster = cluster(3)
     for now in range(100):
-        assert not fail(among, among.members[0], now, 4)
-        among.members[0].active += 1
-        among.record_outcome(among.members[0], AttemptOutcome.OK, now)
-    assert min(shares(among, 100.0)) > 0.2
+        assert not fail(create_cluster, create_cluster.members[0], now, 4)
+        create_cluster.members[0].active += 1
+        create_cluster.record_outcome(create_cluster.members[0], AttemptOutcome.OK, now)
+    assert min(shares(create_cluster, 100.0)) > 0.2
 
 
 def test_unknown_outcomes_do_not_change_the_failure_count() -> None:
-    among = cluster(3)
-    one = among.members[0]
-    fail(among, one, 0.0, 4)
+    create_cluster = cluster(3)
+    one = create_cluster.members[0]
+    fail(create_cluster, one, 0.0, 4)
     for _ in range(10):
         one.active += 1
-        among.record_outcome(one, AttemptOutcome.UNKNOWN, 0.0)
+        create_cluster.record_outcome(one, AttemptOutcome.UNKNOWN, 0.0)
     assert one.outlier.ejected_until < 0.0
-    assert fail(among, one, 0.0, 1)
+    assert fail(create_cluster, one, 0.0, 1)
 
 
 @pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
 def test_the_ejected_share_is_limited_to_at_least_one(share: float, count: int, out: int) -> None:
-    among = cluster(count, ClusterRule(OutlierRule(max_share=share)))
-    result = [fail(among, each, 0.0) for each in among.members]
+    create_cluster = cluster(count, ClusterRule(OutlierRule(max_share=share)))
+    result = [fail(create_cluster, each, 0.0) for each in create_cluster.members]
     assert result == [True] * out + [False] * (count - out)
-    assert len(among.available(0.0)) == count - out
+    assert len(create_cluster.available(0.0)) == count - out
 
 
 def test_the_last_is_never_ejected() -> None:
-    among = cluster(3, ClusterRule(OutlierRule(max_share=1.0)))
-    check(among, among.members[0], 0.0, "-")
-    assert fail(among, among.members[1], 0.0)
-    assert not fail(among, among.members[2], 0.0, 100)
-    assert shares(among, 1.0) == [0.0, 0.0, 1.0]
+    create_cluster = cluster(3, ClusterRule(OutlierRule(max_share=1.0)))
+    check(create_cluster, create_cluster.members[0], 0.0, "-")
+    assert fail(create_cluster, create_cluster.members[1], 0.0)
+    assert not fail(create_cluster, create_cluster.members[2], 0.0, 100)
+    assert shares(create_cluster, 1.0) == [0.0, 0.0, 1.0]
 
 
 def test_with_all_endpoints_down_all_are_used() -> None:
-    among = cluster(4)
-    for each in among.members:
-        check(among, each, 0.0, "-")
-    assert min(shares(among, 1.0)) > 0.15
-    check(among, among.members[2], 2.0, "++")
-    assert shares(among, 2.0) == [0.0, 0.0, 1.0, 0.0]
+    create_cluster = cluster(4)
+    for each in create_cluster.members:
+        check(create_cluster, each, 0.0, "-")
+    assert min(shares(create_cluster, 1.0)) > 0.15
+    check(create_cluster, create_cluster.members[2], 2.0, "++")
+    assert shares(create_cluster, 2.0) == [0.0, 0.0, 1.0, 0.0]
 
 
 def test_below_the_panic_threshold_all_endpoints_are_used() -> None:
-    among = cluster(4, replace(HALF, panic_threshold=0.5))
-    for each in among.members[:2]:
-        check(among, each, 0.0, "-")
-    assert shares(among, 1.0)[0] == 0.0
-    check(among, among.members[2], 0.0, "-")
-    assert min(shares(among, 1.0)) > 0.15
+    create_cluster = cluster(4, replace(HALF, panic_threshold=0.5))
+    for each in create_cluster.members[:2]:
+        check(create_cluster, each, 0.0, "-")
+    assert shares(create_cluster, 1.0)[0] == 0.0
+    check(create_cluster, create_cluster.members[2], 0.0, "-")
+    assert min(shares(create_cluster, 1.0)) > 0.15
 
 
 def test_a_lone_endpoint_is_always_used() -> None:
-    among = cluster(1)
-    one = among.members[0]
-    check(among, one, 0.0, "---")
-    assert not fail(among, one, 0.0, 50)
-    assert ask(among, 0.0, tried=[one]) is one
+    create_cluster = cluster(1)
+    one = create_cluster.members[0]
+    check(create_cluster, one, 0.0, "---")
+    assert not fail(create_cluster, one, 0.0, 50)
+    assert choose_and_record(create_cluster, 0.0, tried=[one]) is one
 
 
 def test_a_retry_uses_another_endpoint() -> None:
-    among = cluster(3)
+    create_cluster = cluster(3)
     for _ in range(100):
-        first = ask(among, 0.0)
-        second = ask(among, 0.0, tried=[first])
-        third = ask(among, 0.0, tried=[first, second])
+        first = choose_and_record(create_cluster, 0.0)
+        second = choose_and_record(create_cluster, 0.0, tried=[first])
+        third = choose_and_record(create_cluster, 0.0, tried=[first, second])
         assert len({id(each) for each in (first, second, third)}) == 3
-        assert ask(among, 0.0, tried=among.members) in among.members
+        assert (
+            choose_and_record(create_cluster, 0.0, tried=create_cluster.members)
+            in create_cluster.members
+        )
 
 
 def test_a_retry_prefers_a_down_endpoint_to_the_same() -> None:
-    among = cluster(2)
-    check(among, among.members[0], 0.0, "-")
-    first = ask(among, 0.0)
-    assert first is among.members[1]
-    assert ask(among, 0.0, tried=[first]) is among.members[0]
+    create_cluster = cluster(2)
+    check(create_cluster, create_cluster.members[0], 0.0, "-")
+    first = choose_and_record(create_cluster, 0.0)
+    assert first is create_cluster.members[1]
+    assert choose_and_record(create_cluster, 0.0, tried=[first]) is create_cluster.members[0]
 
 
 def test_a_key_moves_only_while_its_endpoint_is_unavailable() -> None:
-    among = cluster(5)
-    positions = {key: ask(among, 0.0, key=key) for key in map(str, range(50))}
-    away = among.members[0]
-    check(among, away, 1.0, "-")
-    for key, position in positions.items():
-        assert (ask(among, 1.0, key=key) is position) is (position is not away)
-    check(among, away, 2.0, "++")
-    assert all(ask(among, 2.0, key=key) is position for key, position in positions.items())
+    create_cluster = cluster(5)
+    owners = {key: choose_and_record(create_cluster, 0.0, key=key) for key in map(str, range(50))}
+    down = create_cluster.members[0]
+    check(create_cluster, down, 1.0, "-")
+    for key, position in owners.items():
+        assert (choose_and_record(create_cluster, 1.0, key=key) is position) is (
+            position is not down
+        )
+    check(create_cluster, down, 2.0, "++")
+    assert all(
+        choose_and_record(create_cluster, 2.0, key=key) is position
+        for key, position in owners.items()
+    )
 
 
 def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
-    among = cluster(5)
-    first = ask(among, 0.0, key="k")
-    second = {id(ask(among, 0.0, tried=[first], key="k")) for _ in range(20)}
+    create_cluster = cluster(5)
+    first = choose_and_record(create_cluster, 0.0, key="k")
+    second = {id(choose_and_record(create_cluster, 0.0, tried=[first], key="k")) for _ in range(20)}
     assert len(second) == 1
     assert id(first) not in second
 
 
 def test_a_sequence_keeps_an_unhealthy_owner() -> None:
-    among = cluster(3)
+    create_cluster = cluster(3)
     mine = SequenceKey("m", 7)
-    kept = among.choose_owner(mine)
-    check(among, kept, 0.0, "-")
-    fail(among, kept, 0.0)
-    assert among.choose_owner(mine) is kept
+    kept = create_cluster.choose_owner(mine)
+    check(create_cluster, kept, 0.0, "-")
+    fail(create_cluster, kept, 0.0)
+    assert create_cluster.choose_owner(mine) is kept
     assert kept.active == 2
 
 
 @pytest.mark.parametrize("window", [0.0, 10.0])
 def test_panic_mode_uses_ejected_endpoints(window: float) -> None:
-    among = cluster(3, replace(HALF, slow_start_seconds=window))
-    assert fail(among, among.members[0], 0.0)
-    for each in among.members[1:]:
-        check(among, each, 0.0, "-")
-    assert not among.available(1.0)
-    assert min(shares(among, 1.0)) > 0.0
+    create_cluster = cluster(3, replace(HALF, slow_start_seconds=window))
+    assert fail(create_cluster, create_cluster.members[0], 0.0)
+    for each in create_cluster.members[1:]:
+        check(create_cluster, each, 0.0, "-")
+    assert not create_cluster.available(1.0)
+    assert min(shares(create_cluster, 1.0)) > 0.0
 
 
 # ---- slow start
@@ -201,54 +213,58 @@ SLOW = replace(HALF, slow_start_seconds=10.0)
 
 
 def test_slow_start_begins_at_a_tenth() -> None:
-    among = cluster(2, SLOW)
-    assert shares(among, 0.0) == pytest.approx([0.5, 0.5], abs=0.05), "at the start all are alike"
-    fail(among, among.members[0], 0.0)
+    create_cluster = cluster(2, SLOW)
+    assert shares(create_cluster, 0.0) == pytest.approx([0.5, 0.5], abs=0.05), (
+        "at the start all are alike"
+    )
+    fail(create_cluster, create_cluster.members[0], 0.0)
     for now, share in [(30.0, 0.1), (35.0, 0.5), (37.5, 0.75), (40.0, 1.0), (1000.0, 1.0)]:
-        assert shares(among, now)[0] == pytest.approx(share / (1 + share), abs=0.04), now
+        assert shares(create_cluster, now)[0] == pytest.approx(share / (1 + share), abs=0.04), now
 
 
 def test_slow_start_of_recovered_and_new_endpoints() -> None:
-    among = cluster(2, SLOW)
-    check(among, among.members[0], 0.0, "-++")
-    assert shares(among, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
-    among.replace_members([*among.members, *members(1, first=2)], 100.0)
-    assert shares(among, 100.0) == pytest.approx([1 / 2.1, 1 / 2.1, 0.1 / 2.1], abs=0.04)
-    assert shares(among, 110.0) == pytest.approx([1 / 3] * 3, abs=0.04)
+    create_cluster = cluster(2, SLOW)
+    check(create_cluster, create_cluster.members[0], 0.0, "-++")
+    assert shares(create_cluster, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
+    create_cluster.replace_members([*create_cluster.members, *members(1, first=2)], 100.0)
+    assert shares(create_cluster, 100.0) == pytest.approx([1 / 2.1, 1 / 2.1, 0.1 / 2.1], abs=0.04)
+    assert shares(create_cluster, 110.0) == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
 def test_no_slow_start_after_the_first_resolution() -> None:
-    among = cluster(1, SLOW)
-    among.replace_members([*among.members, *members(1, first=1)], 100.0, slow_start=False)
-    assert shares(among, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
+    create_cluster = cluster(1, SLOW)
+    create_cluster.replace_members(
+        [*create_cluster.members, *members(1, first=1)], 100.0, slow_start=False
+    )
+    assert shares(create_cluster, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_a_successful_check_ends_an_ejection() -> None:
-    among = cluster(2)
-    one = among.members[0]
-    fail(among, one, 0.0)
-    check(among, one, 1.0, "---")
-    check(among, one, 5.0, "++")
-    assert one in among.available(5.0)
-    assert shares(among, 5.0)[0] > 0.4
+    create_cluster = cluster(2)
+    one = create_cluster.members[0]
+    fail(create_cluster, one, 0.0)
+    check(create_cluster, one, 1.0, "---")
+    check(create_cluster, one, 5.0, "++")
+    assert one in create_cluster.available(5.0)
+    assert shares(create_cluster, 5.0)[0] > 0.4
 
 
 def test_successful_checks_end_a_connect_failure_ejection() -> None:
-    among = cluster(2)
-    one = among.members[0]
+    create_cluster = cluster(2)
+    one = create_cluster.members[0]
     for _ in range(5):
         one.active += 1
-        among.record_outcome(one, AttemptOutcome.NOT_CONNECTED, 0.0)
-    check(among, one, 1.0, "-+")
-    assert one not in among.available(1.0)
-    check(among, one, 2.0, "+")
-    assert one in among.available(2.0)
+        create_cluster.record_outcome(one, AttemptOutcome.NOT_CONNECTED, 0.0)
+    check(create_cluster, one, 1.0, "-+")
+    assert one not in create_cluster.available(1.0)
+    check(create_cluster, one, 2.0, "+")
+    assert one in create_cluster.available(2.0)
 
 
 def test_requests_in_flight_are_counted_once() -> None:
-    among = cluster(3)
-    held = [among.choose(0.0) for _ in range(30)]
-    assert sum(each.active for each in among.members) == 30
+    create_cluster = cluster(3)
+    held = [create_cluster.choose(0.0) for _ in range(30)]
+    assert sum(each.active for each in create_cluster.members) == 30
     for each in held:
-        among.record_outcome(each, random.Random(3).choice(list(AttemptOutcome)), 0.0)
-    assert [each.active for each in among.members] == [0, 0, 0]
+        create_cluster.record_outcome(each, random.Random(3).choice(list(AttemptOutcome)), 0.0)
+    assert [each.active for each in create_cluster.members] == [0, 0, 0]

@@ -9,7 +9,7 @@ import pytest
 
 from infergate.transport.compat import grpcio_tls
 from infergate.transport.tls.server_context import ServerTlsContext
-from tls_kit import Authority, of_server, put
+from tls_kit import Authority, replace_files, server_tls
 
 
 def test_files_missing_during_a_reload_are_loaded_later(
@@ -24,11 +24,11 @@ def test_files_missing_during_a_reload_are_loaded_later(
     )
     authority = Authority(tmp_path / "authority")
     pair, now = authority.server(), 0.0
-    certificates = ServerTlsContext("grpc", of_server(pair), (), clock=lambda: now)
+    certificates = ServerTlsContext("grpc", server_tls(pair), (), clock=lambda: now)
     grpcio_tls._credentials(certificates)
     (reload,) = reload_callbacks
     assert reload() is None
-    put(authority.server(), pair)
+    replace_files(authority.server(), pair)
     now = 2.0
     assert certificates.reload_if_changed()
     moved = pair.key.rename(tmp_path / "away")

@@ -13,43 +13,46 @@ PUBLISHED = Path(__file__).with_name("fields_v1.15.0.txt").read_text("utf-8").sp
 PACKAGE = "nvidia.inferenceserver"
 
 
-def facts(file: Any) -> set[str]:
+def declarations(file: Any) -> set[str]:
     """Return all declarations in the format of the published list, which covers five files."""
     found: set[str] = set()
     for message in file.message_type:
-        found |= of_message(message, message.name)
+        found |= message_declarations(message, message.name)
     for enum in file.enum_type:
         found |= {f"enum {enum.name}.{each.name}={each.number}" for each in enum.value}
     for service in file.service:
         for method in service.method:
-            taken, given = (
-                t.removeprefix(f".{PACKAGE}.") for t in (method.input_type, method.output_type)
+            request, response = (
+                f"{'stream ' if streams else ''}{type_name.removeprefix(f'.{PACKAGE}.')}"
+                for type_name, streams in (
+                    (method.input_type, method.client_streaming),
+                    (method.output_type, method.server_streaming),
+                )
             )
-            streams = "stream " if method.client_streaming else ""
-            found.add(f"rpc {service.name}.{method.name}({streams}{taken}) -> {streams}{given}")
+            found.add(f"rpc {service.name}.{method.name}({request}) -> {response}")
     return found
 
 
-def of_message(message: Any, name: str) -> set[str]:
+def message_declarations(message: Any, name: str) -> set[str]:
     found = {f"message {name}"}
     for field in message.field:
         kind = field.type_name.removeprefix(f".{PACKAGE}.")
         kind = kind or Field.Type.Name(field.type).removeprefix("TYPE_").lower()
         repeated = "repeated " if field.label == Field.LABEL_REPEATED else ""
-        one = ""
+        oneof = ""
         if field.HasField("oneof_index"):
-            one = f" oneof:{message.oneof_decl[field.oneof_index].name}"
-        found.add(f"{name}.{field.name}={field.number} {repeated}{kind}{one}")
+            oneof = f" oneof:{message.oneof_decl[field.oneof_index].name}"
+        found.add(f"{name}.{field.name}={field.number} {repeated}{kind}{oneof}")
     for enum in message.enum_type:
         found |= {f"enum {name}.{enum.name}.{each.name}={each.number}" for each in enum.value}
     for nested in message.nested_type:
-        found |= of_message(nested, f"{name}.{nested.name}")
+        found |= message_declarations(nested, f"{name}.{nested.name}")
     return found
 
 
-def test_every_field_is_the_servers() -> None:
+def test_fields_equal_the_published_release() -> None:
     (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.GRPCService")
-    ours = facts(descriptor_pb2.FileDescriptorProto.FromString(raw))
+    ours = declarations(descriptor_pb2.FileDescriptorProto.FromString(raw))
     published = {line.partition(" ")[2] for line in PUBLISHED}
     theirs = {fact for fact in published if not re.match("package ", fact)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "

@@ -31,7 +31,7 @@ from infergate.transport.server.connection_gate import (
 )
 from infergate.transport.tls.client_hello import AlpnOffer
 from infergate.transport.tls.server_context import ServerTlsContext
-from tls_kit import Authority, Pair, of_client, of_server, put
+from tls_kit import Authority, Pair, client_tls, replace_files, server_tls
 
 LIMITS = Limits(body=80_000_000, connect_time=5.0)
 QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.3)
@@ -99,7 +99,7 @@ async def serve(
     refused: list[ConnectionRefusal] = []
     reloads: list[bool] = []
     names = {"http": ["http/1.1"], "grpc": ["h2"], "frames": []}
-    certificates = ServerTlsContext(kind, of_server(pair, **options), names[kind], reloads.append)
+    certificates = ServerTlsContext(kind, server_tls(pair, **options), names[kind], reloads.append)
     gate = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
     server: Server
@@ -122,11 +122,11 @@ async def serve(
 
 
 def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
-    return engine.upstream(LIMITS, of_client(authority, own))
+    return engine.upstream(LIMITS, client_tls(authority, own))
 
 
 async def echo_http(engine: Engine, harness: Harness, body: bytes, authority: Authority) -> bytes:
-    upstream = engine.http_upstream(LIMITS, of_client(authority))
+    upstream = engine.http_upstream(LIMITS, client_tls(authority))
     try:
         wire = HttpRequest("POST", "/", body=(body,))
         response = await upstream.exchange(wire, harness.endpoint, 60)
@@ -513,7 +513,7 @@ async def test_names_of_client_certificates(
         allowed_names=NAMES,
     ) as harness:
         if kind == "grpc":
-            upstream: RpcUpstream = H2Upstream(LIMITS, of_client(authority, certificate))
+            upstream: RpcUpstream = H2Upstream(LIMITS, client_tls(authority, certificate))
             if allowed:
                 await echo_grpc(upstream, harness, b"x")
             else:
@@ -601,7 +601,7 @@ async def test_certificates_are_renewed_under_load(
         clients = [asyncio.create_task(client(harness, keep_alive=i % 2 == 0)) for i in range(6)]
         await until(lambda: len(serials) == 1)
         for count, issuer in enumerate((other_authority, authority, other_authority), 2):
-            put(issuer.server(), renewed)
+            replace_files(issuer.server(), renewed)
             await until(lambda count=count: len(serials) == count)  # type: ignore[misc]
         finished = True
         assert all(await asyncio.gather(*clients))
@@ -623,7 +623,7 @@ async def test_an_unusable_pair_keeps_the_previous_one(
             ),
             (lambda: renewed.certificate.write_text("none"), "no PEM certificate", [False] * 2),
             (renewed.certificate.unlink, "cannot be read", [False] * 3),
-            (lambda: put(other, renewed), "a new certificate", [False] * 3 + [True]),
+            (lambda: replace_files(other, renewed), "a new certificate", [False] * 3 + [True]),
         ]
         for change, logged, reloads in steps:
             change()
@@ -670,7 +670,7 @@ async def test_certificates_are_renewed_with_grpcio(
         _check_files_always(monkeypatch)
         before = grpc_upstream(engine, authority)
         assert await echo_grpc(before, harness, b"1") == b"1"
-        put(other_authority.server(), renewed)
+        replace_files(other_authority.server(), renewed)
         after = grpc_upstream(engine, other_authority)
         assert await echo_grpc(after, harness, b"2") == b"2"
         assert await echo_grpc(before, harness, b"3") == b"3", "open connections stay usable"

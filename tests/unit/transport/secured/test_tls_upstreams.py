@@ -21,7 +21,7 @@ from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint
 from infergate.transport.tls.certificates import CertificateError
 from infergate.transport.tls.client_context import ClientTlsContext
-from tls_kit import Authority, Pair, of_client, put
+from tls_kit import Authority, Pair, client_tls, replace_files
 
 __all__ = ["authority", "other_authority", "pair"]
 
@@ -57,7 +57,7 @@ async def test_a_configured_authority(
     kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     async with serve(kind, pair, engine) as harness:
-        for tls, trusted in ((of_client(authority), True), (of_client(other_authority), False)):
+        for tls, trusted in ((client_tls(authority), True), (client_tls(other_authority), False)):
             client = Client(kind, engine, tls)
             if trusted:
                 assert await client.send_request(harness.endpoint)
@@ -97,7 +97,7 @@ async def test_a_client_certificate(
             (None, False),
             (other_authority.issue("a"), False),
         ):
-            client = Client(kind, engine, of_client(authority, certificate))
+            client = Client(kind, engine, client_tls(authority, certificate))
             if is_accepted:
                 assert await client.send_request(harness.endpoint)
             else:
@@ -116,14 +116,14 @@ async def test_a_renewed_client_certificate(
 ) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
     own = authority.issue("before")
-    client = Client(kind, ENGINES[1], of_client(authority, own))
+    client = Client(kind, ENGINES[1], client_tls(authority, own))
     options = {"client_certificates": "required", "client_ca": authority.file}
     for name in ("before", "after", "after"):
         async with serve(kind, pair, **options) as harness:
             assert await client.send_request(harness.endpoint)
             assert harness.calls[0].peer_identity == (name,)
         if name == "before":
-            put(authority.issue("after"), own)
+            replace_files(authority.issue("after"), own)
         else:
             own.key.write_text("broken")
     assert "keeping the previous certificates" in caplog.text
