@@ -1,9 +1,6 @@
-"""aiohttp's parsers, and everything else that the HTTP transports use of aiohttp.
-
-The parsers never decompress and never pause: the body is removed from them after each read, so
-their buffer stays empty. Requests are parsed strictly, responses as leniently as by aiohttp's
-client.
-"""
+"""aiohttp's parsers. They never decompress and never pause: the body is removed after each read,
+so their buffer stays empty. Requests are parsed strictly, responses as leniently as by
+aiohttp's client."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""A gRPC server on grpcio; messages of all methods pass as bytes.
-
-One generic handler takes all calls: methods in `app.streams` and `app.request_streams` as
-bidirectional streams, which on the wire includes server streaming, and all others as unary. The
-application decides which methods exist.
-"""
+"""A gRPC server on grpcio; messages of all methods pass as bytes. One generic handler takes all
+calls: the methods in `app.streams` and `app.request_streams` are bidirectional streams, which
+on the wire includes server streaming, and all others are unary."""
 
 from __future__ import annotations
 
@@ -62,15 +59,14 @@ FIXED_LIMITS: Final = (
     "keepalive_time",
     "connections",
 )
-"""Limits that a server of the library keeps for as long as it listens."""
+"""Limits that cannot change while a grpcio server listens."""
 _STATUS_SECONDS: Final = 1.0
-"""Seconds in which clients can receive the status of their calls."""
+"""Seconds for clients to receive the status of their calls."""
 _CACHED_METHODS: Final = 256
 """Number of cached method handlers."""
 _MIN_PING_INTERVAL_MS: Final = 500
-"""The shortest accepted interval between a client's pings, in milliseconds: half of the shortest
-sensible one. (grpc's default of 300,000 would disconnect many clients that use tritonclient's
-KeepAliveOptions.)"""
+"""Minimum interval between a client's pings. (grpc's default of 300,000 would disconnect many
+clients that use tritonclient's KeepAliveOptions.)"""
 
 
 class GrpcioServer:
@@ -124,7 +120,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Sharing a port, with connections assigned at random, must be intended.
+            # Another process must not share the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -163,8 +159,8 @@ class GrpcioServer:
         """Do nothing: the library cannot stop accepting before it stops."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, wait `grace` seconds for calls, then cancel them. Streams see the end of
-        their clients' messages immediately."""
+        """Stop accepting, wait `grace` seconds for calls, then cancel them. The request messages
+        of streams end immediately."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
@@ -178,8 +174,8 @@ class GrpcioServer:
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the reason why `address` cannot be bound, found by binding it. If that succeeds, as
-    when the port has just become free, return grpcio's own message `message`."""
+    """Return the reason why `address` cannot be bound, found by binding it; `message` is grpcio's
+    own message, used if that succeeds."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -195,8 +191,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known or unknown, served by the current `app`. `stopped` is set when the server
-    stops; `active` holds the active calls."""
+    """Serves all methods with the current `app`. `stopped` is set when the server stops; `active`
+    holds the active calls."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]
@@ -223,7 +219,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _registered(self, context: RequestContext) -> Iterator[None]:
-        """Register `context` as handled by the current task. Raises its early error."""
+        """Register the current task as serving `context`. Raises `context.abort_error` if set."""
         task: Any = asyncio.current_task()
         self.active[task] = context
         try:
@@ -292,7 +288,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
                     await servicer_context.write(_message(response))
             servicer_context.set_trailing_metadata(metadata.write(context.response_headers))
         except grpc.aio.InternalError:
-            return  # the client has left
+            return  # the client has disconnected
         except GatewayError as error:
             await self._refuse_stream(error, method, context, servicer_context)
         except Exception:

@@ -1,9 +1,6 @@
-"""TLS of a listener on grpcio.
-
-grpcio either requires client certificates or does not request them, and supports TLS 1.2 and 1.3;
-the configuration rejects other settings for this engine. It accepts every client with a valid
-certificate, so calls of clients with other names are rejected one by one.
-"""
+"""TLS of a listener on grpcio. grpcio accepts every client with a valid certificate, so calls of
+clients with other names are rejected one by one. The configuration rejects TLS settings that
+grpcio does not support."""
 
 from __future__ import annotations
 

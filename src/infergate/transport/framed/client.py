@@ -1,8 +1,5 @@
-"""A pooled client for size-prefixed frames.
-
-A request's body is sent as a frame, and the response frame becomes the body of a 200 response,
-because frames have no status. Only a POST can be sent, and never twice.
-"""
+"""A pooled client for size-prefixed frames. Only a POST can be sent, and never twice; the response
+frame becomes the body of a 200 response, because frames have no status."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from infergate.transport.http1 import message_head
 from infergate.transport.http1.client import H1Upstream
 
 _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
-"""The start of an HTTP server's reply, read as a length: over a gigabyte."""
+"""The start of an HTTP response, read as a frame length (over 1 GB)."""
 
 
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
@@ -110,7 +107,7 @@ class HttpOrFrameUpstream:
         create_http: Callable[[Limits, ClientTls | None], HttpStreamingUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
-        """``create_http`` creates the HTTP upstream, which also does TLS."""
+        """``create_http`` creates the HTTP upstream, the only one that supports TLS."""
         self._http: Final = create_http(limits, tls)
         self._frames: Final = FrameUpstream(limits)
 

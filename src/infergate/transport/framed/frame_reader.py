@@ -1,12 +1,9 @@
 """Size-prefixed frames: a little-endian uint32 with the length of the message, then the message.
+No sockets, no clock.
 
-Pure: no sockets, no clock. Bytes are received into a small fixed buffer, so that a short frame
-needs one system call. A longer frame continues in its own buffer, into which the kernel writes
-directly.
-
-- Rule 1. Only ``open`` allocates a buffer; the caller checks the announced length first. The buffer
-is not zeroed, unlike a bytearray, so an announcement costs nothing. - Rule 2. At most
-``MAX_READ_AHEAD`` bytes after a frame are held.
+Bytes are received into a small fixed buffer, so a short frame needs one system call; the rest of a
+longer frame is received directly into its own buffer. Only ``open`` allocates that buffer, after
+the caller has checked the length; it is not zeroed, so an announcement uses no memory.
 """
 
 from __future__ import annotations

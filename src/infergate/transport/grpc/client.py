@@ -1,13 +1,12 @@
-"""A gRPC client on the gateway's own HTTP/2 engine.
+"""A gRPC client on the built-in HTTP/2 engine.
 
 Each endpoint has a small pool of connections: a call uses the first one with a free stream, and a
 new connection is opened only if there is none. A connection enters the pool when the server's
 SETTINGS have arrived.
 
-- CONNECT is raised only if the server certainly did not process the call: no connection could be
+CONNECT is raised only if the server certainly did not process the call: no connection could be
 opened, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
-attempts. Any other failure is BACKEND_GARBAGE, which is never retried. - A call that is cancelled,
-late or broken is reset; its connection stays open.
+attempts. Any other failure is BACKEND_GARBAGE, which is never retried.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream` with streaming. `tls` has the authorities
-    and the client certificate for TLS endpoints; None: the authorities of the system."""
+    """An :data:`~infergate.transport.base.RpcUpstream` with streaming; `tls` as in
+    `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -67,11 +66,9 @@ class H2Upstream(PooledUpstream):
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message, and yield each response message.
-
-        A server status other than OK is the last response. Metadata accompanies the first message;
-        trailing metadata, if any, a last response without a message.
-        """
+        """Yield each response message; a status other than OK is the last response. Metadata
+        accompanies the first message; trailing metadata, if any, a last response without a
+        message."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
@@ -182,7 +179,7 @@ class _EndpointPool:
         for waiter in waiting:
             if waiter.done():
                 continue
-            if error is None:  # the first that finds no free stream makes another connection
+            if error is None:  # the first call without a free stream opens another connection
                 waiter.set_result(None)
             else:  # a new error object for each waiter, because handlers may modify it
                 waiter.set_exception(_connect_error(self._endpoint, error))

@@ -1,4 +1,4 @@
-"""gRPC calls to a backend: unary calls, and calls with a stream of responses."""
+"""Unary and response-streaming gRPC calls to a backend."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class StreamingClientCall(ClientCall):
         self._wake()
 
     async def next_response(self) -> RpcResponse | None:
-        """Return the next response, with the metadata that preceded it; then the end, if it has a
-        code or metadata; then None. Raises StreamRefused and GatewayError."""
+        """Return the next response with the metadata that preceded it, then the end if it has a
+        code or metadata, then None. Raises StreamRefused and GatewayError."""
         link = self._connection
         self._set_counted(0)  # the previous message has been used
         while True:

@@ -39,7 +39,7 @@ _CACHED_METHODS: Final = 256
 """Number of cached request header blocks, one per method."""
 _MAX_SILENCE: Final = 310.0
 """Seconds without received bytes before the server is pinged while calls without a deadline are
-open. gRPC servers treat more frequent pings than every 300 s as abuse."""
+open. gRPC servers treat pings more often than every 300 s as abuse."""
 _PING_TIMEOUT: Final = 20.0
 """Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
@@ -83,8 +83,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS. With `protocol`, raise an error unless the server
-        selected it in the TLS handshake. Raises OSError."""
+        """Wait for the server's SETTINGS; check that it selected `protocol`, if any, in ALPN.
+        Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
             if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
@@ -105,7 +105,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         return block
 
     def has_heard_since(self, moment: float) -> bool:
-        """Return whether the server has sent bytes since `moment` (loop time), and reads ours."""
+        """Whether the server has sent bytes since `moment` (loop time) and reads ours."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
         )
@@ -134,8 +134,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
 
     def _check_silence(self, pinged_at: float | None) -> None:
-        """While calls without a deadline are open, check that the server still responds.
-        `pinged_at` is the time of an unacknowledged PING, if any."""
+        """Ping a silent server while calls without a deadline are open; abort if it does not
+        respond. `pinged_at` is the time of an unacknowledged PING, if any."""
         self._silence_timer = None
         heard_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
@@ -334,8 +334,7 @@ class ClientCall:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the deadline has passed, which explains a status of a server that stopped
-        because of it."""
+        """Whether the deadline has passed. A server that stops at the deadline sends its status."""
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
@@ -388,8 +387,7 @@ class ClientCall:
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
 
     def _raise_error(self) -> None:
-        """Raise the error of the call, if any. The exception is not kept: its traceback refers to
-        frames that refer to this call."""
+        """Raise the error of the call, if any, and forget it: its traceback refers to this call."""
         error, self._error = self._error, None
         if error is not None:
             try:

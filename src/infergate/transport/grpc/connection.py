@@ -1,8 +1,5 @@
-"""The parts of an HTTP/2 connection on an asyncio transport that server and client share.
-
-Received bytes are passed to the engine, whose events call the methods of the subclass. The engine's
-output is written once per event loop iteration.
-"""
+"""The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
+call methods of the subclass; its output is written once per event loop iteration."""
 
 from __future__ import annotations
 
@@ -119,8 +116,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """Write pending output at the end of this event loop iteration. Calls of one iteration
-        share one write, which costs more than the iteration itself."""
+        """Write pending output at the end of this event loop iteration, in one system call."""
         if not self._will_flush:
             self._will_flush = True
             self.loop.call_soon(self._flush)

@@ -33,7 +33,7 @@ ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
 class MessageTooLongError(GatewayError):
-    """A message exceeds the size limit, as it is or when inflated."""
+    """A message exceeds the size limit, before or after inflation."""
 
     def __init__(self, public: str) -> None:
         super().__init__(Kind.TOO_LARGE, public, limit="body")
@@ -82,12 +82,10 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
 
 
 class SingleMessageReader:
-    """Reads a body that must be one message of at most `max_length` bytes.
-
-    `length` is the announced length, None until it has arrived. `message` is `bytes` if it arrived
-    in one piece; otherwise it is assembled in its final buffer. A compressed message may be
-    `DeferredInflation`.
-    """
+    """Reads a body that must be one message of at most `max_length` bytes. `length` is the
+    announced length, None until it has arrived. `message` is `bytes` if it arrived in one
+    piece; otherwise it is assembled in its final buffer. A compressed message may be
+    `DeferredInflation`."""
 
     __slots__ = (
         "_buffer",
@@ -152,11 +150,8 @@ class SingleMessageReader:
 
 
 class MessageReader:
-    """Reads a body of any number of messages, each of at most `max_length` bytes.
-
-    Messages are split off on request. A long message is assembled in its final buffer once it is
-    requested.
-    """
+    """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
+    split off on request; a long one is assembled in its final buffer once it is requested."""
 
     __slots__ = (
         "_body",
@@ -230,7 +225,7 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message and its length in the body, or None until it is complete. Raises
+        """Return the next message and its length in the body, or None if it is incomplete. Raises
         MessageTooLongError and InvalidMessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)

@@ -61,11 +61,8 @@ def is_abandoned(code: int, details: str) -> bool:
 
 
 class RequestHeaders:
-    """The parsed headers of a request.
-
-    `refusal` is the gRPC code and message if the headers allow no call; `status` is the HTTP status
-    of that refusal, and `limit` the name of the exceeded limit, if any.
-    """
+    """The parsed headers of a request. `refusal` is the gRPC code and message if the headers allow
+    no call; `status` is its HTTP status, and `limit` the name of the exceeded limit, if any."""
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
@@ -108,9 +105,8 @@ def read_timeout(value: str) -> float | None:
 
 
 def write_timeout(seconds: float) -> str:
-    """Format seconds as a grpc-timeout value of at most eight digits, rounded up by at most a
-    thousandth. The coarse unit gives calls of one route the same value, which receivers can
-    cache."""
+    """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse unit
+    gives calls of one route the same value, which receivers can cache."""
     unit = "u" if seconds < 1 else "m" if seconds < _MAX_TIMEOUT_VALUE // 1000 else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
@@ -156,10 +152,8 @@ def encode_trailers_only(
 
 
 class ResponseHeaders:
-    """The parsed headers or trailers of a response; `status` is 0 for trailers.
-
-    `code` is None if there is no valid grpc-status.
-    """
+    """The parsed headers or trailers of a response. `status` is 0 for trailers; `code` is None
+    without a valid grpc-status."""
 
     __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
 
@@ -206,8 +200,8 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields. Names recur with different values (for example a request id),
-    and most values are plain text; `metadata.to_wire` encodes the others."""
+    """Encode `entries` as fields. Encoded names are cached; `metadata.to_wire` encodes unusual
+    values."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

@@ -1,11 +1,8 @@
 """Multiplexes a stream whose messages are requests with separate responses (`RequestStream`).
 
-One task reads the requests, and one task per request passes on its responses, which the stream
-sends one at a time.
-
-- Each request holds at most one response, and the stream one more: a response is pulled only when
-the previous one was sent. A slow reader therefore slows down the backend. - Requests are read only
-as fast as `max_concurrent` allows.
+One task reads the requests, as fast as `max_concurrent` allows, and one task per request forwards
+its responses. A response is pulled only when the previous one was sent, so a slow reader slows down
+the backend.
 """
 
 from __future__ import annotations

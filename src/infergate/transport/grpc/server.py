@@ -1,12 +1,9 @@
-"""A gRPC server on the gateway's own HTTP/2 engine; messages of all methods pass as bytes.
+"""A gRPC server on the built-in HTTP/2 engine; messages of all methods pass as bytes.
 
-Methods in `app.streams` and `app.request_streams` are served as bidirectional streams, which on the
-wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
-started when the application can begin its work.
-
-- A connection has a single timer, which checks every time limit several times within its length. -
-While a client does not read responses, the server does not read its requests, which would only add
-to the unread output. (Two peers that both did this could deadlock; gRPC clients always read.)
+Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
+includes server streaming; all others are unary (`server_call_kinds`). While a client does not read
+responses, the server does not read its requests, which would only add to the unread output. (Two
+peers that both did this could deadlock; gRPC clients always read.)
 """
 
 from __future__ import annotations
@@ -253,8 +250,7 @@ class GrpcServerConnection(CallConnection):
 
     def _check_silence(self, now: float, limits: Limits) -> None:
         """Ping a silent client, and close if it does not respond. An idle client that responds may
-        stay, because gRPC clients do not expect to be disconnected; one that disappeared would
-        hold its streams forever."""
+        stay, because gRPC clients do not expect to be disconnected."""
         silent = now - self._last_active
         if silent >= limits.keepalive_time and not self._is_ping_pending:
             self._is_ping_pending = True

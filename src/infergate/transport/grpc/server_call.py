@@ -58,14 +58,13 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Give a client that is still sending a moment to end the request after its response, then
-        reset it. Some clients (curl) treat an immediate reset as a failure, against RFC 9113,
-        8.1."""
+        """Reset a stream that the client has not ended a moment after the response. Some clients
+        (curl) treat an immediate reset as a failure, contrary to RFC 9113, 8.1."""
         if stream.remote_open:
             self.reset_stream_soon(stream)
 
     def reset_stream_soon(self, stream: Stream) -> None:
-        """Reset `stream` in a moment if it is still open then."""
+        """Reset `stream` after `CLOSING_SECONDS` if it is still open."""
         self.loop.call_later(CLOSING_SECONDS, self._reset_stream, stream)
 
     def _reset_stream(self, stream: Stream) -> None:
@@ -182,7 +181,6 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def _count_unsent(self) -> None:
-        """Count the part of the response that waits for the client's windows."""
         queue = self._stream.send_queue
         if queue is not None:
             if self._unsent_response is None:
@@ -222,8 +220,8 @@ class ServerCall(IncomingRequest):
             self.expire_with(MESSAGE_TIMEOUT_TEXT)
 
     def _close(self) -> None:
-        """Release everything the call holds. References between the call, its stream and its task
-        would otherwise form a cycle that keeps a message alive until the garbage collector runs."""
+        """Release everything the call holds, and break the reference cycle of call, stream and
+        task, which would keep a message alive until garbage collection."""
         self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
@@ -273,8 +271,7 @@ class ServerCall(IncomingRequest):
     def invalid_message_response(
         self, error: MessageTooLongError | InvalidMessageError
     ) -> RpcResponse:
-        """Return gRPC's own status for an invalid message, whichever protocol its messages use.
-        The application records the error."""
+        """Return gRPC's own status for an invalid message; the application records the error."""
         self.build_refusal(error)
         return self.invalid_message_status(error)
 

@@ -1,9 +1,7 @@
 """The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
 
-- A unary call's message is admitted when its length is announced; only then is its window raised. -
-In a stream, the next message is admitted, and its window raised, when the application pulls it.
-Before that, at most the stream's initial window arrives. - A response that ends before the request
-also ends the request, a moment later (RFC 9113, 8.1).
+The message of a unary call is admitted when its length is announced, the next message of a stream
+when the application pulls it; only then is the stream's window raised.
 """
 
 from __future__ import annotations
@@ -86,8 +84,7 @@ class UnaryCall(ServerCall):
             self._start()
 
     def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message of `length` bytes; `arrived` bytes of the body have just been
-        received."""
+        """Admit the message of `length` bytes; `arrived` bytes of the body were just received."""
         message = self._reader.message
         if not self.account.is_admitted:
             self.account.admit(length)
@@ -148,8 +145,7 @@ class UnaryCall(ServerCall):
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the message while it arrives, and of the response while it is
-        sent: on pauses and on the total time."""
+        """Check the pause and the total time of the arriving message or of the response."""
         if self._stream.remote_open and self.task is None:
             return self._report_if_late(
                 now
@@ -211,9 +207,7 @@ class StreamCall(ServerCall):
         self._wake()
 
     def wind_up(self) -> None:
-        """Accept messages for a moment longer, because the server stops. Afterwards the
-        application sees the end of the messages, so that the stream ends normally and does not
-        delay the drain."""
+        """Accept messages for `DRAIN_GRACE` seconds more, then end them."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
@@ -223,15 +217,15 @@ class StreamCall(ServerCall):
             self._wake()
 
     def sent(self) -> None:
-        """Wake the writer: the client's windows have room for more responses."""
+        """Wake the writer: the queued responses have been sent."""
         if self._write_waiter is not None and not self._write_waiter.done():
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream. It may be idle for hours, but not within a message
-        that the application waits for: such a message has the limits of a unary call's, from
-        the first check that finds it incomplete. Nor may a response stay unread, even if the
-        client acknowledges PINGs."""
+        """Check the time limits of the stream. It may be idle for hours between messages. An
+        incomplete message that the application waits for has the limits of a unary call, from
+        the first check that finds it incomplete. Responses must be read even if the client
+        acknowledges PINGs."""
         if self._is_reader_slow(now, limits):
             return True
         if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:

@@ -1,13 +1,9 @@
-"""Splits the bytes of a client into requests.
+"""Splits the bytes of a client into requests, one at a time; pipelined bytes stay unparsed.
 
-Bytes are received into a scratch buffer that nothing refers to afterwards. An incomplete body of
-known length continues in its own buffer, into which the kernel writes directly. Only heads and
-chunks are parsed.
-
-- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed. - Rule 2. The buffer of a
-body is allocated in ``get_buffer``, so a request rejected before that has none. - Rule 3. If
-requests may have both Content-Length and Transfer-Encoding, only the first request of a connection
-may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+Bytes are received into a shared scratch buffer. An incomplete body of known length continues in its
+own buffer, allocated in ``get_buffer``, so a request rejected before that has none. If
+Content-Length is accepted besides Transfer-Encoding, then only in the first request of a
+connection, because only its start is certain; the connection is closed after it (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -32,11 +28,8 @@ _PREFIX_BYTES: Final = 16
 
 
 class RequestReader:
-    """Between requests, ``read_head`` returns the next head; then ``read_body`` returns its body
-    when complete.
-
-    ``received`` counts the bytes of that body that have arrived.
-    """
+    """``read_head`` returns the next head, then ``read_body`` its body when complete. ``received``
+    counts the bytes of that body that have arrived."""
 
     __slots__ = (
         "_accepts_both_lengths",
@@ -63,7 +56,7 @@ class RequestReader:
         self._data = b""  # received bytes, taken up to _at
         self._at = 0
         self._length = 0  # of the body, if announced
-        self._body_buffer: memoryview | None = None  # buffer of the body
+        self._body_buffer: memoryview | None = None
         self._chunked_body: ChunkedBody | None = None
         self.received = 0
 
@@ -150,11 +143,8 @@ class RequestReader:
                 raise message_head.not_http()
 
     def read_body(self) -> Buffer | None:
-        """Return the whole decoded body, or None if it is incomplete.
-
-        Raises HeadError for a malformed body, and TOO_LARGE as soon as its size is known to exceed
-        the limit.
-        """
+        """Return the whole decoded body, or None if it is incomplete. Raises HeadError for a
+        malformed body, and TOO_LARGE as soon as its size is known to exceed the limit."""
         chunks = self._chunked_body
         if chunks is not None:
             self._consume(chunks.feed(self._data, self._at))
@@ -176,7 +166,8 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark bytes as taken up to ``at``; keep none if all are: most connections idle."""
+        """Mark the bytes up to ``at`` as taken, and free them if none are left: most connections
+        are idle."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

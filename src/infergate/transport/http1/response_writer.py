@@ -1,4 +1,4 @@
-"""Produces the response to a request, whatever the application does, and writes it."""
+"""Builds responses, including those to failures of the application, and writes them."""
 
 from __future__ import annotations
 
@@ -87,11 +87,8 @@ def write_response(
     is_http10: bool,
 ) -> None:
     """Write ``response`` to a request of ``method``; ``write_part`` continues a streamed body.
-
-    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client
-    (``is_http10``) does not assume. Raises ValueError, and writes nothing, if a header would break
-    the message framing.
-    """
+    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client does not
+    assume. Raises ValueError, and writes nothing, if a header would break the message framing."""
     connection = _CLOSE
     if keep_alive:
         connection = _KEEP if is_http10 else ""
@@ -121,7 +118,6 @@ def write_part(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body, which would end the
-    message."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing if it is empty (the last chunk)."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -1,9 +1,6 @@
-"""A pooled HTTP/1.1 client, independent of the response parser.
-
-- Rule 1. Only a GET or HEAD is sent twice, on a new connection, if the backend was closing the
-first one. A POST never is. - Rule 2. No cookies, redirects or proxies. Content encodings are never
-requested; if a response has one, it is decoded one piece at a time.
-"""
+"""A pooled HTTP/1.1 client, independent of the response parser. Only a GET or HEAD is sent twice,
+on a new connection, if the backend was closing the first one. There are no cookies, redirects
+or proxies. Content encodings are never requested, but decoded."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Http1Upstream(PooledUpstream):
         create_reader: ResponseReaderFactory,
     ) -> None:
         """``create`` builds connections for complete responses; ``create_reader`` parses responses
-        that may be streams. ``tls`` as in ``EndpointPools``."""
+        that may be streams."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
         create_stream = functools.partial(EventStreamConnection, create_reader)
@@ -90,11 +87,8 @@ class Http1Upstream(PooledUpstream):
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response; other responses are
-        yielded whole.
-
-        Each stream has a new connection, because an idle one may be closing and no stream is sent
-        twice.
-        """
+        yielded whole. Each stream has a new connection, because an idle one may be closing and
+        no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:

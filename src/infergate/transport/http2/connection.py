@@ -1,13 +1,11 @@
-"""The state machine of an HTTP/2 connection that both ends share (RFC 9113).
-
-`receive` takes bytes and returns events; output gathers until `take_output`. `frame_reader` splits
-the bytes into frames; `roles` has the differences of server and client.
+"""The state machine of an HTTP/2 connection that both ends share (RFC 9113). `receive` takes bytes
+and returns events; output gathers until `take_output`.
 
 - The connection's receive window is refilled as DATA is read from the socket, a stream's when its
-owner calls `release`, which slows down the peer. - Every frame that advances no request is charged
-to a budget (`limits`). - A frame on a closed stream is an error of that stream alone, unless RFC
-9113 demands more, because other calls share the connection. Frames that were in flight when this
-end reset a stream are free of charge.
+  owner calls `release`, which slows down the peer.
+- Every frame that advances no request is charged to a budget (`limits`).
+- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
+  other calls share the connection.
 """
 
 from __future__ import annotations
@@ -47,8 +45,9 @@ class Http2Connection(Http2FrameReader):
     """Whether this end opens the streams."""
 
     def __init__(self, header_bytes: int) -> None:
-        """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
-        that size are still read, so that the stream can be refused with an error."""
+        """`header_bytes`: the limit on the headers of a request or response. Blocks of up to
+        `limits.HEADER_BLOCK_FACTOR` times that size are read, so that the stream can be
+        refused."""
         self.streams: dict[int, Stream] = {}
         self.last_stream = 0
         """The greatest stream number used by the peer (client: by us)."""
@@ -87,7 +86,7 @@ class Http2Connection(Http2FrameReader):
     # ---- receiving
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Process received bytes and return the events. `now`: seconds on any one clock."""
+        """Process received bytes and return the events. `now`: seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
@@ -171,7 +170,7 @@ class Http2Connection(Http2FrameReader):
         if not stream.received_headers:
             raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
         stream.receive_window -= body
-        if length > body:  # return padding at once: the owner never sees it
+        if length > body:  # return padding immediately: the owner never sees it
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body
@@ -346,7 +345,7 @@ class Http2Connection(Http2FrameReader):
 
     def _charge_budget(self, reason: str) -> None:
         sent = self._outbound.sent_frames
-        if sent > self._refunded_frames:  # the peer may answer each with two window updates
+        if sent > self._refunded_frames:  # the peer may send two window updates for each
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
         if not self._glitch_budget.spend(self.last_received_at):
@@ -374,12 +373,9 @@ class Http2Connection(Http2FrameReader):
     def send_data(
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
-        """Send part of a body, then its end unless `trailers` is None: with the trailers `trailers`
-        if it is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
-        reports when it has been sent.
-
-        Nothing is sent on a stream that has been reset.
-        """
+        """Send part of a body, and end it with `trailers` unless None (empty: without trailers).
+        Return False if data waits for the peer's windows; a `Sent` event follows. Nothing is
+        sent on a stream that has been reset."""
         if not stream.local_open:
             return True
         sent = self._outbound.send_data(stream, parts, trailers)

@@ -1,9 +1,6 @@
-"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10).
-
-Only the frames of a header block and other small frames are held until they are complete. DATA is
-passed on as views of the received bytes; frames of unknown kinds are discarded as they arrive. A
-length is checked when it is announced, before its bytes have arrived.
-"""
+"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
+small frames are held until complete; DATA is passed on as views of the received bytes. A length
+is checked when it is announced, before its bytes have arrived."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ _KEPT_PREFACE: Final = 16
 
 
 class Http2FrameReader:
-    """The frame parser. Subclasses implement the frames; all of their methods may raise
-    Http2ConnectionError, and those about one stream Http2StreamError."""
+    """The frame parser. All methods of subclasses may raise Http2ConnectionError, and those about
+    one stream Http2StreamError."""
 
     preface: bytes
     """The bytes with which the peer must start."""
@@ -142,7 +139,7 @@ class Http2FrameReader:
         self, data: bytes, view: memoryview, at: int, end: int
     ) -> int:
         """Read the frame at `at`; of an incomplete DATA frame only the header. `view` is a view of
-        `data`. Return the position after it, or `at` if it has not arrived yet. Raises
+        `data`. Return the position after it, or `at` if it has not arrived. Raises
         Http2ConnectionError."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
@@ -184,8 +181,8 @@ class Http2FrameReader:
         return payload_end
 
     def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
-        """Read a run of complete DATA frames whose headers all equal the one at `at` and that need
-        only be counted. Return the position after it, or `at` if there are fewer than two."""
+        """Read a run of DATA frames with equal headers that need only be counted. Return the
+        position after it, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= limits.MAX_FRAME:
             return at
@@ -237,7 +234,7 @@ class Http2FrameReader:
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of a new DATA frame, or None if the data is to be discarded. `padding`
-        includes the byte with its length."""
+        includes its length byte."""
         if length > limits.MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:

@@ -1,8 +1,6 @@
 """The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
-
-`hpack` has a table of the effect of half a byte in each of 256 states. The combined effect of two
-halves is computed on first use and cached; ordinary text needs a few hundred entries.
-"""
+`hpack` has a table of state transitions for half a byte; those for whole bytes are computed on
+first use and cached."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ def decode(text: bytes) -> bytes:
 
 
 def _compute_step(state_and_byte: int) -> _Step:
-    """Compute and cache the effect of the byte in the low 8 bits of `state_and_byte`, in the state
-    above them."""
+    """Compute and cache the effect of the low byte of `state_and_byte` in the state above it."""
     state, decoded, flags = state_and_byte >> 8, bytearray(), 0
     for nibble in (state_and_byte >> 4 & 15, state_and_byte & 15):
         state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]

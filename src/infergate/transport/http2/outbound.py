@@ -1,9 +1,6 @@
-"""Outgoing frames of a connection, within the peer's flow-control windows.
-
-Frames gather in `parts` until the user of the connection takes them together. DATA beyond the
-windows waits on its stream as memory views, which are split into frames when they may be sent, and
-never copied. Streams with queued data are served in the order of queueing.
-"""
+"""Outgoing frames of a connection, within the peer's flow-control windows. DATA beyond the windows
+waits on its stream as memory views, which are split into frames when they may be sent, and
+never copied. Streams with queued data are served in the order of queueing."""
 
 from __future__ import annotations
 
@@ -84,8 +81,8 @@ class OutboundFrames:
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> bool:
-        """Send a header block, the body `parts` and the trailers `trailers`: all of a unary
-        message. Return False if part of it has to wait."""
+        """Send a whole unary message: header block, body and trailers. Return False if part of it
+        waits."""
         size = sum(map(len, parts))
         if (
             len(block) + size + len(trailers) > self.max_frame_size
@@ -117,7 +114,7 @@ class OutboundFrames:
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None) -> bool:
         """Send the body `parts`, then `trailers` (see :class:`Stream`). Return False if part of it
-        has to wait."""
+        waits."""
         if stream.send_queue is None:
             size = sum(map(len, parts))
             if size <= stream.send_window and size <= self.window and size <= self.max_frame_size:

@@ -1,8 +1,6 @@
-"""One timer for all time limits of a connection, and the deadline of a request body.
-
-If the event loop itself was delayed past a deadline, pending input is read before the timer fires,
-because loops check timers before sockets.
-"""
+"""One timer for all time limits of a connection, and the deadline of a request body. If the event
+loop was delayed past a deadline, pending input is read before the timer fires, because loops
+check timers before sockets."""
 
 from __future__ import annotations
 
@@ -26,20 +24,14 @@ CATCH_UP_SECONDS: Final = 0.01
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
     """Return when more bytes must arrive of a body that began at ``since``, with ``received``
-    bytes so far.
-
-    The limits are the pause between bytes and the average rate. All times are on one clock.
-    """
+    bytes so far. Both the pause between bytes and the average rate are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 
 
 class Timer:
-    """Calls ``callback`` at the time that was set last.
-
-    The loop's timer is moved only when it fires, so a busy connection never modifies the loop's
-    timers.
-    """
+    """Calls ``callback`` at the time that was set last. The loop's timer is moved only when it
+    fires, so a busy connection never modifies the loop's timers."""
 
     __slots__ = ("_callback", "_due", "_handle", "_loop", "_postponed")
 

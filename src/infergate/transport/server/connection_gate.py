@@ -1,9 +1,5 @@
-"""The gate of a listener: how many connections it admits, and with which TLS settings.
-
-A refused connection is closed, counted by reason, and logged in one line. Beyond 20 lines a second
-only the number of further refusals is logged, so that a flood of connections does not flood the
-log.
-"""
+"""The gate of a listener: how many connections it admits, and with which TLS settings. A refused
+connection is closed, counted by reason, and logged, with at most 20 lines a second."""
 
 from __future__ import annotations
 
@@ -50,9 +46,8 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Whether a connection that starts with ``received`` speaks TLS: the bytes start a handshake
-    record with a whole ClientHello (RFC 8446, 5.1 and 4). No plain-text protocol served here
-    does."""
+    """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
+    and 4). No plain-text protocol served here starts like this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"
@@ -71,12 +66,10 @@ class ConnectionCount:
 
 
 class ConnectionGate:
-    """The connection gate of one listener.
-
-    ``connections`` may be shared with other listeners; together they have at most
-    ``max_connections``, while ``open`` counts those of this listener. ``closed_idle`` counts
-    connections closed for inactivity, which is how most connections end and is not logged.
-    """
+    """The connection gate of one listener. ``connections`` may be shared with other listeners;
+    together they have at most ``max_connections``, while ``open`` counts those of this
+    listener. ``closed_idle`` counts connections closed for inactivity, which is normal and not
+    logged."""
 
     __slots__ = (
         "_connections",
@@ -102,8 +95,8 @@ class ConnectionGate:
         max_connections: int = _UNLIMITED,
     ) -> None:
         """``listener`` is the name for the log. Without ``certificates`` the listener is plain
-        text. ``on_limit_reached`` is called with the name of a limit (docs/limits.md) that a
-        request met before it reached the application."""
+        text. ``on_limit_reached`` is called with the name of a limit that a request exceeded
+        before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -116,10 +109,8 @@ class ConnectionGate:
         self._logged_lines = 0
 
     def copy_settings(self, other: ConnectionGate) -> None:
-        """Copy the settings of ``other``, which must not have accepted a connection yet.
-
-        Both must use TLS, or neither.
-        """
+        """Copy the settings of ``other``, which must not have accepted a connection yet. Both must
+        use TLS, or neither."""
         self.listener, self.certificates = other.listener, other.certificates
         self.max_connections, self._on_refused, self.on_limit_reached = (
             other.max_connections,

@@ -1,8 +1,5 @@
-"""The base of all listeners on asyncio sockets: bind, track connections, drain.
-
-A listener that stops accepts no new connections, closes the idle ones, and lets each of the others
-close itself after its response.
-"""
+"""The base of all listeners on asyncio sockets: bind, track connections, drain. A listener that
+stops closes idle connections, and lets each of the others close itself after its response."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ AppT = TypeVar("AppT")
 
 
 class SocketListener(Generic[AppT]):
-    """A ``Server`` on TCP or on a Unix socket, which serves ``app``.
-
-    ``gate`` decides which connections are admitted; None admits all, without TLS.
-    """
+    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. ``gate`` decides which
+    connections are admitted; None admits all, without TLS."""
 
     def __init__(
         self,
@@ -65,7 +60,6 @@ class SocketListener(Generic[AppT]):
     def _with_tls(
         self, create_protocol: Callable[[], asyncio.BaseProtocol]
     ) -> Callable[[], asyncio.BaseProtocol]:
-        """Wrap the protocols of ``create_protocol`` in TLS if the gate has certificates."""
         if self.gate.certificates is None:
             return create_protocol
         scratches = TlsBuffers()
@@ -133,7 +127,7 @@ class SocketListener(Generic[AppT]):
             self._bound_sockets = None
 
     async def stop(self, grace: float) -> None:
-        """Drain: let requests finish for ``grace`` seconds, then answer with an error and abort."""
+        """Drain: let requests finish for ``grace`` seconds, then end them with an error."""
         self.stop_accepting()
         self.is_stopping = True
         for connection in tuple(self._connections):
@@ -178,11 +172,9 @@ class SocketListener(Generic[AppT]):
 
 
 class HttpAppListener(SocketListener[HttpApp]):
-    """A listener that serves an ``HttpApp``.
-
-    ``accept_both_lengths``: an HTTP request may have Content-Length besides Transfer-Encoding
-    (docs/decisions/0009-content-length-with-chunked.md).
-    """
+    """A listener that serves an ``HttpApp``. ``accept_both_lengths``: a request may have
+    Content-Length besides Transfer-Encoding
+    (docs/decisions/0009-content-length-with-chunked.md)."""
 
     def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener
         self,

@@ -1,15 +1,16 @@
 """TLS between a client's socket and the protocol that serves it.
 
-One ``TlsTransport`` per connection is the protocol of the socket's transport and the transport of
-the serving protocol. OpenSSL works between two memory BIOs. All connections of a listener share the
-receive buffers, because an event loop delivers bytes of one connection at a time.
+A ``TlsTransport`` is the protocol of the socket's transport and the transport of the serving
+protocol. OpenSSL works between two memory BIOs. All connections of a listener share the receive
+buffers, because an event loop delivers bytes of one connection at a time.
 (docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
-reader waits in plain text and counts in ``get_write_buffer_size``. - Rule 2. The serving protocol
-sees the connection only after the handshake, which must complete within ``limits.header_time``. -
-Rule 3. The connection ends with a close_notify after all written data. The client's close_notify is
-not awaited.
+  reader waits in plain text and counts in ``get_write_buffer_size``.
+- Rule 2. The serving protocol is connected only after the handshake, which must complete within
+  ``limits.header_time``.
+- Rule 3. The connection ends with a close_notify after all written data, without awaiting the
+  client's.
 """
 
 from __future__ import annotations
@@ -384,7 +385,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that the system has not taken yet."""
+        """Return the number of bytes that the system has not accepted yet."""
         return self._unsent_bytes + self._socket_transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -1,10 +1,6 @@
-"""TLS to backends, for HTTP and gRPC.
-
-- Rule 1. A backend without configured authorities is verified against OpenSSL's defaults on this
-machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
-(grpcio alone would use its bundled list.) - Rule 2. Changed files are loaded for the next
-connection; unusable files change nothing.
-"""
+"""TLS to backends, for HTTP and gRPC. A backend without configured authorities is verified against
+OpenSSL's defaults on this machine, which SSL_CERT_FILE and SSL_CERT_DIR replace. Changed files
+are loaded for the next connection; unusable files change nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +77,7 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return the default authorities (Rule 1) in PEM; empty if there are none."""
+    """Return OpenSSL's default authorities in PEM; empty if there are none."""
     certificates: dict[bytes, None] = {}
     for path in _default_files():
         try:

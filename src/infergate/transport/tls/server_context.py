@@ -1,13 +1,9 @@
 """TLS settings of a listener: its certificate, client authentication, and reloading of changed
-files.
+files, which are checked at most once a second.
 
-Each access to the context checks the files, at most once a second, so the next client gets a
-renewed certificate. Open connections keep the context they started with.
-
-- Rule 1. Unusable files (for example half of a new pair) change nothing and are loaded again after
-the next change. This covers how cert-manager and certbot swap symbolic links. - Rule 2. A client
-certificate must be presented on every connection: a resumed session could outlive the certificate
-or its authority.
+Unusable files (for example half of a new pair) change nothing and are loaded again after the next
+change. A client certificate must be presented on every connection: a resumed session could outlive
+the certificate or its authority.
 """
 
 from __future__ import annotations
@@ -113,7 +109,7 @@ class ServerTlsContext:
         context.verify_mode = _VERIFY_MODES[settings.client_certificates]
         if settings.client_ca is not None:
             load_authorities(context, settings.client_ca)
-        if context.verify_mode != ssl.CERT_NONE:  # Rule 2
+        if context.verify_mode != ssl.CERT_NONE:  # no session resumption
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         self._expires = read_expiry(settings.certificate)
