@@ -32,12 +32,8 @@ class StaleError(GatewayError):
     """The backend closed the connection before it sent any byte of a response."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(
-            Kind.BACKEND_GARBAGE,
-            "the backend closed the connection before answering",
-            origin=Origin.BACKEND,
-            detail=detail,
-        )
+        public = "the backend closed the connection before answering"
+        super().__init__(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
 
 
 class PooledConnection(asyncio.BaseProtocol):
@@ -161,9 +157,8 @@ class PooledConnection(asyncio.BaseProtocol):
         return backend_failure(Kind.TOO_LARGE, public, str(self._endpoint))
 
     def _on_timeout(self) -> None:
-        self._fail(
-            backend_failure(Kind.TIMEOUT, "the backend did not answer in time", str(self._endpoint))
-        )
+        public = "the backend did not answer in time"
+        self._fail(backend_failure(Kind.TIMEOUT, public, str(self._endpoint)))
 
     def _error_detail(self, error: BaseException | None) -> str:
         return f"{self._endpoint}: {error!r}" if error else str(self._endpoint)

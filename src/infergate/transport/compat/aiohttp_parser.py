@@ -33,10 +33,8 @@ __all__ = [
 ]
 
 HTTP_1_0: Final = HttpVersion10
-NOT_HTTP: Final = (HttpProcessingError, ValueError)
-"""Exceptions raised by a parser."""
-_BUFFER_LIMIT: Final = 1 << 24
-"""Larger than any single read."""
+NOT_HTTP: Final = (HttpProcessingError, ValueError)  # exceptions raised by a parser
+_BUFFER_LIMIT: Final = 1 << 24  # larger than any single read
 _MAX_RESPONSE_HEADERS: Final = 256
 
 

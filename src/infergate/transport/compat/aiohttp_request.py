@@ -83,8 +83,10 @@ class AiohttpRequest(IncomingHttpRequest):
             # object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)
+            elif isinstance(last := self._parts[-1], bytearray):
+                last += chunk
             else:
-                self._join(chunk)
+                self._parts.append(bytearray(chunk))
         if self.is_complete:
             self.wire.body = self._parts
             self.context.record.bytes_in = self.received
@@ -93,10 +95,3 @@ class AiohttpRequest(IncomingHttpRequest):
         """Release the request if it was admitted, and drop the body."""
         super().release()
         self._parts = []
-
-    def _join(self, chunk: bytes) -> None:
-        last = self._parts[-1]
-        if isinstance(last, bytearray):
-            last += chunk
-        else:
-            self._parts.append(bytearray(chunk))

@@ -74,7 +74,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     def _receive_first_head(self, data: bytes) -> None:
         """Collect the first head, and drop its Content-Length if it has both lengths."""
         self._collect_head(data)
-        if self._state is ConnectionState.HEAD and message_head.is_complete(self._partial_head):
+        if self._state is ConnectionState.HEAD and b"\r\n\r\n" in self._partial_head:
             head = message_head.drop_content_length(bytes(self._partial_head))
             self._accepts_both_lengths = False
             self._partial_head.clear()
@@ -113,9 +113,8 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     def _malformed(self, error: Exception, data: bytes | bytearray) -> None:
         log.debug("%s: not HTTP: %s", self._peer, error)
         if self._state is ConnectionState.BODY:
-            fault = message_head.HeadError(
-                message_head.BAD_REQUEST, "the body is not valid HTTP/1.1"
-            )
+            public = "the body is not valid HTTP/1.1"
+            fault = message_head.HeadError(message_head.BAD_REQUEST, public)
         else:
             received = bytes(self._partial_head) + data
             if is_client_hello(received):

@@ -48,8 +48,7 @@ _LOCAL_STATUSES: Final = (
 """Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
 _SERVER_PREFIX: Final = "SERVER:"
 """grpc-core's prefix for messages that the server, not the client, rejected."""
-_CLOCK_TOLERANCE: Final = 0.005
-"""Seconds by which grpc's clock may be ahead of the event loop's."""
+_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop's
 
 _MethodStubs = dict[str, Any]
 
@@ -124,9 +123,8 @@ class GrpcioUpstream:
 
     def _message(self, wire: RpcRequest) -> bytes:
         if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
-            )
+            public = f"the message is over the limit of {self._limits.body} bytes"
+            raise GatewayError(Kind.TOO_LARGE, public)
         message = join_parts(wire.message)
         return message if isinstance(message, bytes) else bytes(message)
 

@@ -60,10 +60,8 @@ FIXED_LIMITS: Final = (
     "connections",
 )
 """Limits that cannot change while a grpcio server listens."""
-_STATUS_SECONDS: Final = 1.0
-"""Seconds for clients to receive the status of their calls."""
+_STATUS_SECONDS: Final = 1.0  # seconds for clients to receive the status of their calls
 _CACHED_METHODS: Final = 256
-"""Number of cached method handlers."""
 _MIN_PING_INTERVAL_MS: Final = 500
 """Minimum interval between a client's pings. (grpc's default of 300,000 would disconnect many
 clients that use tritonclient's KeepAliveOptions.)"""
@@ -88,7 +86,6 @@ class GrpcioServer:
             limits.connections if gate is None else min(gate.max_connections, limits.connections)
         )
         self.address = address
-        """The bound address."""
         self._limits = limits
         self._methods = _MethodHandlers(
             app, admission, grpcio_tls.identity_reader(self._certificates)
@@ -168,9 +165,9 @@ class GrpcioServer:
             if not done:
                 self._methods.cancel_with(shutting_down())
             await stopping
-        beside, self._port_holder = self._port_holder, None
-        if beside is not None:
-            beside.close()
+        port_holder, self._port_holder = self._port_holder, None
+        if port_holder is not None:
+            port_holder.close()
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
@@ -202,14 +199,14 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._identify: Final = identify
         self.active: Final[dict[asyncio.Task[None], RequestContext]] = {}
         self.stopped = asyncio.Event()
-        self._unary = functools.lru_cache(_CACHED_METHODS)(self._make_unary)
+        self._unary = functools.lru_cache(_CACHED_METHODS)(self._create_unary)
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of one call."""
         method: str = handler_call_details.method
         if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)
-        return grpc.stream_stream_rpc_method_handler(functools.partial(self._answer_stream, method))
+        return grpc.stream_stream_rpc_method_handler(functools.partial(self._serve_stream, method))
 
     def cancel_with(self, error: GatewayError) -> None:
         """End all active calls with `error`."""
@@ -231,8 +228,8 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         finally:
             del self.active[task]
 
-    def _make_unary(self, method: str) -> Any:
-        return grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, method))
+    def _create_unary(self, method: str) -> Any:
+        return grpc.unary_unary_rpc_method_handler(functools.partial(self._serve_unary, method))
 
     async def _respond(
         self, method: str, message: bytes, context: RequestContext, servicer_context: Any
@@ -253,9 +250,9 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         finally:
             request.account.release()
 
-    async def _answer(self, method: str, message: bytes, servicer_context: Any) -> bytes:
+    async def _serve_unary(self, method: str, message: bytes, servicer_context: Any) -> bytes:
         response = await self._respond(
-            method, message, _create_call(servicer_context), servicer_context
+            method, message, _create_context(servicer_context), servicer_context
         )
         if response.code:
             _set_status(servicer_context, response)
@@ -264,10 +261,10 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             servicer_context.set_trailing_metadata(metadata.write(response.metadata))
         return _message(response)
 
-    async def _answer_stream(
+    async def _serve_stream(
         self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
     ) -> None:
-        context = _create_call(servicer_context)
+        context = _create_context(servicer_context)
         handler = stream_handler(self.app, method, self.admission)
         # The set of streaming methods does not depend on the configuration.
         assert handler is not None
@@ -312,7 +309,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             await servicer_context.write(_message(refusal))
 
 
-def _create_call(servicer_context: Any) -> RequestContext:
+def _create_context(servicer_context: Any) -> RequestContext:
     remaining: float | None = servicer_context.time_remaining()
     return RequestContext(
         metadata.parse_peer(servicer_context.peer()),
@@ -322,12 +319,12 @@ def _create_call(servicer_context: Any) -> RequestContext:
 
 
 def _set_status(
-    servicer_context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS
+    servicer_context: Any, response: RpcResponse, headers: Mapping[str, str] = NO_HEADERS
 ) -> None:
     servicer_context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
     servicer_context.set_details(response.details)
-    if response.metadata or returned:
-        servicer_context.set_trailing_metadata(metadata.write({**returned, **response.metadata}))
+    if response.metadata or headers:
+        servicer_context.set_trailing_metadata(metadata.write({**headers, **response.metadata}))
 
 
 def _message(response: RpcResponse) -> bytes:

@@ -58,9 +58,8 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
         if length is None:
             return
         if not length:
-            self._fail(
-                backend_garbage("the backend's response is an empty frame", str(self._endpoint))
-            )
+            public = "the backend's response is an empty frame"
+            self._fail(backend_garbage(public, str(self._endpoint)))
         elif length <= self._limits.body:
             if length <= MIN_ACCOUNTED_BYTES or self._count_bytes(length):
                 self._frames.open(length)
@@ -88,9 +87,8 @@ class FrameUpstream(PooledUpstream):
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than POST."""
         if wire.method != "POST":
-            raise GatewayError(
-                Kind.UNSUPPORTED, "a backend that uses frames does not support this request"
-            )
+            public = "a backend that uses frames does not support this request"
+            raise GatewayError(Kind.UNSUPPORTED, public)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pool = self._pools[endpoint]
@@ -121,9 +119,8 @@ class HttpOrFrameUpstream:
     ) -> AsyncGenerator[HttpResponse, None]:
         """Stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
         if endpoint.framed:
-            raise GatewayError(
-                Kind.UNSUPPORTED, "a backend that uses frames does not support streams"
-            )
+            public = "a backend that uses frames does not support streams"
+            raise GatewayError(Kind.UNSUPPORTED, public)
         return self._http.stream(wire, endpoint, timeout)
 
     async def disconnect(self, endpoint: Endpoint) -> None:

@@ -55,8 +55,8 @@ class H2Upstream(PooledUpstream):
         pool = self._pools[endpoint]
         deadline = pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = pool.find_free() or await pool.acquire(deadline)
-            call = UnaryClientCall(link, wire, deadline)
+            connection = pool.find_free() or await pool.acquire(deadline)
+            call = UnaryClientCall(connection, wire, deadline)
             try:
                 return await call.wait_response()
             except StreamRefused as refused:
@@ -73,8 +73,8 @@ class H2Upstream(PooledUpstream):
         pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = pool.find_free() or await pool.acquire(deadline)
-            call = StreamingClientCall(link, wire, deadline)
+            connection = pool.find_free() or await pool.acquire(deadline)
+            call = StreamingClientCall(connection, wire, deadline)
             try:
                 while (response := await call.next_response()) is not None:
                     yield response
@@ -88,9 +88,8 @@ class H2Upstream(PooledUpstream):
 
     def _check(self, wire: RpcRequest) -> None:
         if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
-            )
+            public = f"the message is over the limit of {self._limits.body} bytes"
+            raise GatewayError(Kind.TOO_LARGE, public)
 
 
 def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
@@ -117,22 +116,22 @@ class _EndpointPool:
 
     def find_free(self) -> GrpcClientConnection | None:
         """Return a connection with a free stream, or None."""
-        for link in self._connections:
-            if link.engine.can_open_stream:
-                return link
+        for connection in self._connections:
+            if connection.engine.can_open_stream:
+                return connection
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
         """Return a connection with a free stream; open one or wait until `deadline` (loop time).
         Raises CONNECT and TIMEOUT."""
-        while (link := self.find_free()) is None:
+        while (connection := self.find_free()) is None:
             if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
                 self._connecting.add_done_callback(self._on_connect_done)
             await self._wait_for_change(deadline)
         if self._waiters:  # there may be capacity for more than one call
             self.notify_capacity()
-        return link
+        return connection
 
     async def _wait_for_change(self, deadline: float | None) -> None:
         """Wait, in order, for a change of capacity. Raises CONNECT and TIMEOUT."""
@@ -155,16 +154,16 @@ class _EndpointPool:
             del waiter
 
     async def _connect(self) -> None:
-        link: GrpcClientConnection | None = None
+        connection: GrpcClientConnection | None = None
         try:
             async with asyncio.timeout(self._limits.connect_time):
-                link = await open_connection(
+                connection = await open_connection(
                     self.loop, self._create_connection, self._endpoint, self._trust
                 )
-                await link.wait_ready(_PROTOCOL if self._trust is not None else "")
+                await connection.wait_ready(_PROTOCOL if self._trust is not None else "")
         except BaseException:
-            if link is not None:
-                link.abort()
+            if connection is not None:
+                connection.abort()
             raise
 
     def _create_connection(self) -> GrpcClientConnection:
@@ -207,6 +206,6 @@ class _EndpointPool:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        for link in tuple(self._connections):
-            link.abort()
-            await link.closed_future
+        for connection in tuple(self._connections):
+            connection.abort()
+            await connection.closed_future

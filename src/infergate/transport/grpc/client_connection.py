@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from infergate import __version__
@@ -14,7 +14,7 @@ from infergate.core.errors import GatewayError, Kind, backend_failure, backend_g
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, total_size
+from infergate.core.wire import NO_HEADERS, RpcRequest, total_size
 from infergate.transport.base import Endpoint
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
@@ -32,11 +32,9 @@ from infergate.transport.http2.roles import Http2ClientConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
 
-_MAX_HEADER_BYTES: Final = 64 * KIB
-"""Limit on a backend's response headers."""
+_MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
 _AGENT: Final = f"infergate/{__version__}"
-_CACHED_METHODS: Final = 256
-"""Number of cached request header blocks, one per method."""
+_CACHED_METHODS: Final = 256  # number of cached request header blocks, one per method
 _MAX_SILENCE: Final = 310.0
 """Seconds without received bytes before the server is pinged while calls without a deadline are
 open. gRPC servers treat pings more often than every 300 s as abuse."""
@@ -104,7 +102,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
             self._request_prefixes[method] = block
         return block
 
-    def has_heard_since(self, moment: float) -> bool:
+    def has_received_since(self, moment: float) -> bool:
         """Whether the server has sent bytes since `moment` (loop time) and reads ours."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
@@ -137,14 +135,14 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         """Ping a silent server while calls without a deadline are open; abort if it does not
         respond. `pinged_at` is the time of an unacknowledged PING, if any."""
         self._silence_timer = None
-        heard_at = self.engine.last_received_at
+        received_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
             return
-        if pinged_at is not None and heard_at < pinged_at:
+        if pinged_at is not None and received_at < pinged_at:
             self.abort()
             return
         now = self.loop.time()
-        silent = now - heard_at
+        silent = now - received_at
         if silent < _MAX_SILENCE:
             self._silence_timer = self.loop.call_later(
                 _MAX_SILENCE - silent, self._check_silence, None
@@ -233,6 +231,8 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 class ClientCall:
     """A call. The connection calls its methods for the events on its stream."""
 
+    _initial_metadata: Mapping[str, str] = NO_HEADERS
+
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
     ) -> None:
@@ -290,9 +290,8 @@ class ClientCall:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._end_with(response)
         else:
-            self.fail(
-                backend_garbage("the backend's answer is not gRPC", self._detail("content-type"))
-            )
+            public = "the backend's answer is not gRPC"
+            self.fail(backend_garbage(public, self._detail("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Take `size` bytes of the response."""
@@ -306,11 +305,8 @@ class ClientCall:
             self.fail(error)
         else:
             if end:
-                self.fail(
-                    backend_garbage(
-                        "the backend's answer broke off", self._detail("no grpc-status")
-                    )
-                )
+                public = "the backend's answer broke off"
+                self.fail(backend_garbage(public, self._detail("no grpc-status")))
 
     def end(self, fields: HeaderBlock) -> None:
         """Handle the response trailers."""
@@ -322,7 +318,7 @@ class ClientCall:
     def sent(self) -> None:
         """Ignore that all of the request was sent."""
 
-    def gone(self, event: Reset) -> None:
+    def on_reset(self, event: Reset) -> None:
         """Handle that the server reset the stream or broke a rule."""
         detail = f"reset: {event.code}"
         if event.is_unprocessed:
@@ -367,12 +363,12 @@ class ClientCall:
 
     def _finish(self) -> None:
         self._is_over = True
-        link, stream = self._connection, self._stream
+        connection, stream = self._connection, self._stream
         stream.owner = NO_OWNER  # a cycle would keep the messages until garbage collection
         if stream.local_open or stream.remote_open:
-            link.engine.reset(stream, Code.CANCEL)
-            link.flush_soon()
-        link.unregister(self)
+            connection.engine.reset(stream, Code.CANCEL)
+            connection.flush_soon()
+        connection.unregister(self)
         self._wake()
 
     def _wake(self) -> None:
@@ -381,7 +377,7 @@ class ClientCall:
 
     def expire(self) -> None:
         """Handle that the deadline has passed."""
-        if not self._connection.has_heard_since(self._started_at):
+        if not self._connection.has_received_since(self._started_at):
             self._connection.retire()
         endpoint = str(self._connection.endpoint)
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))

@@ -22,8 +22,7 @@ from infergate.transport.http2.events import (
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes in the transport's write buffer above which the peer is too slow."""
-_MAX_JOINED: Final = 64 * KIB
-"""Up to this many bytes, one copy is cheaper than a vectored write."""
+_MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
 
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
@@ -83,7 +82,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                     stream.owner.sent()
             case Reset(stream):
                 if stream.owner is not None:
-                    stream.owner.gone(event)
+                    stream.owner.on_reset(event)
             case Ready():
                 self._on_ready()
             case Goaway():
@@ -144,7 +143,7 @@ class _NoOwner:
     def add(self, *_: object) -> None:
         """Ignore the event."""
 
-    headers = end = sent = gone = add
+    headers = end = sent = on_reset = add
 
 
 NO_OWNER: Final = _NoOwner()

@@ -11,10 +11,8 @@ from infergate.core.tensor import Buffer
 
 DRAIN_GRACE: Final = 0.5
 """Seconds after the stop in which messages are still accepted, because they may be in flight."""
-_READY_TIMEOUT: Final = 0.02
-"""Seconds to wait for a message that has already arrived."""
-_MAX_LATE_MESSAGES: Final = 100
-"""Maximum number of messages accepted after the grace period."""
+_READY_TIMEOUT: Final = 0.02  # seconds to wait for a message that has already arrived
+_MAX_LATE_MESSAGES: Final = 100  # maximum number of messages accepted after the grace period
 
 
 async def until_stopped(

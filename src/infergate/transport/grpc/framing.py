@@ -76,9 +76,8 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
     except CorruptDataError as error:
         raise InvalidMessageError(f"a message compressed with {encoding} {error}") from None
     except InflatedTooLargeError:
-        raise MessageTooLongError(
-            f"Received message larger than max (compressed, vs. {max_length})"
-        ) from None
+        public = f"Received message larger than max (compressed, vs. {max_length})"
+        raise MessageTooLongError(public) from None
 
 
 class SingleMessageReader:

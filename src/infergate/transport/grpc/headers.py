@@ -43,9 +43,7 @@ _MAX_DETAILS: Final = 4096
 _CACHED_TIMEOUTS: Final = 64
 """Number of cached grpc-timeout fields: most calls have the timeout of their route."""
 _CACHED_NAMES: Final = 256
-"""Number of cached metadata names."""
-_MAX_CACHED_NAME: Final = 64
-"""Characters of a cached name."""
+_MAX_CACHED_NAME: Final = 64  # characters of a cached name
 _HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
 
 

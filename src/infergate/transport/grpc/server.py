@@ -42,8 +42,7 @@ from infergate.transport.server.listener import SocketListener
 
 log = logging.getLogger(__name__)
 
-_CHECKS_PER_LIMIT: Final = 4
-"""How many times a time limit is checked within its length."""
+_CHECKS_PER_LIMIT: Final = 4  # checks of a time limit within its length
 
 
 class H2Server(SocketListener[RpcApp]):
@@ -262,13 +261,13 @@ class GrpcServerConnection(CallConnection):
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
         """Return whether a handshake, header block or small frame is incomplete for too long."""
-        core = self.engine
-        if core.is_closed:
+        engine = self.engine
+        if engine.is_closed:
             return False
         if self._is_ready and not (
-            core.is_frame_pending and core.progress_count == self._seen_progress
+            engine.is_frame_pending and engine.progress_count == self._seen_progress
         ):
-            self._seen_progress, self._progress_at = core.progress_count, now
+            self._seen_progress, self._progress_at = engine.progress_count, now
         if now >= self._progress_at + limits.header_time:
             self.listener.gate.on_limit_reached("header_time")
             return True
@@ -290,9 +289,8 @@ class GrpcServerConnection(CallConnection):
     def _disconnect_slow_reader(self) -> None:
         if not self._transport.get_write_buffer_size():  # the client has read the output
             return
-        self.listener.gate.refuse(
-            ConnectionRefusal.SLOW_READER, self.peer, "the client does not read its responses"
-        )
+        reason = "the client does not read its responses"
+        self.listener.gate.refuse(ConnectionRefusal.SLOW_READER, self.peer, reason)
         self._transport.abort()
 
     def unread_bytes(self) -> int:
@@ -314,7 +312,7 @@ class GrpcServerConnection(CallConnection):
         """Close when all calls are done."""
         for call in tuple(self._calls):
             if isinstance(call, StreamCall):
-                call.wind_up()
+                call.start_drain()
         self._start_drain()
 
     def _announce_last_stream(self) -> None:

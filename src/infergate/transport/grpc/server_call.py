@@ -107,8 +107,7 @@ class ServerCall(IncomingRequest):
         self._max_message: Final = connection.listener.limits.body + MESSAGE_OVERHEAD
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
-        self.task: asyncio.Task[None] | None = None
-        """The task that serves the call, while it runs."""
+        self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
@@ -128,7 +127,7 @@ class ServerCall(IncomingRequest):
     def sent(self) -> None:
         """Called when the whole response has been sent."""
 
-    def gone(self, event: Reset) -> None:  # noqa: ARG002
+    def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Handle that the client reset the stream."""
         self.cancel()
 
@@ -169,9 +168,9 @@ class ServerCall(IncomingRequest):
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
-        sender, link = self._incoming_message, self._connection
+        sender, connection = self._incoming_message, self._connection
         if sender is not None and sender.is_slow(
-            link.loop.time(), link.listener.limits.idle_body_time
+            connection.loop.time(), connection.listener.limits.idle_body_time
         ):
             sender.finish()
             self._refuse_message(too_slow())
@@ -240,12 +239,12 @@ class ServerCall(IncomingRequest):
 
     def abort_with(self, error: GatewayError) -> None:
         """End the call with `error`, whatever its state."""
-        link, stream = self._connection, self._stream
+        connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error
             self._send_refusal(self.build_refusal(error))
             if stream.remote_open and stream.send_queue is None:
-                link.engine.reset(stream, Code.NO_ERROR)
+                connection.engine.reset(stream, Code.NO_ERROR)
         self.cancel()
 
     def _send_refusal(self, refusal: RpcResponse) -> None:
@@ -290,7 +289,7 @@ class ServerCall(IncomingRequest):
         if self._has_ended:
             return
         self._has_ended = True
-        core, stream = self._connection.engine, self._stream
+        engine, stream = self._connection.engine, self._stream
         code, length = response.code, total_size(response.message)
         if not code and length > self._max_message:
             code = headers.RESOURCE_EXHAUSTED
@@ -302,13 +301,13 @@ class ServerCall(IncomingRequest):
         ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:
             block = headers.encode_trailers_only(200, code, response.details, response.metadata)
-            core.send_headers(stream, block, end=True)
+            engine.send_headers(stream, block, end=True)
         elif code or self._is_stream:
             if not self._has_headers:
-                core.send_headers(stream, headers.RESPONSE_HEADERS)
-            core.send_data(stream, (), ending)
+                engine.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_data(stream, (), ending)
         else:
-            core.send_message(
+            engine.send_message(
                 stream, headers.RESPONSE_HEADERS, (encode_prefix(length), *response.message), ending
             )
         self._connection.end_stream_soon(stream)

@@ -115,10 +115,10 @@ class UnaryCall(ServerCall):
             wire.deferred = message
         else:
             wire.message = (message,)
-        link = self._connection
-        self.task = link.loop.create_task(self._answer(wire, link.listener.app))
+        connection = self._connection
+        self.task = connection.loop.create_task(self._serve(wire, connection.listener.app))
 
-    async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
+    async def _serve(self, wire: RpcRequest, app: RpcApp) -> None:
         try:
             response = await app.respond(wire, self.context)
         except GatewayError as error:
@@ -162,8 +162,8 @@ class StreamCall(ServerCall):
     __slots__ = (
         "_checked_count",
         "_held_bytes",
+        "_is_draining",
         "_is_request_complete",
-        "_is_winding_up",
         "_last_progress",
         "_message_count",
         "_read_waiter",
@@ -183,7 +183,7 @@ class StreamCall(ServerCall):
         self._started_at = self._last_progress = 0.0
         self._held_bytes = 0
         self._is_request_complete = not stream.remote_open
-        self._is_winding_up = False
+        self._is_draining = False
         self._read_waiter: asyncio.Future[None] | None = None
         self._write_waiter: asyncio.Future[None] | None = None
 
@@ -193,7 +193,7 @@ class StreamCall(ServerCall):
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Take part of the messages."""
-        if self._is_winding_up:
+        if self._is_draining:
             self._reader.add_last(parts)
         else:
             self._reader.add(parts)
@@ -206,13 +206,13 @@ class StreamCall(ServerCall):
         self._is_request_complete = True
         self._wake()
 
-    def wind_up(self) -> None:
+    def start_drain(self) -> None:
         """Accept messages for `DRAIN_GRACE` seconds more, then end them."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
-        if not self._is_winding_up:
-            self._is_winding_up = True
+        if not self._is_draining:
+            self._is_draining = True
             self._reader.stop_after_current()
             self._wake()
 
@@ -245,7 +245,7 @@ class StreamCall(ServerCall):
             self._read_waiter.set_result(None)
 
     async def _read_messages(self) -> AsyncGenerator[Buffer, None]:
-        link = self._connection
+        connection = self._connection
         while True:
             try:
                 item = self._reader.next_message()
@@ -265,21 +265,21 @@ class StreamCall(ServerCall):
                         return
                     message = inflated
                 self.account.release()  # the consumer admits the message on its own account
-                link.engine.release(self._stream, length)
-                link.flush_soon()
+                connection.engine.release(self._stream, length)
+                connection.flush_soon()
                 yield message
                 del message, item  # the next message may be hours away
                 continue
-            if self._is_request_complete or (self._is_winding_up and self._reader.is_empty):
+            if self._is_request_complete or (self._is_draining and self._reader.is_empty):
                 return
-            if (lacking := self._reader.missing_bytes) > 0:
-                if not self._admit(lacking):
+            if (missing := self._reader.missing_bytes) > 0:
+                if not self._admit(missing):
                     return
                 held = self._reader.held_bytes
-                self._await_message(held + lacking, lacking, link.loop.time())
-                link.engine.expect(self._stream, lacking)
-                link.flush_soon()
-            self._read_waiter = link.loop.create_future()
+                self._await_message(held + missing, missing, connection.loop.time())
+                connection.engine.expect(self._stream, missing)
+                connection.flush_soon()
+            self._read_waiter = connection.loop.create_future()
             await self._read_waiter
 
     async def _inflate(self, message: DeferredInflation) -> Buffer | None:
@@ -345,27 +345,27 @@ class StreamCall(ServerCall):
 
     def _send_refusal(self, refusal: RpcResponse) -> None:
         if not refusal.code:  # the protocol sends errors as messages
-            core, stream, message = self._connection.engine, self._stream, refusal.message
+            engine, stream, message = self._connection.engine, self._stream, refusal.message
             if not self._has_headers:
                 self._has_headers = True
-                core.send_headers(stream, headers.RESPONSE_HEADERS)
-            core.send_data(stream, (encode_prefix(total_size(message)), *message))
+                engine.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_data(stream, (encode_prefix(total_size(message)), *message))
             refusal = RpcResponse()
         self.finish(refusal)
 
     async def _write(self, response: RpcResponse) -> None:
         """Send one response, and wait until another may be sent."""
-        core, stream, link = self._connection.engine, self._stream, self._connection
+        engine, stream, connection = self._connection.engine, self._stream, self._connection
         if not self._has_headers:
             self._has_headers = True
-            core.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_headers(stream, headers.RESPONSE_HEADERS)
         parts: tuple[Any, ...] = (encode_prefix(total_size(response.message)), *response.message)
-        if not core.send_data(stream, parts):
-            self._write_waiter = link.loop.create_future()
-            link.flush_soon()
+        if not engine.send_data(stream, parts):
+            self._write_waiter = connection.loop.create_future()
+            connection.flush_soon()
             self._count_unsent()
             await self._write_waiter
             if self._unsent_response is not None:
                 self._unsent_response.finish()
-        link.flush()
-        await link.wait_writable()
+        connection.flush()
+        await connection.wait_writable()

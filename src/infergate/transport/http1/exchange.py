@@ -83,11 +83,8 @@ class HttpExchangeConnection(PooledConnection):
         try:
             reader.feed(data)
         except ValueError as error:
-            self._fail(
-                backend_garbage(
-                    "the backend's response is not valid HTTP", self._error_detail(error)
-                )
-            )
+            public = "the backend's response is not valid HTTP"
+            self._fail(backend_garbage(public, self._error_detail(error)))
             return
         if not reader.status:
             return

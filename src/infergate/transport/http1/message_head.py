@@ -87,29 +87,20 @@ def not_http() -> HeadError:
 
 def uri_too_long(limits: Limits) -> HeadError:
     """Return the error for a request line over its limit."""
-    return HeadError(
-        URI_TOO_LONG,
-        f"the request line is over the limit of {limits.headers} bytes",
-        limit="headers",
-    )
+    public = f"the request line is over the limit of {limits.headers} bytes"
+    return HeadError(URI_TOO_LONG, public, limit="headers")
 
 
 def headers_too_large(limits: Limits) -> HeadError:
     """Return the error for header lines over their limit in bytes."""
-    return HeadError(
-        HEADERS_TOO_LARGE,
-        f"the headers are over the limit of {limits.headers} bytes",
-        limit="headers",
-    )
+    public = f"the headers are over the limit of {limits.headers} bytes"
+    return HeadError(HEADERS_TOO_LARGE, public, limit="headers")
 
 
 def too_many_headers(limits: Limits) -> HeadError:
     """Return the error for too many header lines."""
-    return HeadError(
-        HEADERS_TOO_LARGE,
-        f"the request has more than {limits.header_count} header lines",
-        limit="header_count",
-    )
+    public = f"the request has more than {limits.header_count} header lines"
+    return HeadError(HEADERS_TOO_LARGE, public, limit="header_count")
 
 
 def timed_out(limit: str) -> HeadError:
@@ -119,11 +110,8 @@ def timed_out(limit: str) -> HeadError:
 
 def body_too_large(size: int, limits: Limits) -> GatewayError:
     """Return the error for a body of at least ``size`` bytes."""
-    return GatewayError(
-        Kind.TOO_LARGE,
-        f"the request body has {size} bytes or more, the limit is {limits.body}",
-        limit="body",
-    )
+    public = f"the request body has {size} bytes or more, the limit is {limits.body}"
+    return GatewayError(Kind.TOO_LARGE, public, limit="body")
 
 
 def check_head(
@@ -140,9 +128,8 @@ def check_head(
     if version < (1, 0):
         raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
     if version > (1, 1):
-        raise HeadError(
-            VERSION_NOT_SUPPORTED, "HTTP/1.1 and HTTP/1.0 are served here", Kind.UNSUPPORTED
-        )
+        public = "HTTP/1.1 and HTTP/1.0 are served here"
+        raise HeadError(VERSION_NOT_SUPPORTED, public, Kind.UNSUPPORTED)
     if not is_host(headers.get("host", "")):
         raise HeadError(BAD_REQUEST, "the Host header is not a host")
     if method == "CONNECT":
@@ -178,18 +165,10 @@ def check_codings(value: str) -> None:
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
-        raise HeadError(
-            NOT_IMPLEMENTED,
-            f"the transfer coding {unknown[0]!r} is not served here",
-            Kind.UNSUPPORTED,
-        )
+        public = f"the transfer coding {unknown[0]!r} is not served here"
+        raise HeadError(NOT_IMPLEMENTED, public, Kind.UNSUPPORTED)
     if codings.count("chunked") > 1:
         raise HeadError(BAD_REQUEST, "the body is chunked twice")
-
-
-def is_complete(head: bytes | bytearray) -> bool:
-    """Whether ``head`` contains the empty line that ends a request head."""
-    return b"\r\n\r\n" in head
 
 
 def drop_content_length(data: bytes) -> bytes:

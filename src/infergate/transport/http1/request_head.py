@@ -102,7 +102,8 @@ class HttpRequestHead:
         try:
             if fields.size > limits.headers:
                 raise message_head.headers_too_large(limits)
-            message_head.check_head(self.method, target, _version(version), headers, limits)
+            numbers = _VERSIONS.get(version) or tuple(map(int, version.split(".")))
+            message_head.check_head(self.method, target, numbers, headers, limits)
             if not target.startswith("/"):
                 self._parse_target(target)
         except GatewayError as error:
@@ -117,10 +118,6 @@ class HttpRequestHead:
             raise message_head.not_http()
         self.path, self.query = parts[2] or "/", parts[3] or ""
         self.headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return _VERSIONS.get(text) or tuple(map(int, text.split(".")))
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:

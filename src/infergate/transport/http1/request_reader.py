@@ -23,8 +23,7 @@ from infergate.transport.http1.request_head import (
 from infergate.transport.net.buffer_pool import allocate
 
 _EMPTY_LINE = b"\r\n\r\n"
-_PREFIX_BYTES: Final = 16
-"""Number of bytes returned to recognize data that is not HTTP."""
+_PREFIX_BYTES: Final = 16  # number of bytes returned to recognize data that is not HTTP
 
 
 class RequestReader:
@@ -138,8 +137,8 @@ class RequestReader:
             return
         check_size(received, self._limits)
         if not self._accepts_both_lengths:
-            judge = self._head_checker = self._head_checker or PartialHeadChecker()
-            if not judge.allows(received):
+            checker = self._head_checker = self._head_checker or PartialHeadChecker()
+            if not checker.allows(received):
                 raise message_head.not_http()
 
     def read_body(self) -> Buffer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -28,23 +29,10 @@ _CHUNKED: Final = "transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class _DateLines:
-    """The Server and Date lines, formatted once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._lines = b""
-
-    def lines(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            date = formatdate(second, usegmt=True)
-            self._lines = f"server: infergate\r\ndate: {date}\r\n".encode("ascii")
-        return self._lines
-
-
-_date_lines = _DateLines()
+@functools.lru_cache(maxsize=1)
+def _date_lines(second: int) -> bytes:
+    """Return the Server and Date lines."""
+    return f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
 
 
 def response_to_failure(
@@ -99,7 +87,7 @@ def write_response(
         if not is_http10:
             connection += _CHUNKED
             body = _chunk(body)
-    head = message_head.response_head(response, length, connection, _date_lines.lines())
+    head = message_head.response_head(response, length, connection, _date_lines(int(time.time())))
     if length is not None and length < message_head.JOIN_BELOW:
         transport.write(b"".join((head, *body)))
         return

@@ -343,9 +343,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
     def _disconnect_if_unread(self) -> None:
         if not self._unsent_response.size:  # the client has read everything meanwhile
             return
-        self._listener.gate.refuse(
-            ConnectionRefusal.SLOW_READER, self._peer, "the client does not read its response"
-        )
+        reason = "the client does not read its response"
+        self._listener.gate.refuse(ConnectionRefusal.SLOW_READER, self._peer, reason)
         self._transport.abort()
 
     def unread_bytes(self) -> int:

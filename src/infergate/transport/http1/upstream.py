@@ -117,9 +117,8 @@ async def _decode_content(
         if isinstance(body, DeferredInflation):
             body = await body.inflate(memory)
     except CorruptDataError as error:
-        raise backend_garbage(
-            f"the backend's response cannot be used: the {encoding} body {error}"
-        ) from None
+        public = f"the backend's response cannot be used: the {encoding} body {error}"
+        raise backend_garbage(public) from None
     except InflatedTooLargeError:
         raise backend_garbage(
             "the backend's response cannot be used: "

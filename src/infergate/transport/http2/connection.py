@@ -32,8 +32,7 @@ from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
 
-_MAX_REASON: Final = 200
-"""Characters of a GOAWAY reason that are sent or reported."""
+_MAX_REASON: Final = 200  # characters of a GOAWAY reason that are sent or reported
 _IN_FLIGHT_BLOCKS: Final = 2
 """Header blocks that a peer may have sent before it received our RST_STREAM."""
 
@@ -41,19 +40,16 @@ _IN_FLIGHT_BLOCKS: Final = 2
 class Http2Connection(Http2FrameReader):
     """A connection. `streams` holds the open streams by number."""
 
-    is_client = False
-    """Whether this end opens the streams."""
+    is_client = False  # whether this end opens the streams
 
     def __init__(self, header_bytes: int) -> None:
         """`header_bytes`: the limit on the headers of a request or response. Blocks of up to
         `limits.HEADER_BLOCK_FACTOR` times that size are read, so that the stream can be
         refused."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0
-        """The greatest stream number used by the peer (client: by us)."""
+        self.last_stream = 0  # the greatest stream number used by the peer (client: by this end)
         self.is_closed = False
-        self.peer_max_streams = 2**31
-        """The number of concurrent streams that the peer allows."""
+        self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
         super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
         self._outbound = OutboundFrames()
         self._header_decoder = HeaderBlockDecoder(self._max_block)
@@ -118,9 +114,8 @@ class Http2Connection(Http2FrameReader):
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
                     if self._is_idle(stream):  # no RST_STREAM on these (RFC 9113, 6.4)
-                        raise Http2ConnectionError(
-                            "a PRIORITY frame of the wrong size", Code.FRAME_SIZE_ERROR
-                        )
+                        reason = "a PRIORITY frame of the wrong size"
+                        raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
             case _:
                 raise Http2ConnectionError("PUSH_PROMISE although push is disabled")
@@ -244,9 +239,7 @@ class Http2Connection(Http2FrameReader):
             return
         if not increment:
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
-        self._on_window_grown(stream, out.grow_stream_window(stream, increment))
-
-    def _on_window_grown(self, stream: Stream, sent: bool | None) -> None:  # noqa: FBT001
+        sent = out.grow_stream_window(stream, increment)
         if sent is None:
             raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
         if sent:
@@ -271,9 +264,8 @@ class Http2Connection(Http2FrameReader):
             if identifier == frames.INITIAL_WINDOW_SIZE:
                 initial = value  # applied once, however often it is repeated
                 if value > frames.LARGEST_WINDOW:
-                    raise Http2ConnectionError(
-                        "INITIAL_WINDOW_SIZE is too large", Code.FLOW_CONTROL_ERROR
-                    )
+                    reason = "INITIAL_WINDOW_SIZE is too large"
+                    raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
             else:
                 self._apply_setting(identifier, value)
         if initial != self._outbound.initial_window:
@@ -286,9 +278,8 @@ class Http2Connection(Http2FrameReader):
 
     def _on_settings_ack(self, payload: bytes) -> None:
         if payload:
-            raise Http2ConnectionError(
-                "a SETTINGS acknowledgement with a payload", Code.FRAME_SIZE_ERROR
-            )
+            reason = "a SETTINGS acknowledgement with a payload"
+            raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings or not self._unacknowledged_settings:
             raise Http2ConnectionError("a SETTINGS acknowledgement without SETTINGS")
         self._unacknowledged_settings -= 1
@@ -413,11 +404,11 @@ class Http2Connection(Http2FrameReader):
 
     def expect(self, stream: Stream, size: int) -> None:
         """Raise the window of `stream` so that `size` more bytes can arrive."""
-        lacking = size - stream.receive_window
-        if lacking > 0 and stream.remote_open:
-            self._send_window_update(lacking, stream)
-            stream.receive_window += lacking
-            stream.extra_granted += lacking
+        missing = size - stream.receive_window
+        if missing > 0 and stream.remote_open:
+            self._send_window_update(missing, stream)
+            stream.receive_window += missing
+            stream.extra_granted += missing
 
     def _send_window_update(self, size: int, stream: Stream | None = None) -> None:
         if stream is None:

@@ -26,16 +26,14 @@ from infergate.transport.http2.stream import Stream
 
 NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
-_KEPT_PREFACE: Final = 16
-"""Bytes kept of a connection that does not start as HTTP/2."""
+_KEPT_PREFACE: Final = 16  # bytes kept of a connection that does not start as HTTP/2
 
 
 class Http2FrameReader:
     """The frame parser. All methods of subclasses may raise Http2ConnectionError, and those about
     one stream Http2StreamError."""
 
-    preface: bytes
-    """The bytes with which the peer must start."""
+    preface: bytes  # the bytes with which the peer must start
 
     def __init__(self, max_block: int) -> None:
         """`max_block`: the longest header block, in bytes."""
@@ -44,8 +42,7 @@ class Http2FrameReader:
         self.progress_count = 0
         """A counter that grows when a header block is complete or the held frame changes."""
         self._expected_preface = self.preface
-        self.first_bytes = b""
-        """The first bytes of the peer, if they are not HTTP/2."""
+        self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame, or of a discarded one
         self._padding_left = 0  # the padding among them
@@ -226,9 +223,8 @@ class Http2FrameReader:
         if kind in _BLOCK_KINDS and length > self._max_block:
             raise Http2ConnectionError("a header block is too long", Code.ENHANCE_YOUR_CALM)
         if not min_length <= length <= max_length:
-            raise Http2ConnectionError(
-                "the frame's size is wrong for its kind", Code.FRAME_SIZE_ERROR
-            )
+            reason = "the frame's size is wrong for its kind"
+            raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
         if on_stream is not None and on_stream != (stream != 0):
             raise Http2ConnectionError("the frame's stream is wrong for its kind")
 

@@ -20,8 +20,7 @@ from infergate.core.bounded_cache import WeightedCache
 from infergate.transport.http2 import limits
 from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD, HpackDecoder
 
-_NAME = re.compile(rb"[!-9;-@\[-~]+")
-"""A field name: visible ASCII without upper case and colon."""
+_NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII without upper case and colon
 _VALUE = re.compile(rb"[^\0\r\n]*")
 """A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
 metadata as set by the application (Triton: "... got []. ")."""

@@ -16,8 +16,7 @@ from hpack.huffman_table import (
 
 from infergate.core.bounded_cache import BoundedCache
 
-_MAX_STEPS: Final = 8192
-"""Maximum number of cached transitions, together under 2 MB."""
+_MAX_STEPS: Final = 8192  # maximum number of cached transitions, together under 2 MB
 
 
 class _Step(NamedTuple):

@@ -65,8 +65,7 @@ class Http2ServerConnection(_EndConnection):
     def __init__(self, header_bytes: int, max_streams: int) -> None:
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
-        self.is_draining = False
-        """Whether the peer was asked to open no more streams."""
+        self.is_draining = False  # whether the peer was asked to open no more streams
         self._announced_last_stream: int | None = None
         """The last stream that is served, once it is known."""
         self._early_header_bytes = 0

@@ -13,8 +13,7 @@ from infergate.transport.base import Address, BoundSockets
 from infergate.transport.net.unix_socket import SocketFile
 
 _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
-BACKLOG: Final = 1024
-"""Connections that may wait to be accepted."""
+BACKLOG: Final = 1024  # connections that may wait to be accepted
 
 
 async def bind_sockets(

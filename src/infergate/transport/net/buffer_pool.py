@@ -37,8 +37,7 @@ class BufferPool:
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
-        self.unused_bytes = 0
-        """Bytes in unused buffers."""
+        self.unused_bytes = 0  # bytes in unused buffers
         self._unused: list[tuple[float, Memory]] = []  # (unused since, buffer)
         self._next_sweep = 0.0  # time of the next sweep
 
@@ -96,8 +95,7 @@ class BufferPool:
             self._drop()
 
 
-POOL: Final = BufferPool()
-"""The pool of this process."""
+POOL: Final = BufferPool()  # the pool of this process
 allocate: Final = POOL.allocate
 
 

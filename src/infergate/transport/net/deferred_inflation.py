@@ -21,10 +21,7 @@ from infergate.core.tensor import Buffer
 _inflation_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
-
-
-_MAX_IMMEDIATE_PIECES: Final = 8
-"""Maximum number of pieces inflated immediately."""
+_MAX_IMMEDIATE_PIECES: Final = 8  # maximum number of pieces inflated immediately
 
 
 def inflate_or_defer(
@@ -51,8 +48,7 @@ class DeferredInflation:
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
     ) -> None:
         self.prefix: Final = beginning
-        self.error: Exception | None = None
-        """The error found while inflating, if any."""
+        self.error: Exception | None = None  # the error found while inflating, if any
         self._pieces: Final = pieces
         self._length: Final = length
         self._max_bytes: Final = max_bytes

@@ -17,13 +17,11 @@ MAX_STREAMS: Final = 1024
 RESERVED_PART: Final = 16
 """The fraction 1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies
 (``MIN_ACCOUNTED_BYTES``)."""
-READER_GRACE: Final = 1.0
-"""Grace period of a reader when memory is short, in seconds."""
+READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
 """Seconds without progress after which a client is stalled; also a sender's initial grace period.
 """
-CHECK_INTERVAL: Final = 0.5
-"""Seconds between two searches for slow clients."""
+CHECK_INTERVAL: Final = 0.5  # seconds between two searches for slow clients
 _RETRY_AFTER: Final = 1.0
 
 
@@ -45,7 +43,6 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.apply_limits(limits)
         self.requests = 0
-        """Requests in progress."""
         self.bytes = 0
         """Bytes held: request bodies as announced, data derived from them, backend responses, and
         unsent responses."""
@@ -53,7 +50,6 @@ class Admission:
         """Transfers that wait for a client to read a response or to send a body."""
         self._checked_at = -math.inf
         self.streams = 0
-        """Open streams."""
 
     def apply_limits(self, limits: Limits) -> None:
         """Apply new limits from now on; admitted requests stay."""
@@ -126,8 +122,7 @@ class RequestAccount:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._bytes = 0
-        self.is_admitted = False
-        """Whether the request is admitted and not released."""
+        self.is_admitted = False  # whether the request is admitted and not released
 
     def admit(self, size: int) -> None:
         """Admit the request with ``size`` bytes. Raises OVERLOADED."""
@@ -344,18 +339,10 @@ class IncomingBody(PendingTransfer):
 
 def too_slow() -> GatewayError:
     """Return the error for a body that arrives slowly while memory is short."""
-    return GatewayError(
-        Kind.OVERLOADED,
-        "the request came too slowly while the gateway's memory is short",
-        retry_after=_RETRY_AFTER,
-        limit=IN_FLIGHT_BYTES,
-    )
+    public = "the request came too slowly while the gateway's memory is short"
+    return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=IN_FLIGHT_BYTES)
 
 
 def _limit_reached(limit_text: str, limit: str) -> GatewayError:
-    return GatewayError(
-        Kind.OVERLOADED,
-        f"the gateway is serving its limit of {limit_text}",
-        retry_after=_RETRY_AFTER,
-        limit=limit,
-    )
+    public = f"the gateway is serving its limit of {limit_text}"
+    return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=limit)

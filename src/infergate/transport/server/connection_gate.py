@@ -8,6 +8,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from infergate.core.log_events import CONNECTION_REFUSED
@@ -16,10 +17,8 @@ from infergate.transport.tls.server_context import ServerTlsContext
 
 log = logging.getLogger(__name__)
 
-CLIENT_HELLO_PREFIX: Final = 9
-"""Number of received bytes that suffice to recognize a ClientHello."""
-_MAX_LOG_LINES: Final = 20
-"""Log lines per second."""
+CLIENT_HELLO_PREFIX: Final = 9  # number of received bytes that suffice to recognize a ClientHello
+_MAX_LOG_LINES: Final = 20  # log lines per second
 _UNLIMITED: Final = 2**31
 
 
@@ -56,13 +55,11 @@ def is_client_hello(received: bytes) -> bool:
     )
 
 
+@dataclass(slots=True)
 class ConnectionCount:
     """The number of open connections, shared by several listeners."""
 
-    __slots__ = ("open",)
-
-    def __init__(self) -> None:
-        self.open = 0
+    open: int = 0
 
 
 class ConnectionGate:
@@ -112,11 +109,8 @@ class ConnectionGate:
         """Copy the settings of ``other``, which must not have accepted a connection yet. Both must
         use TLS, or neither."""
         self.listener, self.certificates = other.listener, other.certificates
-        self.max_connections, self._on_refused, self.on_limit_reached = (
-            other.max_connections,
-            other._on_refused,
-            other.on_limit_reached,
-        )
+        self.max_connections, self._on_refused = other.max_connections, other._on_refused
+        self.on_limit_reached = other.on_limit_reached
 
     @property
     def connections(self) -> int:
@@ -131,11 +125,8 @@ class ConnectionGate:
     def admit(self, peer: str) -> bool:
         """Count a new connection; return False if it exceeds the limit."""
         if self._connections.open >= self.max_connections:
-            self.refuse(
-                ConnectionRefusal.FULL,
-                peer,
-                f"the limit of {self.max_connections} connections is reached",
-            )
+            reason = f"the limit of {self.max_connections} connections is reached"
+            self.refuse(ConnectionRefusal.FULL, peer, reason)
             return False
         self._connections.open += 1
         self.open += 1
@@ -148,9 +139,8 @@ class ConnectionGate:
 
     def refuse_tls(self, peer: str) -> None:
         """Refuse a connection that speaks TLS to a plain-text listener."""
-        self.refuse(
-            ConnectionRefusal.TLS, peer, "the client speaks TLS, but this listener is plain text"
-        )
+        reason = "the client speaks TLS, but this listener is plain text"
+        self.refuse(ConnectionRefusal.TLS, peer, reason)
 
     def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
         """Count and log a connection that is closed for ``reason``; ``detail`` is logged."""

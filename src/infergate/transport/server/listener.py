@@ -37,8 +37,7 @@ class SocketListener(Generic[AppT]):
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
-        self.address = address
-        """The address that was actually bound."""
+        self.address = address  # the address that was actually bound
         self.app = app
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
@@ -62,8 +61,8 @@ class SocketListener(Generic[AppT]):
     ) -> Callable[[], asyncio.BaseProtocol]:
         if self.gate.certificates is None:
             return create_protocol
-        scratches = TlsBuffers()
-        return lambda: TlsTransport(self, create_protocol(), scratches)
+        buffers = TlsBuffers()
+        return lambda: TlsTransport(self, create_protocol(), buffers)
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -74,12 +73,10 @@ class SocketListener(Generic[AppT]):
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
         """Open the listening sockets, with ``bind`` if given, but do not accept yet."""
-        self._bound_sockets = await (
-            bind(self._requested_address)
-            if bind
-            else bind_sockets(self._requested_address, closing=closing)
-        )
-        self.address = replace(self._requested_address, port=self._bound_sockets.port)
+        address = self._requested_address
+        bound = await (bind(address) if bind else bind_sockets(address, closing=closing))
+        self._bound_sockets = bound
+        self.address = replace(address, port=bound.port)
 
     async def start(self) -> None:
         """Start accepting on every socket."""
@@ -95,11 +92,8 @@ class SocketListener(Generic[AppT]):
                 lambda: len(self._connections),
             )
             return
-        create = (
-            self.loop.create_unix_server
-            if self._requested_address.unix
-            else self.loop.create_server
-        )
+        is_unix = bool(self._requested_address.unix)
+        create = self.loop.create_unix_server if is_unix else self.loop.create_server
         for sock in self._bound_sockets.sockets:
             self._servers.append(await create(self._create_protocol, sock=sock, backlog=BACKLOG))
 

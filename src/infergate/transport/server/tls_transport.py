@@ -37,8 +37,7 @@ _MAX_PIECE: Final = 256 * KIB
 """Bytes received at once, and bytes encrypted before the socket's buffer is checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
-_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS client: a handshake record (RFC 8446, 5.1)."""
+_HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
@@ -118,9 +117,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._has_received = True
             if self._alpn_offer.excludes(encrypted[:nbytes]):
                 self._socket_transport.write(NO_APPLICATION_PROTOCOL)
-                self._refuse(
-                    ConnectionRefusal.ALPN, "the client offers no supported protocol (ALPN)"
-                )
+                reason = "the client offers no supported protocol (ALPN)"
+                self._refuse(ConnectionRefusal.ALPN, reason)
                 return
             self._continue_handshake()
 
@@ -175,9 +173,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._client_names = san_names(self._ssl.getpeercert())
         if self._is_name_rejected:
             names = ", ".join(self._client_names) or "no names"
-            self._refuse(
-                ConnectionRefusal.NAME, f"the client certificate is for {names}: not allowed"
-            )
+            reason = f"the client certificate is for {names}: not allowed"
+            self._refuse(ConnectionRefusal.NAME, reason)
             return
         self._host.unregister(self)  # the serving protocol registers itself
         self._is_established = True
@@ -210,9 +207,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             try:
                 size, more = self._decrypt(buffer)
             except ssl.SSLError as error:
-                self._host.gate.refuse(
-                    ConnectionRefusal.HANDSHAKE, self._peer, f"TLS: {error.reason}"
-                )
+                reason = f"TLS: {error.reason}"
+                self._host.gate.refuse(ConnectionRefusal.HANDSHAKE, self._peer, reason)
                 self._send_encrypted()  # the alert
                 self._is_closing = self._is_close_notify_sent = True
                 self._socket_transport.close()

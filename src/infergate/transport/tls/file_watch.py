@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-_CHECK_INTERVAL: Final = 1.0
-"""Seconds between two checks."""
+_CHECK_INTERVAL: Final = 1.0  # seconds between two checks
 
 
 class FileWatch:

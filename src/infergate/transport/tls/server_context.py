@@ -59,7 +59,6 @@ class ServerTlsContext:
             (settings.certificate, settings.key, settings.client_ca), clock
         )
         self.generation = 0
-        """The number of reloads."""
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
