@@ -238,10 +238,6 @@ def _response_or_raise(
         raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
         raise backend_garbage("the backend's answer broke off", detail) from error
-    return RpcResponse(
-        code=code.value[0],
-        details=details,
-        metadata=_merged_metadata(
-            () if has_started else error.initial_metadata(), error.trailing_metadata()
-        ),
-    )
+    initial_metadata = () if has_started else error.initial_metadata()
+    metadata = _merged_metadata(initial_metadata, error.trailing_metadata())
+    return RpcResponse(code=code.value[0], details=details, metadata=metadata)

@@ -31,12 +31,7 @@ from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, join_parts
-from infergate.transport.base import (
-    Address,
-    BindFunction,
-    BoundSockets,
-    RpcApp,
-)
+from infergate.transport.base import Address, BindFunction, BoundSockets, RpcApp
 from infergate.transport.compat import grpcio_tls
 from infergate.transport.grpc import metadata
 from infergate.transport.grpc.drain import until_stopped

@@ -9,14 +9,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from infergate.core import inflation
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.inflation import (
-    GZIP,
-    ZLIB,
-    CorruptDataError,
-    InflatedTooLargeError,
-    inflate_pieces,
-)
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.net.buffer_pool import allocate
@@ -27,7 +21,7 @@ _PREFIX_SIZE: Final = PREFIX.size
 _LONG_MESSAGE: Final = 64 * KIB
 MESSAGE_OVERHEAD: Final = 64 * KIB
 """Bytes by which a message may exceed `limits.body`: the fields around a tensor's data."""
-ENCODINGS: Final = {"gzip": GZIP, "deflate": ZLIB}
+ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
 """Accepted compressions, and zlib's parameter for each; deflate means the zlib format."""
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
@@ -72,10 +66,10 @@ def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | Deferred
 def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
     """Inflate a message. Raises MessageTooLongError and InvalidMessageError."""
     try:
-        yield from inflate_pieces(data, ENCODINGS[encoding], max_length)
-    except CorruptDataError as error:
+        yield from inflation.inflate_pieces(data, ENCODINGS[encoding], max_length)
+    except inflation.CorruptDataError as error:
         raise InvalidMessageError(f"a message compressed with {encoding} {error}") from None
-    except InflatedTooLargeError:
+    except inflation.InflatedTooLargeError:
         public = f"Received message larger than max (compressed, vs. {max_length})"
         raise MessageTooLongError(public) from None
 

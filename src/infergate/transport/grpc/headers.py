@@ -37,6 +37,7 @@ _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
 _CONTENT_TYPE: Final = "application/grpc"
+_CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
 _UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that are not percent-encoded in grpc-message."""
 _MAX_DETAILS: Final = 4096
@@ -89,11 +90,7 @@ class RequestHeaders:
 
 def is_grpc(content_type: str) -> bool:
     """Return whether `content_type` is that of gRPC."""
-    return content_type.startswith(_CONTENT_TYPE) and content_type[len(_CONTENT_TYPE) :][:1] in {
-        "",
-        "+",
-        ";",
-    }
+    return content_type == _CONTENT_TYPE or content_type.startswith(_CONTENT_TYPE_PREFIXES)
 
 
 def read_timeout(value: str) -> float | None:

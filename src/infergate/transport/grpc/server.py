@@ -174,11 +174,8 @@ class GrpcServerConnection(CallConnection):
             gate.refuse_tls(self.peer)
         else:
             is_flood = event.code == Code.ENHANCE_YOUR_CALM
-            gate.refuse(
-                ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL,
-                self.peer,
-                event.reason,
-            )
+            refusal = ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL
+            gate.refuse(refusal, self.peer, event.reason)
         for call in tuple(self._calls):
             call.cancel()
         self.flush()

@@ -277,11 +277,8 @@ class ServerCall(IncomingRequest):
     @staticmethod
     def invalid_message_status(error: MessageTooLongError | InvalidMessageError) -> RpcResponse:
         """Return the same status for an error that the application has already recorded."""
-        code = (
-            headers.RESOURCE_EXHAUSTED
-            if isinstance(error, MessageTooLongError)
-            else headers.INTERNAL
-        )
+        is_too_long = isinstance(error, MessageTooLongError)
+        code = headers.RESOURCE_EXHAUSTED if is_too_long else headers.INTERNAL
         return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
@@ -293,11 +290,10 @@ class ServerCall(IncomingRequest):
         code, length = response.code, total_size(response.message)
         if not code and length > self._max_message:
             code = headers.RESOURCE_EXHAUSTED
-            response = RpcResponse(
-                code=code,
-                details=f"Sent message larger than max ({length} vs. {self._max_message}) "
-                "(limits.body)",
+            details = (
+                f"Sent message larger than max ({length} vs. {self._max_message}) (limits.body)"
             )
+            response = RpcResponse(code=code, details=details)
         ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:
             block = headers.encode_trailers_only(200, code, response.details, response.metadata)

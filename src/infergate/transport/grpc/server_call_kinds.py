@@ -39,13 +39,7 @@ _TRUNCATED: Final = "the call ended in the middle of a message"
 class UnaryCall(ServerCall):
     """A call with one request message and one response."""
 
-    __slots__ = (
-        "_counted_bytes",
-        "_last_progress",
-        "_reader",
-        "_received_bytes",
-        "_started_at",
-    )
+    __slots__ = ("_counted_bytes", "_last_progress", "_reader", "_received_bytes", "_started_at")
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
@@ -147,12 +141,9 @@ class UnaryCall(ServerCall):
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Check the pause and the total time of the arriving message or of the response."""
         if self._stream.remote_open and self.task is None:
-            return self._report_if_late(
-                now
-                >= body_deadline(
-                    limits, self._started_at, self._received_bytes, self._last_progress
-                )
-            )
+            received, last_progress = self._received_bytes, self._last_progress
+            due = body_deadline(limits, self._started_at, received, last_progress)
+            return self._report_if_late(now >= due)
         return self._is_reader_slow(now, limits)
 
 
@@ -236,9 +227,8 @@ class StreamCall(ServerCall):
             self._held_bytes = -1
         if self._held_bytes != held:
             self._held_bytes, self._last_progress = held, now
-        return self._report_if_late(
-            now >= body_deadline(limits, self._started_at, held, self._last_progress)
-        )
+        due = body_deadline(limits, self._started_at, held, self._last_progress)
+        return self._report_if_late(now >= due)
 
     def _wake(self) -> None:
         if self._read_waiter is not None and not self._read_waiter.done():

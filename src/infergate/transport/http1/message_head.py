@@ -115,11 +115,7 @@ def body_too_large(size: int, limits: Limits) -> GatewayError:
 
 
 def check_head(
-    method: str,
-    target: str,
-    version: tuple[int, ...],
-    headers: Mapping[str, str],
-    limits: Limits,
+    method: str, target: str, version: tuple[int, ...], headers: Mapping[str, str], limits: Limits
 ) -> None:
     """Validate a parsed request head. Raises GatewayError. ``headers`` come from
     ``merge_headers``; ``check_fields`` checks their number and size."""

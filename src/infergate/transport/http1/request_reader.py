@@ -12,14 +12,8 @@ from typing import Final
 
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.transport.http1 import message_head
+from infergate.transport.http1 import message_head, request_head
 from infergate.transport.http1.chunked import ChunkedBody
-from infergate.transport.http1.request_head import (
-    HttpRequestHead,
-    PartialHeadChecker,
-    RequestHeadParser,
-    check_size,
-)
 from infergate.transport.net.buffer_pool import allocate
 
 _EMPTY_LINE = b"\r\n\r\n"
@@ -49,9 +43,9 @@ class RequestReader:
     ) -> None:
         self._scratch = scratch
         self._limits = limits
-        self._head_parser = RequestHeadParser(limits)
+        self._head_parser = request_head.RequestHeadParser(limits)
         self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
-        self._head_checker: PartialHeadChecker | None = None  # for a head that arrives in pieces
+        self._head_checker: request_head.PartialHeadChecker | None = None
         self._data = b""  # received bytes, taken up to _at
         self._at = 0
         self._length = 0  # of the body, if announced
@@ -106,7 +100,7 @@ class RequestReader:
 
     # ---- taking
 
-    def read_head(self) -> HttpRequestHead | None:
+    def read_head(self) -> request_head.HttpRequestHead | None:
         """Return the next request's head, or None if it is incomplete. Raises HeadError."""
         data, at = self._data, self._at
         if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
@@ -135,9 +129,9 @@ class RequestReader:
         """Reject an incomplete head as soon as it cannot become valid."""
         if not received:
             return
-        check_size(received, self._limits)
+        request_head.check_size(received, self._limits)
         if not self._accepts_both_lengths:
-            checker = self._head_checker = self._head_checker or PartialHeadChecker()
+            checker = self._head_checker = self._head_checker or request_head.PartialHeadChecker()
             if not checker.allows(received):
                 raise message_head.not_http()
 

@@ -11,14 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
+from infergate.core import inflation
 from infergate.core.errors import GatewayError, Kind, backend_garbage
-from infergate.core.inflation import (
-    MAX_MEMBERS,
-    CorruptDataError,
-    InflatedTooLargeError,
-    inflate_pieces,
-    zlib_window_bits,
-)
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.tls_settings import ClientTls
@@ -107,26 +101,25 @@ async def _decode_content(
     """Decode the content encoding, present only if an operator forwards Accept-Encoding."""
     data = join_parts(response.body)
     encoding = response.headers["content-encoding"].strip().lower()
-    window = zlib_window_bits(encoding, data)
+    window = inflation.zlib_window_bits(encoding, data)
     if window is None:
         return response
     try:
         body = inflate_or_defer(
-            inflate_pieces(data, window, max_bytes, MAX_MEMBERS), len(data), max_bytes
+            inflation.inflate_pieces(data, window, max_bytes, inflation.MAX_MEMBERS),
+            len(data),
+            max_bytes,
         )
         if isinstance(body, DeferredInflation):
             body = await body.inflate(memory)
-    except CorruptDataError as error:
+    except inflation.CorruptDataError as error:
         public = f"the backend's response cannot be used: the {encoding} body {error}"
         raise backend_garbage(public) from None
-    except InflatedTooLargeError:
-        raise backend_garbage(
-            "the backend's response cannot be used: "
-            f"the body is over the limit of {max_bytes} bytes"
-        ) from None
-    headers = {
-        name: message for name, message in response.headers.items() if name != "content-encoding"
-    }
+    except inflation.InflatedTooLargeError:
+        reason = f"the body is over the limit of {max_bytes} bytes"
+        raise backend_garbage(f"the backend's response cannot be used: {reason}") from None
+    headers = dict(response.headers)
+    del headers["content-encoding"]
     return replace(response, headers=headers, body=[body])
 
 

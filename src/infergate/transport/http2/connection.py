@@ -19,14 +19,7 @@ from infergate.transport.http2.closed_streams import ClosedStreams
 from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
-from infergate.transport.http2.frames import (
-    ACK,
-    END_STREAM,
-    UINT32,
-    Code,
-    Http2ConnectionError,
-    Http2StreamError,
-)
+from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
 from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
@@ -169,7 +162,9 @@ class Http2Connection(Http2FrameReader):
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body
-            if stream.remaining_length < 0 or (flags & END_STREAM and stream.remaining_length):
+            if stream.remaining_length < 0 or (
+                flags & frames.END_STREAM and stream.remaining_length
+            ):
                 raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
 
     def _countable_frames(self, number: int, length: int) -> int:
@@ -214,7 +209,7 @@ class Http2Connection(Http2FrameReader):
         if stream is None or not self.is_client:
             self._charge_budget("resets")
         if stream is not None:
-            code = UINT32.unpack(payload)[0]
+            code = frames.UINT32.unpack(payload)[0]
             self._remove_stream(stream)
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
@@ -225,7 +220,7 @@ class Http2Connection(Http2FrameReader):
             self._expected_updates -= 1
         else:
             self._charge_budget("window updates")
-        increment = UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
+        increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         if number == 0:
             if not increment:
                 raise Http2ConnectionError("WINDOW_UPDATE of 0")
@@ -252,7 +247,7 @@ class Http2Connection(Http2FrameReader):
     # ---- frames about the connection
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
-        if flags & ACK:
+        if flags & frames.ACK:
             self._on_settings_ack(payload)
             return
         if len(payload) % frames.SETTING.size:
@@ -313,7 +308,7 @@ class Http2Connection(Http2FrameReader):
             raise Http2ConnectionError("ENABLE_PUSH is not 0 or 1")
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
-        if flags & ACK:
+        if flags & frames.ACK:
             self._charge_budget("PING acknowledgements")
             self._on_pong(payload)
             return
@@ -323,7 +318,7 @@ class Http2Connection(Http2FrameReader):
         if not self._ping_budget.spend(self.last_received_at):
             # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
-        self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
+        self._outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, payload: bytes) -> None:
         self._charge_budget("GOAWAY frames")

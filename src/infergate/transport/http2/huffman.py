@@ -7,12 +7,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import (
-    HUFFMAN_COMPLETE,
-    HUFFMAN_EMIT_SYMBOL,
-    HUFFMAN_FAIL,
-    HUFFMAN_TABLE,
-)
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 
 from infergate.core.bounded_cache import BoundedCache
 
