@@ -290,9 +290,8 @@ class ServerCall(IncomingRequest):
         code, length = response.code, total_size(response.message)
         if not code and length > self._max_message:
             code = headers.RESOURCE_EXHAUSTED
-            details = (
-                f"Sent message larger than max ({length} vs. {self._max_message}) (limits.body)"
-            )
+            sizes = f"{length} vs. {self._max_message}"
+            details = f"Sent message larger than max ({sizes}) (limits.body)"
             response = RpcResponse(code=code, details=details)
         ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:

@@ -105,11 +105,8 @@ async def _decode_content(
     if window is None:
         return response
     try:
-        body = inflate_or_defer(
-            inflation.inflate_pieces(data, window, max_bytes, inflation.MAX_MEMBERS),
-            len(data),
-            max_bytes,
-        )
+        pieces = inflation.inflate_pieces(data, window, max_bytes, inflation.MAX_MEMBERS)
+        body = inflate_or_defer(pieces, len(data), max_bytes)
         if isinstance(body, DeferredInflation):
             body = await body.inflate(memory)
     except inflation.CorruptDataError as error:

@@ -162,9 +162,8 @@ class Http2Connection(Http2FrameReader):
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body
-            if stream.remaining_length < 0 or (
-                flags & frames.END_STREAM and stream.remaining_length
-            ):
+            is_end = flags & frames.END_STREAM
+            if stream.remaining_length < 0 or (is_end and stream.remaining_length):
                 raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
 
     def _countable_frames(self, number: int, length: int) -> int:
