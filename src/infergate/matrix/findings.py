@@ -80,8 +80,8 @@ def error_differences(expected: GatewayError, received: GatewayError | None) -> 
 
 
 def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
-    """Yield the differences between a request and the one that the model received, except for the
-    model's name."""
+    """Yield the differences, except for the model's name, between a request and the one that the
+    model received."""
     note = "the version is not sent to the server"
     yield from _difference(note, expected.version, received.version)
     note = "the id is not sent to the server; the client gets its own id back"

@@ -108,8 +108,8 @@ def _request_notes(case: Case, sent: InferRequest, outcome: _Outcome) -> Iterato
 def _compare(
     backend: str, case: Case, outcomes: Sequence[_Outcome], baseline: Sequence[_Outcome]
 ) -> Finding:
-    """Compare the requests that reached the model with those of the ``baseline``, and its responses
-    with those that the client got."""
+    """Compare the requests that the model received with the ``baseline``, and the client's
+    responses with the model's."""
     if case.expected_error is not None:
         result = outcomes[-1].result
         error = result if isinstance(result, GatewayError) else None

@@ -1,7 +1,7 @@
 """Metrics of endpoints: health, requests, ejections, health checks and DNS.
 
 *Rule.* The label ``endpoint`` is the name or URL in the configuration. The changing addresses of a
-host name are counted together, so that the configuration bounds the number of series.
+host name are counted together, which bounds the number of series.
 """
 
 from __future__ import annotations

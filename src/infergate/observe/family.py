@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
@@ -115,15 +116,9 @@ class MetricFamily(Metric):
 
     def with_rows(self, rows: Iterable[Row]) -> MetricFamily:
         """Return the same family with ``rows``."""
-        return MetricFamily(
-            self.type,
-            self.name,
-            self.documentation,
-            self.labels,
-            rows,
-            unit=self.unit,
-            bounds=self.bounds,
-        )
+        family = copy(self)
+        family.rows, family._samples = rows, None  # noqa: SLF001 - its own copy
+        return family
 
 
 def in_batches(families: Iterable[Metric]) -> Iterator[list[Metric]]:

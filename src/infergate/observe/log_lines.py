@@ -39,7 +39,7 @@ class TextLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text, with control characters escaped so that none can hide or forge text."""
+        """Return the text with control characters escaped, against hidden or forged text."""
         return escape_unsafe(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
@@ -75,10 +75,8 @@ FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "tex
 
 
 def start_logging(format_name: str) -> logging.Handler:
-    """Send the log of this process to standard error, in the format ``format_name``.
-
-    Return the handler, whose formatter is replaced when a new configuration changes the format.
-    """
+    """Send the log of this process to standard error. Return the handler; a new configuration may
+    replace its formatter."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[format_name]())
     handler.addFilter(LogRateLimit())

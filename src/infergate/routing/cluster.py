@@ -120,7 +120,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Choose an untried member, even an unavailable one, rather than one that has failed."""
+        """Prefer any untried member, even an unavailable one, to one that has failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:
@@ -201,12 +201,12 @@ class Cluster(Generic[M]):
         return outlier.is_certain(rule) and self._eject(member, now)
 
     def is_suspect(self, member: M, now: float) -> bool:
-        """Return whether ``member`` has failed so often that a failed check would eject it."""
+        """Return whether a failed check would eject ``member``."""
         due = member.outlier.is_ejection_due(self._rule.outliers, now)
         return due and self._can_eject(member, now)
 
     def eject_suspect(self, member: M, now: float) -> bool:
-        """Eject ``member``, a suspect whose check has failed; return whether it was ejected."""
+        """Eject the suspect ``member`` after a failed check; return whether it was ejected."""
         return self._eject(member, now, by_check=True)
 
     def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:

@@ -39,7 +39,7 @@ class Rewrite:
 
     @property
     def renames_tensors(self) -> bool:
-        """Whether tensor names differ, so that messages must be decoded."""
+        """Whether tensor names differ, which requires decoding messages."""
         return bool(self.inputs or self.outputs)
 
 

@@ -60,7 +60,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits whose values are exported as metrics, because other metrics report their use."""
+"""Limits exported as metrics, because other metrics report their use."""
 READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}

@@ -1,7 +1,7 @@
 """The limit on open files and sockets of the process.
 
-Client connections stay below the limit, so that descriptors remain for backends, files and the
-admin listener: a process without free descriptors can neither respond nor report its state.
+Client connections stay below the limit, because a process without free descriptors can neither
+respond nor report its state.
 """
 
 from __future__ import annotations

@@ -6,8 +6,14 @@ import subprocess
 import sys
 
 
-def python_command(program: str) -> list[str]:
-    """Return the command that runs ``program`` with the options of this interpreter, such as ``-I``
-    and ``-W``, as multiprocessing does."""
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that calls ``main(*arguments)`` of ``module`` with the options of this
+    interpreter, such as ``-I`` and ``-W``, and with its module path: ``-m`` would search the
+    working directory first and ignore entries added at run time."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return [sys.executable, *flags, "-c", program]
+    program = (
+        f"import sys; del sys.argv[0]; arguments = sys.argv[:{len(arguments)}]; "
+        f"sys.path[:] = sys.argv[{len(arguments)}:]; "
+        f"from {module} import main; main(*arguments)"
+    )
+    return [sys.executable, *flags, "-c", program, *arguments, *sys.path]

@@ -37,10 +37,7 @@ class ConfigReloader:
         self._pending: asyncio.Task[ReloadResult] | None = None
         """The reload that has not started yet."""
         history.reload = self.reload
-        history.have_files_changed = self._have_files_changed
-
-    def _have_files_changed(self) -> bool:
-        return self.files.have_changed()
+        history.have_files_changed = lambda: self.files.have_changed()  # noqa: PLW0108
 
     async def reload(self, trigger: str) -> ReloadResult:
         """Reload for the reason ``trigger``, log the result and return it. Raises nothing, and

@@ -38,7 +38,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
 _FIXED_KEYS: Final = ("engine", "workers")
-"""Configuration keys that take effect only when the processes start."""
+"""Configuration keys that a restart applies."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds for closing old configurations at the end."""
 
@@ -377,7 +377,7 @@ class RunningGateway:
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
-        if ADMIN in self._listeners:  # last, so that it can report the drain
+        if ADMIN in self._listeners:  # last, to report the drain
             await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
             _, hanging = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)

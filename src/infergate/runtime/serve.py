@@ -120,8 +120,8 @@ class _Signals:
 async def _start_unless_stopped(
     running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running`` and return True, or return False if a stop signal arrives first; startup
-    of several processes takes a while. Raises the errors of ``start``."""
+    """Start ``running``. Return False if a stop signal arrives first. Raises the errors of
+    ``start``."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)

@@ -2,8 +2,8 @@ r"""Test vectors: wire messages and their canonical meaning, run through a codec
 
 A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
 
-    {"about": "what the case shows",
-     "source": "where the bytes come from",
+    {"about": "the purpose of the case",
+     "source": "the origin of the bytes",
      "side": "request" | "response",
      "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
@@ -172,26 +172,21 @@ _READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
 
 
 def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Parse the message, in one part and in several, and build it if it goes both ways.
+    """Parse the message, whole and split, and build it if ``both_ways`` is set.
 
     Raises AssertionError naming the difference. ``codec`` must have the options ``vector.options``.
     """
     for label, wire in _splits(vector.wire):
         result = _parse(codec, vector, wire, limits)
         expected = to_text(vector.canonical) if vector.canonical is not None else vector.error
+        where = f"{vector} {label}"
         if isinstance(result, GatewayError):
-            assert isinstance(expected, ExpectedError), (
-                f"{vector} {label}: rejected with {result!r}"
-            )
-            assert result.kind is expected.kind, (
-                f"{vector} {label}: {result!r} is not {expected.kind}"
-            )
+            assert isinstance(expected, ExpectedError), f"{where}: rejected with {result!r}"
+            assert result.kind is expected.kind, f"{where}: {result!r} is not {expected.kind}"
             for mention in expected.mentions:
-                assert mention in result.public, f"{vector} {label}: {result!r} lacks {mention!r}"
+                assert mention in result.public, f"{where}: {result!r} lacks {mention!r}"
         else:
-            assert to_text(result) == expected, (
-                f"{vector} {label}: {to_text(result)} is not {expected}"
-            )
+            assert to_text(result) == expected, f"{where}: {to_text(result)} is not {expected}"
     if vector.both_ways:
         _check_built(codec, vector)
 

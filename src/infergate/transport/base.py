@@ -47,13 +47,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One upstream server, at ``host`` and ``port`` or at the socket file ``unix``.
-
-    ``path`` is prefixed to HTTP paths ("" or "/base", without a trailing slash). ``framed``
-    selects size-prefixed frames instead of HTTP. ``address``, if not empty, is the resolved
-    address of ``host`` to connect to; the Host header and the certificate check still use
-    ``host``.
-    """
+    """An upstream server at ``host`` and ``port``, or at the socket file ``unix``. ``path`` ("" or
+    "/base") is prefixed to HTTP paths; ``framed`` selects size-prefixed frames instead of HTTP.
+    ``address``, if not empty, is the resolved address of ``host``; the Host header and the
+    certificate check still use ``host``."""
 
     host: str = ""
     port: int = 0
@@ -83,14 +80,10 @@ def _no_op() -> None:
 
 @dataclass(frozen=True, slots=True)
 class BoundSockets:
-    """The listening sockets of one address; several if its name resolves to several addresses.
-
-    The listener owns the sockets: it closes them and then calls ``release``. ``worker_loads`` is
-    set if other processes accept from the same sockets.
-
-    grpcio (engine ``compat``) accepts no sockets. It binds next to a socket with SO_REUSEPORT that
-    does not listen and only reserves the port.
-    """
+    """The listening sockets of one address; several if its name resolves to several addresses. The
+    listener closes them, then calls ``release``. ``worker_loads`` is set if other processes
+    accept from the same sockets. grpcio (engine ``compat``) accepts no sockets; its socket only
+    reserves a port."""
 
     sockets: tuple[socket.socket, ...]
     release: Callable[[], None] = _no_op
@@ -117,18 +110,15 @@ class HttpApp(Protocol):
     """The application behind an HTTP listener."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Return the response to a request whose body is complete.
-
-        The task is cancelled when the client disconnects. The caller always closes the response's
-        body stream, if there is one.
-        """
+        """Return the response to a complete request. The task is cancelled when the client
+        disconnects. The caller always closes the response's body stream, if there is one."""
         ...
 
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Return the response to a request that the transport itself rejects (too large,
-        overloaded, too slow). ``wire`` has no body."""
+        """Return the response to a request that the transport itself rejects; ``wire`` has no
+        body."""
         ...
 
 
@@ -167,21 +157,16 @@ class RequestStream(Protocol):
         ...
 
     async def open(self) -> None:
-        """Authorize the stream, before its first request, which may come hours later.
-
-        Raises GatewayError if the stream is refused.
-        """
+        """Authorize the stream before its first request. Raises GatewayError."""
         ...
 
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
         """Return the responses to ``message``; requests are handled in the order of arrival.
-
-        ``error`` is set if the transport rejected the request; the response reports it. ``memory``
-        is the account of this request. A response with a code other than 0 ends the stream. The
-        caller always closes the generator.
-        """
+        ``error`` is set if the transport rejected the request; the response reports it.
+        ``memory`` is the account of this request. A response with a code other than 0 ends the
+        stream. The caller always closes the generator."""
         ...
 
 
@@ -201,11 +186,9 @@ class Server(Protocol):
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Open the listening sockets, with ``bind`` if given, but do not accept yet.
-
-        Without ``bind``, the new sockets may overlap ``closing``, which will be closed soon.
-        Raises OSError if the address is in use.
-        """
+        """Open the listening sockets, with ``bind`` if given, but do not accept yet. Without
+        ``bind``, they may overlap ``closing``, which will be closed soon. Raises OSError if the
+        address is in use."""
         ...
 
     async def start(self) -> None:
@@ -213,12 +196,8 @@ class Server(Protocol):
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
-        """Send all new requests to ``app``, on open connections too. Requests in progress finish
-        with the previous application.
-
-        ``app`` must be of the kind that the server was created with. New connections apply
-        ``limits``.
-        """
+        """Send new requests to ``app``, an application of the same kind; requests in progress
+        finish with the previous one. New connections apply ``limits``."""
         ...
 
     def active_tasks(self) -> Iterable[asyncio.Task[None]]:
@@ -230,10 +209,8 @@ class Server(Protocol):
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them.
-
-        A second call shortens the grace period.
-        """
+        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them. A second
+        call shortens the grace period."""
         ...
 
 
@@ -241,11 +218,9 @@ class Upstream(Protocol[Req_contra, Resp_co]):
     """A pooled client for one transport kind."""
 
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
-        """Send a request and return the complete response within ``timeout`` seconds.
-
-        Raises CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or
-        was not the protocol), TOO_LARGE. Cancelling the call cancels the upstream request.
-        """
+        """Send a request and return the complete response within ``timeout`` seconds. Raises
+        CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or was
+        not the protocol), TOO_LARGE. Cancelling the call cancels the upstream request."""
         ...
 
     async def close(self) -> None:
@@ -260,14 +235,12 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
     def stream(
         self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp_co, None]:
-        """Send a request and yield the responses.
+        """Send a request and yield the responses. Headers may accompany any response, or arrive
+        alone. The next response is read from the connection only when it is pulled, apart from
+        bytes that flow control already admitted.
 
-        The next response is read from the connection only when it is pulled, apart from bytes that
-        flow control already admitted. Headers may accompany any response, or arrive alone.
-
-        ``timeout`` covers the whole stream, in seconds; with None the caller decides when to stop
-        waiting. Raises like ``exchange``. Closing the generator, or cancelling a pull, cancels the
-        upstream request.
+        ``timeout`` covers the whole stream, in seconds; None: no limit. Raises like ``exchange``.
+        Closing the generator, or cancelling a pull, cancels the upstream request.
         """
         ...
 

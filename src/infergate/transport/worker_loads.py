@@ -9,15 +9,12 @@ from typing import Final
 _ABSENT: Final = -1
 _SLOT_BYTES: Final = 4  # the size of one slot
 _TOLERANCE: Final = 8
-"""A lead of less than one part in ``_TOLERANCE`` is ignored: many connections spread evenly
-enough by chance."""
+"""A lead of less than 1/``_TOLERANCE`` is ignored: many connections spread evenly by chance."""
 
 
 class WorkerLoads:
-    """Connection counts per worker, in the shared memory file ``fd``.
-
-    ``slot`` is the index of this process. The caller keeps ownership of the file.
-    """
+    """Connection counts per worker, in the shared memory file ``fd``, which the caller owns.
+    ``slot`` is the index of this process."""
 
     def __init__(self, fd: int, slot: int) -> None:
         self._map: Final = mmap.mmap(fd, 0)

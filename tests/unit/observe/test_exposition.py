@@ -217,7 +217,7 @@ async def test_the_event_loop_runs_between_two_pieces_of_a_scrape() -> None:
     assert before == []
     assert len(generated) == 20_000
     assert len(pieces) > 5
-    assert max(map(len, pieces)) < 70_000, "a piece is bounded"
+    assert max(map(len, pieces)) < 70_000, "pieces are bounded"
     assert all(later > earlier for earlier, later in pairwise(loop_runs))
     families = list(text_string_to_metric_families(b"".join(pieces).decode()))
     assert len(next(each for each in families if each.name == "rows").samples) == 20_000

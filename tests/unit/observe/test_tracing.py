@@ -55,7 +55,7 @@ class Spans:
     def all(self) -> list[ReadableSpan]:
         return list(self.exporter.get_finished_spans())
 
-    def below(self, parent: str) -> list[ReadableSpan]:
+    def children(self, parent: str) -> list[ReadableSpan]:
         """Return the children of the span with this ID."""
         return [
             each
@@ -63,10 +63,10 @@ class Spans:
             if each.parent is not None and f"{each.parent.span_id:016x}" == parent
         ]
 
-    def one(self, parent: str, name: str) -> ReadableSpan:
+    def child(self, parent: str, name: str) -> ReadableSpan:
         """Return the only child whose name starts with ``name``."""
-        found = [each for each in self.below(parent) if each.name.startswith(name)]
-        assert len(found) == 1, [each.name for each in self.below(parent)]
+        found = [each for each in self.children(parent) if each.name.startswith(name)]
+        assert len(found) == 1, [each.name for each in self.children(parent)]
         return found[0]
 
 
@@ -159,7 +159,7 @@ async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: s
 async def request_span(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
     """Return a request's span, which ends just after the response."""
     async with asyncio.timeout(20):
-        while not (found := [s for s in spans.below(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - the exporter has no event
+        while not (found := [s for s in spans.children(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - the exporter has no event
             await asyncio.sleep(0)
     assert len(found) == 1
     return found[0]
@@ -183,15 +183,15 @@ async def test_a_trace_is_propagated_over_every_protocol(spans: Spans, engine: s
                 assert request.attributes["infergate.backend_protocol"] == backend
                 assert request.attributes["infergate.outcome"] == "ok"
                 assert request.status.status_code is StatusCode.UNSET
-                below = {each.name for each in spans.below(id_of(request))}
-                assert {"parse", "route", "render"} <= below
+                child_names = {each.name for each in spans.children(id_of(request))}
+                assert {"parse", "route", "render"} <= child_names
                 upstream = [
                     each
-                    for each in spans.below(id_of(request))
+                    for each in spans.children(id_of(request))
                     if each.name == f"upstream {backend}"
-                    and any(s.name == "infer *" for s in spans.below(id_of(each)))
+                    and any(s.name == "infer *" for s in spans.children(id_of(each)))
                 ]
-                assert len(upstream) == 1, (protocol, backend, below)
+                assert len(upstream) == 1, (protocol, backend, child_names)
                 assert upstream[0].kind is SpanKind.CLIENT
                 assert f"{upstream[0].context.trace_id:032x}" == TRACE
 
@@ -213,7 +213,7 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
         request = await request_span(spans, "stream_infer")
         assert request.attributes is not None
         assert request.attributes["infergate.messages"] in {3, 4}
-        assert {"parse", "route"} <= {each.name for each in spans.below(id_of(request))}
+        assert {"parse", "route"} <= {each.name for each in spans.children(id_of(request))}
 
 
 def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
@@ -259,7 +259,9 @@ async def test_each_response_of_a_stream_is_an_event(
         assert await count_responses(gateway, protocol, 3) == 3
         request = await request_span(spans, "stream_infer")
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
-        requests = [each for each in spans.below(id_of(request)) if each.name == "upstream server"]
+        requests = [
+            each for each in spans.children(id_of(request)) if each.name == "upstream server"
+        ]
         received = [each for span in requests for each in events(span)]
         assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
         assert len(received) <= 4, "at most one more, for the end"
@@ -301,7 +303,7 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
         assert request.status.status_code is StatusCode.ERROR
         assert request.attributes is not None
         assert request.attributes["error.type"] == "connect"
-        attempts = [each for each in spans.below(id_of(request)) if each.name == "upstream gone"]
+        attempts = [each for each in spans.children(id_of(request)) if each.name == "upstream gone"]
         assert len(attempts) == 2, "each attempt is a span"
         assert {each.attributes["error.type"] for each in attempts if each.attributes} == {
             "connect"
@@ -313,7 +315,7 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
         assert request.status.status_code is StatusCode.UNSET, (
             "an error of the client is no error of the span"
         )
-        assert spans.one(id_of(request), "route").status.status_code is StatusCode.ERROR
+        assert spans.child(id_of(request), "route").status.status_code is StatusCode.ERROR
 
 
 UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
@@ -339,9 +341,11 @@ async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) ->
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity")
             request = await request_span(spans, f"infer {backend}")
-            requests = [s for s in spans.below(id_of(request)) if s.name == f"upstream {backend}"]
+            requests = [
+                s for s in spans.children(id_of(request)) if s.name == f"upstream {backend}"
+            ]
             assert requests
-            assert all(spans.below(id_of(each)) == [] for each in requests)
+            assert all(spans.children(id_of(each)) == [] for each in requests)
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity", traceparent=UNSAMPLED)
             async with asyncio.timeout(20):
@@ -445,8 +449,8 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     context.record.record_error(GatewayError(Kind.INTERNAL, "internal error"))
     result.end_request(context)
     result.end_request(RequestContext("test"))
-    (request,) = spans.below(PARENT)
-    types = [each.attributes for each in spans.below(id_of(request))]
+    (request,) = spans.children(PARENT)
+    types = [each.attributes for each in spans.children(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
     assert all(not each.events for each in spans.all()), "no exception is recorded in full"
     assert result.start_backend_span("nonsense", "b", "e") is None

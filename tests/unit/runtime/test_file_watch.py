@@ -108,7 +108,7 @@ def test_the_folders_of_symbolic_links_are_watched(tmp_path: Path) -> None:
 async def test_log_lines_beside_a_watched_file_cause_no_log_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)  # in infergate's log format
+    caplog.set_level(logging.INFO)  # the level of watchfiles' messages
     library = logging.getLogger("watchfiles")
     before = library.level
     start_logging("text")

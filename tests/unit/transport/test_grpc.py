@@ -329,8 +329,8 @@ async def test_responses_are_produced_as_the_client_reads(grpc_harness: GrpcHarn
         await stream.write(b"x" * size + b" 1000")
         assert len(await stream.read()) == size
         before = -1
-        while before != grpc_harness.app.pulled:  # until it is idle
-            before = grpc_harness.app.pulled
+        while before != grpc_harness.app.produced:  # until it is idle
+            before = grpc_harness.app.produced
             await asyncio.sleep(0.1)
         assert before < 10
         await stream.done_writing()
@@ -388,8 +388,8 @@ async def test_responses_are_read_as_they_are_consumed(
     )
     assert len(join_parts((await anext(responses)).message)) == size
     before = -1
-    while before != grpc_harness.app.pulled:
-        before = grpc_harness.app.pulled
+    while before != grpc_harness.app.produced:
+        before = grpc_harness.app.produced
         await asyncio.sleep(0.1)
     assert before < 500  # the maximum HTTP/2 window
     assert len([response async for response in responses]) == 999

@@ -21,7 +21,7 @@ _ACK = 1
 
 @dataclasses.dataclass
 class ServerFrames:
-    """Counts of the frames that a server sent to a client."""
+    """The PING acknowledgements and GOAWAY frames that a proxy relayed."""
 
     authority: str = ""
     connections: int = 0

@@ -35,11 +35,11 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with the number of parts in the path, of the size in the query."""
+    """Responds with as many parts as the path names, of the size in the query."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pulled = 0
+        self.produced = 0
         self.closed = 0
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
@@ -68,7 +68,7 @@ class Parts:
         if not self.remaining:
             return None
         self.remaining -= 1
-        self.app.pulled += 1
+        self.app.produced += 1
         return () if self.query == "empty" else (self.part, b"!")
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
 
 
-async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
+async def test_http_1_0_responses_end_with_the_connection(engine: Engine) -> None:
     async with serving(engine) as (harness, _):
         peer = await harness.connect()
         await peer.send(request("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
@@ -135,15 +135,15 @@ async def test_production_stops_while_the_client_does_not_read(engine: Engine) -
         peer = await harness.connect()
         await peer.send(request("/1000?100000"))
         before = -1
-        while before != app.pulled:
-            before = app.pulled
+        while before != app.produced:
+            before = app.produced
             await asyncio.sleep(0.2)  # time to read ahead
-        assert app.pulled < 200
+        assert app.produced < 200
         size = 0
         async with asyncio.timeout(20):
             while size < 100_000_000:
                 size += len(await peer.reader.read(1 << 20))
-        assert app.pulled == 1000
+        assert app.produced == 1000
 
 
 async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
@@ -151,7 +151,7 @@ async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> No
         peer = await harness.connect()
         await peer.send(request("/1000?100000"))
         await until(lambda: app.closed == 1)
-        assert app.pulled < 200
+        assert app.produced < 200
         await until(lambda: harness.admission.requests == 0)
 
 

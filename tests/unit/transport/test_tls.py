@@ -21,7 +21,7 @@ from infergate.transport.base import Endpoint, RpcUpstream
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.http1.client import H1Upstream
-from infergate.transport.tls import client_context
+from infergate.transport.tls import certificates, client_context
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
 AUTHORITY, OTHER_AUTHORITY = FILES / "authority.pem", FILES / "stranger.pem"
@@ -221,7 +221,7 @@ async def test_grpcs_to_a_tls_server_without_http2(
     [
         ("ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-SHA", False),
         ("AES256-GCM-SHA384:AES128-SHA", False),
-        (client_context.CIPHERS, True),
+        (certificates.CIPHERS, True),
     ],
 )
 def test_tls_1_2_ciphers(ciphers: str, is_accepted: bool, trust: Trust) -> None:

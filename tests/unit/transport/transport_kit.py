@@ -256,7 +256,7 @@ class RpcEcho:
         self.stream_waiting = asyncio.Event()
         self.calls: list[RequestContext] = []
         self.serving = 0
-        self.pulled = 0
+        self.produced = 0
 
     async def respond(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         self.calls.append(context)
@@ -359,7 +359,7 @@ class RepeatStream:
             if word == b"wait":
                 await self.app.release.wait()
             for _ in range(int(number or 2)):
-                self.app.pulled += 1
+                self.app.produced += 1
                 yield RpcResponse((word,))
         finally:
             self.app.serving -= 1

@@ -63,7 +63,7 @@ class Console:
         self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to a request whose path is ``PATH`` or below it."""
+        """Respond to a request at ``PATH`` or below."""
         if rejected := reject_untrusted_host(wire, self._listener.hosts, _TEXT_HEADERS):
             return rejected
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
@@ -72,7 +72,7 @@ class Console:
         if wire.method not in {"GET", "HEAD"}:
             return _text_response(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
-            case "":  # relative, so that the page also works behind a proxy that adds a path prefix
+            case "":  # relative, for proxies that add a path prefix
                 return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
                 return await self._state()

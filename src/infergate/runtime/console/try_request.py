@@ -266,7 +266,7 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
 def _recording_gateway(
     gateway: Gateway, model: str, version: str, context: RequestContext, exchanges: list[Json]
 ) -> Gateway:
-    """Return a gateway with only the model's route, if any, whose backends record messages."""
+    """Return a gateway with only the model's route, if any, and backends that record messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
         route = gateway.bind(model, version, context.child()).route

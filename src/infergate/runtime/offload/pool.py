@@ -15,7 +15,6 @@ import asyncio
 import functools
 import logging
 import math
-import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -42,12 +41,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """Maximum duration of waiting and running without a deadline: the default timeout of backends,
 which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
-_PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from infergate.runtime.offload.process import main; main()"
-)
-"""The helper uses this process's module path: ``-m`` would search the working directory first and
-ignore entries added at run time."""
+_HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)
 
 
@@ -253,8 +247,7 @@ def _has_ended(starting: asyncio.Task[_HelperProcess]) -> bool:
 async def _start_process() -> _HelperProcess:
     _, process = await asyncio.get_running_loop().subprocess_exec(
         _HelperProcess,
-        *python_command(_PROGRAM),
-        *sys.path,
+        *python_command(_HELPER_MODULE),
         stderr=None,  # inherited
     )
     return process

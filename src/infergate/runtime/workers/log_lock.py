@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from types import TracebackType
 
 
 class LogLock:
@@ -23,10 +22,5 @@ class LogLock:
     def __enter__(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)

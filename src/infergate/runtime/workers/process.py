@@ -51,17 +51,18 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux
 _IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def main(number: int, engine_name: str, control: int, descriptors: int, *shared: int) -> None:
-    """Run worker ``number``, counted from 0. ``control`` and ``descriptors`` are the sockets of the
-    channel and for passing descriptors; ``shared`` are the descriptors of the shared files."""
+def main(number: str, engine_name: str, *descriptors: str) -> None:
+    """Run worker ``number``, counted from 0. ``descriptors`` are the socket of the channel, the
+    socket for passing descriptors, and the shared files."""
+    control, passing, *shared = map(int, descriptors)
     for signal_number in _IGNORED_SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)
     if sys.platform == "linux":  # elsewhere the worker ends when the channel closes
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keep_freed_memory()
     with asyncio.Runner(loop_factory=load_engine(engine_name).make_loop) as runner:
-        pipe = socket.socket(fileno=descriptors)
-        runner.run(_WorkerProcess(number, pipe, SharedFiles(*shared)).run(control))
+        pipe = socket.socket(fileno=passing)
+        runner.run(_WorkerProcess(int(number), pipe, SharedFiles(*shared)).run(control))
 
 
 class _WorkerProcess:

@@ -14,8 +14,8 @@ _STABLE_SECONDS: Final = 60.0
 
 
 class RestartBackoff:
-    """The growing delay of one worker slot. ``random_float`` returns numbers from 0 to 1, which
-    shorten a delay by up to half, so that processes that ended together do not start together."""
+    """The growing delay of one worker slot. ``random_float`` returns numbers from 0 to 1 and
+    shortens a delay by up to half, to spread the starts of processes that ended together."""
 
     def __init__(self, random_float: Callable[[], float] = random.random) -> None:
         self._random_float: Final = random_float

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
@@ -15,13 +14,7 @@ from infergate.runtime.interpreter import python_command
 from infergate.runtime.workers.channel import ChannelClosedError, WorkerChannel, send_descriptors
 from infergate.runtime.workers.shared_files import SharedFiles
 
-_PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[7:]; "
-    "from infergate.runtime.workers.process import main; "
-    "main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:7]))"
-)
-"""The worker uses this process's module path: ``-m`` would search the working directory first and
-ignore entries added at run time."""
+_WORKER_MODULE: Final = "infergate.runtime.workers.process"
 
 
 class Worker(asyncio.SubprocessProtocol):
@@ -51,11 +44,9 @@ class Worker(asyncio.SubprocessProtocol):
         with theirs, descriptors:
             try:
                 passed_fds = (theirs.fileno(), descriptors.fileno(), *files)
-                arguments = (str(number), engine, *map(str, passed_fds), *sys.path)
                 await loop.subprocess_exec(
                     lambda: self,
-                    *python_command(_PROGRAM),
-                    *arguments,
+                    *python_command(_WORKER_MODULE, str(number), engine, *map(str, passed_fds)),
                     pass_fds=passed_fds,
                     stdin=subprocess.DEVNULL,
                     stdout=None,  # inherited

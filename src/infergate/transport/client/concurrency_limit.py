@@ -1,8 +1,5 @@
-"""A limit on the number of concurrent exchanges per endpoint; further ones wait.
-
-Some servers (graphpipe-py) serve one connection at a time and let a few more wait in the backlog.
-Beyond that connecting fails, and a client would consider the server dead.
-"""
+"""A limit on the number of concurrent exchanges per endpoint; further ones wait. Some servers
+(graphpipe-py) serve one connection at a time, and refuse connections beyond a short backlog."""
 
 from __future__ import annotations
 

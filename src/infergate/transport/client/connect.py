@@ -27,8 +27,8 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return the error kind of a failed connection: the gateway's own fault if this machine is out
-    of descriptors, memory or ports, otherwise the backend's."""
+    """Return the origin of a failed connection: the gateway if this machine is out of descriptors,
+    memory or ports, otherwise the backend."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 

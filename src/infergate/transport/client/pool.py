@@ -1,11 +1,9 @@
-"""Pooled connections to backends, with one exchange at a time on each.
+"""Pools of connections to backends, with one exchange at a time on each.
 
-The most recently used idle connection is reused first, so that the others age and are closed. The
-number of connections is not limited here: ``Admission`` limits requests.
-
-- Rule 1. A connection returns to the pool only if its response is complete and nothing followed it,
-the request was sent completely, and neither side wants to close. - Rule 2. Anything else (timeout,
-cancellation, malformed data) closes the connection.
+The most recently used idle connection is reused first, so the others age and are closed. A
+connection returns to the pool only if its response is complete with nothing after it, the request
+was sent completely, and neither side wants to close; anything else closes it. ``Admission``, not
+the pool, limits the load.
 """
 
 from __future__ import annotations
@@ -26,20 +24,16 @@ from infergate.transport.client.connect import failure_origin, open_connection
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
-"""Seconds that an idle connection is kept: fewer than on servers (uvicorn, hence MLServer and
-KServe: 5 s), so that no POST is sent on a connection that is being closed."""
+"""Seconds to keep an idle connection: less than servers do (uvicorn, used by MLServer and KServe:
+5 s), to avoid sending a POST on a connection that is closing."""
 
 
 class StaleError(GatewayError):
     """The backend closed the connection before it sent any byte of a response."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(
-            Kind.BACKEND_GARBAGE,
-            "the backend closed the connection before answering",
-            origin=Origin.BACKEND,
-            detail=detail,
-        )
+        public = "the backend closed the connection before answering"
+        super().__init__(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
 
 
 class PooledConnection(asyncio.BaseProtocol):
@@ -60,10 +54,8 @@ class PooledConnection(asyncio.BaseProtocol):
     async def _exchange(
         self, parts: Sequence[Buffer], deadline: float, memory: MemoryAccount
     ) -> HttpResponse:
-        """Send ``parts`` and wait for the response until ``deadline`` (loop time).
-
-        The response is counted in ``memory``, and stays counted there if it is complete.
-        """
+        """Send ``parts`` and wait for the response until ``deadline`` (loop time). The response is
+        counted in ``memory``, and stays counted there if it is complete."""
         if not self.is_usable:
             raise StaleError(str(self._endpoint))
         self._response_started = False
@@ -131,7 +123,6 @@ class PooledConnection(asyncio.BaseProtocol):
             self._fail(StaleError(self._error_detail(exc)))
 
     def _on_cut_short(self, exc: BaseException | None) -> None:
-        """Handle the end of the connection inside a response."""
         self._fail(self._cut_short(exc))
 
     def _cut_short(self, exc: BaseException | None) -> GatewayError:
@@ -166,9 +157,8 @@ class PooledConnection(asyncio.BaseProtocol):
         return backend_failure(Kind.TOO_LARGE, public, str(self._endpoint))
 
     def _on_timeout(self) -> None:
-        self._fail(
-            backend_failure(Kind.TIMEOUT, "the backend did not answer in time", str(self._endpoint))
-        )
+        public = "the backend did not answer in time"
+        self._fail(backend_failure(Kind.TIMEOUT, public, str(self._endpoint)))
 
     def _error_detail(self, error: BaseException | None) -> str:
         return f"{self._endpoint}: {error!r}" if error else str(self._endpoint)
@@ -276,11 +266,9 @@ AnyPool = TypeVar("AnyPool", bound=_Closable)
 
 
 class EndpointPools(dict[Endpoint, AnyPool]):
-    """The pool of each endpoint; ``create`` builds one when it is first used.
-
-    ``tls`` has the authorities and the client certificate for TLS endpoints; None means the
-    authorities of the system. ``protocol`` is offered in ALPN. Raises CertificateError.
-    """
+    """The pool of each endpoint, created with ``create`` when first used. ``tls`` has the
+    authorities and the client certificate for TLS endpoints; None means the system's
+    authorities. ``protocol`` is offered in ALPN. Raises CertificateError."""
 
     def __init__(
         self,

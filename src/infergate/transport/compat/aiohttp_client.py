@@ -24,5 +24,4 @@ class AiohttpUpstream(Http1Upstream):
     """An ``HttpUpstream`` over HTTP/1.1."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
-        """``tls`` as in ``EndpointPools``."""
         super().__init__(limits, tls, AiohttpClientConnection, AiohttpReader)

@@ -1,9 +1,6 @@
-"""aiohttp's parsers, and everything else that the HTTP transports use of aiohttp.
-
-The parsers never decompress and never pause: the body is removed from them after each read, so
-their buffer stays empty. Requests are parsed strictly, responses as leniently as by aiohttp's
-client.
-"""
+"""aiohttp's parsers. They never decompress and never pause: the body is removed after each read,
+so their buffer stays empty. Requests are parsed strictly, responses as leniently as by
+aiohttp's client."""
 
 from __future__ import annotations
 
@@ -36,10 +33,8 @@ __all__ = [
 ]
 
 HTTP_1_0: Final = HttpVersion10
-NOT_HTTP: Final = (HttpProcessingError, ValueError)
-"""Exceptions raised by a parser."""
-_BUFFER_LIMIT: Final = 1 << 24
-"""Larger than any single read."""
+NOT_HTTP: Final = (HttpProcessingError, ValueError)  # exceptions raised by a parser
+_BUFFER_LIMIT: Final = 1 << 24  # larger than any single read
 _MAX_RESPONSE_HEADERS: Final = 256
 
 

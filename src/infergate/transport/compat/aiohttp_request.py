@@ -1,9 +1,5 @@
-"""A request parsed by aiohttp: its head, its body as it arrives, and its memory account.
-
-- Rule 1. A body is rejected as soon as it is known to be too large: from the announced length,
-  otherwise from the received bytes.
-- Rule 2. An admitted request is released exactly once.
-"""
+"""A request parsed by aiohttp. Its body is rejected as soon as its announced length or its
+received bytes exceed the limit."""
 
 from __future__ import annotations
 
@@ -22,10 +18,8 @@ _JOIN_BELOW: Final = 16 * 1024
 
 
 class AiohttpRequest(IncomingHttpRequest):
-    """One request; ``wire`` and ``context`` describe its body once all of it was taken.
-
-    ``received``: body bytes so far. ``missing``: announced bytes not yet received.
-    """
+    """A request. Its body is in ``wire`` once complete. ``received`` counts its bytes so far,
+    ``missing`` the announced bytes not yet received."""
 
     __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 
@@ -89,8 +83,10 @@ class AiohttpRequest(IncomingHttpRequest):
             # object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)
+            elif isinstance(last := self._parts[-1], bytearray):
+                last += chunk
             else:
-                self._join(chunk)
+                self._parts.append(bytearray(chunk))
         if self.is_complete:
             self.wire.body = self._parts
             self.context.record.bytes_in = self.received
@@ -99,10 +95,3 @@ class AiohttpRequest(IncomingHttpRequest):
         """Release the request if it was admitted, and drop the body."""
         super().release()
         self._parts = []
-
-    def _join(self, chunk: bytes) -> None:
-        last = self._parts[-1]
-        if isinstance(last, bytearray):
-            last += chunk
-        else:
-            self._parts.append(bytearray(chunk))

@@ -1,9 +1,9 @@
-"""An HTTP/1.1 listener on asyncio's sockets and aiohttp's parser.
+"""An HTTP/1.1 listener that parses requests with aiohttp.
 
-- Rule 1. The parser stops after each request (``aiohttp_parser``). Pipelined requests wait
-  unparsed, and what exceeds ``_MAX_READ_AHEAD`` bytes waits in the client's socket.
-- Rule 2. If requests may have both Content-Length and Transfer-Encoding, only the first request of
-  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+The parser stops after each request: pipelined requests wait unparsed, and bytes beyond
+``_MAX_READ_AHEAD`` wait in the client's socket. If Content-Length is accepted besides
+Transfer-Encoding, then only in the first request of a connection, because only its start is
+certain; the connection is closed after it (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         return bool(self._partial_head)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the current request or, while a response is being produced, of the
-        next."""
+        """Process bytes of the current request or, during a response, of the next one."""
         state = self._state
         if state is ConnectionState.HEAD or state is ConnectionState.BODY:
             if self._accepts_both_lengths:
@@ -73,9 +72,9 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     # ---- receiving
 
     def _receive_first_head(self, data: bytes) -> None:
-        """Collect the first head, and drop its Content-Length if it has both lengths (Rule 2)."""
+        """Collect the first head, and drop its Content-Length if it has both lengths."""
         self._collect_head(data)
-        if self._state is ConnectionState.HEAD and message_head.is_complete(self._partial_head):
+        if self._state is ConnectionState.HEAD and b"\r\n\r\n" in self._partial_head:
             head = message_head.drop_content_length(bytes(self._partial_head))
             self._accepts_both_lengths = False
             self._partial_head.clear()
@@ -99,7 +98,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
                 if data:
                     self._collect_head(data)
                 return
-            data = b""  # already rejected; the parser may hold the next request
+            data = b""  # the request was rejected; the parser may hold the next one
 
     def _collect_head(self, data: bytes | bytearray) -> None:
         limits = self._listener.limits
@@ -114,9 +113,8 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     def _malformed(self, error: Exception, data: bytes | bytearray) -> None:
         log.debug("%s: not HTTP: %s", self._peer, error)
         if self._state is ConnectionState.BODY:
-            fault = message_head.HeadError(
-                message_head.BAD_REQUEST, "the body is not valid HTTP/1.1"
-            )
+            public = "the body is not valid HTTP/1.1"
+            fault = message_head.HeadError(message_head.BAD_REQUEST, public)
         else:
             received = bytes(self._partial_head) + data
             if is_client_hello(received):
@@ -155,7 +153,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         else:
             self._await_body(request.received, request.missing)
 
-    # ---- answering
+    # ---- responding
 
     def _continue(self, *, receiving: bool) -> None:
         self._parser.message_consumed()

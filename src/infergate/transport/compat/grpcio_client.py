@@ -1,11 +1,10 @@
 """A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
 
-grpcio reports statuses of the server and transport failures with the same codes, and since about
-1.60 without a mark. `_response_or_raise` distinguishes them: first by the channel's state and the
-clock, which a server cannot influence, and only then by grpc-core's texts.
-
-CONNECT is raised only if the call certainly was not sent: the channel is not connected *and*
-grpc-core reports a failed connection. Any other failure is BACKEND_GARBAGE, which is never retried.
+grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
+distinguishes them: first by the channel's state and the clock, which a server cannot influence, and
+only then by grpc-core's texts. CONNECT is raised only if the call certainly was not sent: the
+channel is not connected *and* grpc-core reports a failed connection. Any other failure is
+BACKEND_GARBAGE, which is never retried.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _NOT_CONNECTED: Final = (
     "DNS resolution failed",
     "empty address list",
 )
-"""How messages of grpc-core's load balancing and resolver start if there is no connection."""
+"""Prefixes of the messages of grpc-core's load balancer and resolver if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Texts of failures after TCP had connected; they only select an error text."""
+"""Failures after TCP connected; they only select an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -46,11 +45,10 @@ _LOCAL_STATUSES: Final = (
     "No status received",
     "Compression bit set but no encoding configured",
 )
-"""How messages of statuses that grpc-core (1.80) creates itself start."""
+"""Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
 _SERVER_PREFIX: Final = "SERVER:"
 """grpc-core's prefix for messages that the server, not the client, rejected."""
-_CLOCK_TOLERANCE: Final = 0.005
-"""Seconds by which grpc's clock may be ahead of the event loop's."""
+_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop's
 
 _MethodStubs = dict[str, Any]
 
@@ -81,7 +79,7 @@ class GrpcioUpstream:
             late = time.monotonic() - started >= timeout - _CLOCK_TOLERANCE
             connected = channel.get_state() is _READY
             return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
-        if response is None:  # status OK, but no message or half of one
+        if response is None:  # status OK, but no complete message
             raise backend_garbage("the backend's answer holds no message", endpoint.authority)
         if len(response) > MIN_ACCOUNTED_BYTES:  # the library delivers it in one piece
             wire.memory.grow(len(response))
@@ -91,11 +89,9 @@ class GrpcioUpstream:
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message, and yield each response message.
-
-        A server status other than OK is the last response. Metadata accompanies the first message;
-        trailing metadata, if any, a last response without a message.
-        """
+        """Yield each response message; a status other than OK is the last response. Metadata
+        accompanies the first message; trailing metadata, if any, a last response without a
+        message."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()
@@ -127,9 +123,8 @@ class GrpcioUpstream:
 
     def _message(self, wire: RpcRequest) -> bytes:
         if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
-            )
+            public = f"the message is over the limit of {self._limits.body} bytes"
+            raise GatewayError(Kind.TOO_LARGE, public)
         message = join_parts(wire.message)
         return message if isinstance(message, bytes) else bytes(message)
 
@@ -201,7 +196,7 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # The interval of the own engine, which no server treats as abuse.
+        # As in `grpc.client_connection`: servers treat more frequent pings as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         # A restarted backend is found within two seconds. The first option also limits the
@@ -215,8 +210,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 def _response_or_raise(
     error: Any, endpoint: Endpoint, *, is_late: bool, is_connected: bool, has_started: bool = False
 ) -> RpcResponse:
-    """Return the server's response, with its initial metadata unless `has_started`, or raise the
-    transport failure."""
+    """Return the server's response, or raise the transport failure. The initial metadata is omitted
+    if the response `has_started`."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     detail = f"{endpoint}: {code.name}: {details}"
@@ -243,10 +238,6 @@ def _response_or_raise(
         raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
         raise backend_garbage("the backend's answer broke off", detail) from error
-    return RpcResponse(
-        code=code.value[0],
-        details=details,
-        metadata=_merged_metadata(
-            () if has_started else error.initial_metadata(), error.trailing_metadata()
-        ),
-    )
+    initial_metadata = () if has_started else error.initial_metadata()
+    metadata = _merged_metadata(initial_metadata, error.trailing_metadata())
+    return RpcResponse(code=code.value[0], details=details, metadata=metadata)

@@ -1,9 +1,6 @@
-"""A gRPC server on grpcio; messages of all methods pass as bytes.
-
-One generic handler takes all calls: methods in `app.streams` and `app.request_streams` as
-bidirectional streams, which on the wire includes server streaming, and all others as unary. The
-application decides which methods exist.
-"""
+"""A gRPC server on grpcio; messages of all methods pass as bytes. One generic handler takes all
+calls: the methods in `app.streams` and `app.request_streams` are bidirectional streams, which
+on the wire includes server streaming, and all others are unary."""
 
 from __future__ import annotations
 
@@ -34,12 +31,7 @@ from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, join_parts
-from infergate.transport.base import (
-    Address,
-    BindFunction,
-    BoundSockets,
-    RpcApp,
-)
+from infergate.transport.base import Address, BindFunction, BoundSockets, RpcApp
 from infergate.transport.compat import grpcio_tls
 from infergate.transport.grpc import metadata
 from infergate.transport.grpc.drain import until_stopped
@@ -62,15 +54,12 @@ FIXED_LIMITS: Final = (
     "keepalive_time",
     "connections",
 )
-"""Limits that a server of the library keeps for as long as it listens."""
-_STATUS_SECONDS: Final = 1.0
-"""Seconds in which clients can receive the status of their calls."""
+"""Limits that cannot change while a grpcio server listens."""
+_STATUS_SECONDS: Final = 1.0  # seconds for clients to receive the status of their calls
 _CACHED_METHODS: Final = 256
-"""Number of cached method handlers."""
 _MIN_PING_INTERVAL_MS: Final = 500
-"""The shortest accepted interval between a client's pings, in milliseconds: half of the shortest
-sensible one. (grpc's default of 300,000 would disconnect many clients that use tritonclient's
-KeepAliveOptions.)"""
+"""Minimum interval between a client's pings. (grpc's default of 300,000 would disconnect many
+clients that use tritonclient's KeepAliveOptions.)"""
 
 
 class GrpcioServer:
@@ -92,7 +81,6 @@ class GrpcioServer:
             limits.connections if gate is None else min(gate.max_connections, limits.connections)
         )
         self.address = address
-        """The bound address."""
         self._limits = limits
         self._methods = _MethodHandlers(
             app, admission, grpcio_tls.identity_reader(self._certificates)
@@ -124,7 +112,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Sharing a port, with connections assigned at random, must be intended.
+            # Another process must not share the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -163,8 +151,8 @@ class GrpcioServer:
         """Do nothing: the library cannot stop accepting before it stops."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, wait `grace` seconds for calls, then cancel them. Streams see the end of
-        their clients' messages immediately."""
+        """Stop accepting, wait `grace` seconds for calls, then cancel them. The request messages
+        of streams end immediately."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
@@ -172,14 +160,14 @@ class GrpcioServer:
             if not done:
                 self._methods.cancel_with(shutting_down())
             await stopping
-        beside, self._port_holder = self._port_holder, None
-        if beside is not None:
-            beside.close()
+        port_holder, self._port_holder = self._port_holder, None
+        if port_holder is not None:
+            port_holder.close()
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the reason why `address` cannot be bound, found by binding it. If that succeeds, as
-    when the port has just become free, return grpcio's own message `message`."""
+    """Return the reason why `address` cannot be bound, found by binding it; `message` is grpcio's
+    own message, used if that succeeds."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -195,8 +183,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known or unknown, served by the current `app`. `stopped` is set when the server
-    stops; `active` holds the active calls."""
+    """Serves all methods with the current `app`. `stopped` is set when the server stops; `active`
+    holds the active calls."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]
@@ -206,14 +194,14 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._identify: Final = identify
         self.active: Final[dict[asyncio.Task[None], RequestContext]] = {}
         self.stopped = asyncio.Event()
-        self._unary = functools.lru_cache(_CACHED_METHODS)(self._make_unary)
+        self._unary = functools.lru_cache(_CACHED_METHODS)(self._create_unary)
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of one call."""
         method: str = handler_call_details.method
         if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)
-        return grpc.stream_stream_rpc_method_handler(functools.partial(self._answer_stream, method))
+        return grpc.stream_stream_rpc_method_handler(functools.partial(self._serve_stream, method))
 
     def cancel_with(self, error: GatewayError) -> None:
         """End all active calls with `error`."""
@@ -223,7 +211,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _registered(self, context: RequestContext) -> Iterator[None]:
-        """Register `context` as handled by the current task. Raises its early error."""
+        """Register the current task as serving `context`. Raises `context.abort_error` if set."""
         task: Any = asyncio.current_task()
         self.active[task] = context
         try:
@@ -235,8 +223,8 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         finally:
             del self.active[task]
 
-    def _make_unary(self, method: str) -> Any:
-        return grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, method))
+    def _create_unary(self, method: str) -> Any:
+        return grpc.unary_unary_rpc_method_handler(functools.partial(self._serve_unary, method))
 
     async def _respond(
         self, method: str, message: bytes, context: RequestContext, servicer_context: Any
@@ -257,9 +245,9 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         finally:
             request.account.release()
 
-    async def _answer(self, method: str, message: bytes, servicer_context: Any) -> bytes:
+    async def _serve_unary(self, method: str, message: bytes, servicer_context: Any) -> bytes:
         response = await self._respond(
-            method, message, _create_call(servicer_context), servicer_context
+            method, message, _create_context(servicer_context), servicer_context
         )
         if response.code:
             _set_status(servicer_context, response)
@@ -268,10 +256,10 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             servicer_context.set_trailing_metadata(metadata.write(response.metadata))
         return _message(response)
 
-    async def _answer_stream(
+    async def _serve_stream(
         self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
     ) -> None:
-        context = _create_call(servicer_context)
+        context = _create_context(servicer_context)
         handler = stream_handler(self.app, method, self.admission)
         # The set of streaming methods does not depend on the configuration.
         assert handler is not None
@@ -292,7 +280,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
                     await servicer_context.write(_message(response))
             servicer_context.set_trailing_metadata(metadata.write(context.response_headers))
         except grpc.aio.InternalError:
-            return  # the client has left
+            return  # the client has disconnected
         except GatewayError as error:
             await self._refuse_stream(error, method, context, servicer_context)
         except Exception:
@@ -316,7 +304,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             await servicer_context.write(_message(refusal))
 
 
-def _create_call(servicer_context: Any) -> RequestContext:
+def _create_context(servicer_context: Any) -> RequestContext:
     remaining: float | None = servicer_context.time_remaining()
     return RequestContext(
         metadata.parse_peer(servicer_context.peer()),
@@ -326,12 +314,12 @@ def _create_call(servicer_context: Any) -> RequestContext:
 
 
 def _set_status(
-    servicer_context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS
+    servicer_context: Any, response: RpcResponse, headers: Mapping[str, str] = NO_HEADERS
 ) -> None:
     servicer_context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
     servicer_context.set_details(response.details)
-    if response.metadata or returned:
-        servicer_context.set_trailing_metadata(metadata.write({**returned, **response.metadata}))
+    if response.metadata or headers:
+        servicer_context.set_trailing_metadata(metadata.write({**headers, **response.metadata}))
 
 
 def _message(response: RpcResponse) -> bytes:

@@ -1,9 +1,6 @@
-"""TLS of a listener on grpcio.
-
-grpcio either requires client certificates or does not request them, and supports TLS 1.2 and 1.3;
-the configuration rejects other settings for this engine. It accepts every client with a valid
-certificate, so calls of clients with other names are rejected one by one.
-"""
+"""TLS of a listener on grpcio. grpcio accepts every client with a valid certificate, so calls of
+clients with other names are rejected one by one. The configuration rejects TLS settings that
+grpcio does not support."""
 
 from __future__ import annotations
 
@@ -31,19 +28,14 @@ def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tu
 
     def read(context: Any) -> tuple[str, ...]:
         sans = context.auth_context().get("x509_subject_alternative_name", ())
-        names = sorted((san.decode("utf-8", "replace") for san in sans), key=_is_no_uri)
+        decoded = (san.decode("utf-8", "replace") for san in sans)
+        names = sorted(decoded, key=lambda name: "://" not in name)  # URIs first
         if not certificates.san_matcher.matches(names):
-            raise GatewayError(
-                Kind.UNAUTHENTICATED, "no name in the client's certificate is allowed"
-            )
+            public = "no name in the client's certificate is allowed"
+            raise GatewayError(Kind.UNAUTHENTICATED, public)
         return tuple(names)
 
     return read
-
-
-def _is_no_uri(name: str) -> bool:
-    """Sort key: URIs first."""
-    return "://" not in name
 
 
 def _credentials(certificates: ServerTlsContext) -> Any:

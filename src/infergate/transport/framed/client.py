@@ -1,8 +1,5 @@
-"""A pooled client for size-prefixed frames.
-
-A request's body is sent as a frame, and the response frame becomes the body of a 200 response,
-because frames have no status. Only a POST can be sent, and never twice.
-"""
+"""A pooled client for size-prefixed frames. Only a POST can be sent, and never twice; the response
+frame becomes the body of a 200 response, because frames have no status."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from infergate.transport.http1 import message_head
 from infergate.transport.http1.client import H1Upstream
 
 _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
-"""The start of an HTTP server's reply, read as a length: over a gigabyte."""
+"""The start of an HTTP response, read as a frame length (over 1 GB)."""
 
 
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
@@ -61,9 +58,8 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
         if length is None:
             return
         if not length:
-            self._fail(
-                backend_garbage("the backend's response is an empty frame", str(self._endpoint))
-            )
+            public = "the backend's response is an empty frame"
+            self._fail(backend_garbage(public, str(self._endpoint)))
         elif length <= self._limits.body:
             if length <= MIN_ACCOUNTED_BYTES or self._count_bytes(length):
                 self._frames.open(length)
@@ -91,9 +87,8 @@ class FrameUpstream(PooledUpstream):
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than POST."""
         if wire.method != "POST":
-            raise GatewayError(
-                Kind.UNSUPPORTED, "a backend that uses frames does not support this request"
-            )
+            public = "a backend that uses frames does not support this request"
+            raise GatewayError(Kind.UNSUPPORTED, public)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pool = self._pools[endpoint]
@@ -110,7 +105,7 @@ class HttpOrFrameUpstream:
         create_http: Callable[[Limits, ClientTls | None], HttpStreamingUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
-        """``create_http`` creates the HTTP upstream, which also does TLS."""
+        """``create_http`` creates the HTTP upstream, the only one that supports TLS."""
         self._http: Final = create_http(limits, tls)
         self._frames: Final = FrameUpstream(limits)
 
@@ -124,9 +119,8 @@ class HttpOrFrameUpstream:
     ) -> AsyncGenerator[HttpResponse, None]:
         """Stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
         if endpoint.framed:
-            raise GatewayError(
-                Kind.UNSUPPORTED, "a backend that uses frames does not support streams"
-            )
+            public = "a backend that uses frames does not support streams"
+            raise GatewayError(Kind.UNSUPPORTED, public)
         return self._http.stream(wire, endpoint, timeout)
 
     async def disconnect(self, endpoint: Endpoint) -> None:

@@ -1,12 +1,9 @@
 """Size-prefixed frames: a little-endian uint32 with the length of the message, then the message.
+No sockets, no clock.
 
-Pure: no sockets, no clock. Bytes are received into a small fixed buffer, so that a short frame
-needs one system call. A longer frame continues in its own buffer, into which the kernel writes
-directly.
-
-- Rule 1. Only ``open`` allocates a buffer; the caller checks the announced length first. The buffer
-is not zeroed, unlike a bytearray, so an announcement costs nothing. - Rule 2. At most
-``MAX_READ_AHEAD`` bytes after a frame are held.
+Bytes are received into a small fixed buffer, so a short frame needs one system call; the rest of a
+longer frame is received directly into its own buffer. Only ``open`` allocates that buffer, after
+the caller has checked the length; it is not zeroed, so an announcement uses no memory.
 """
 
 from __future__ import annotations
@@ -30,18 +27,14 @@ def encode_prefix(body: Sequence[Buffer]) -> bytes:
     """Return the length prefix of ``body``. Raises TOO_LARGE."""
     length = total_size(body)
     if length > MAX_LENGTH:
-        raise GatewayError(
-            Kind.TOO_LARGE, f"a message of {length} bytes exceeds the frame limit of {MAX_LENGTH}"
-        )
+        public = f"a message of {length} bytes exceeds the frame limit of {MAX_LENGTH}"
+        raise GatewayError(Kind.TOO_LARGE, public)
     return PREFIX.pack(length)
 
 
 class FrameReader:
-    """Splits received bytes into frames.
-
-    Between frames, ``announced_length`` is the length of the next one; ``open`` or ``skip`` it.
-    Once it is complete, ``take`` returns the opened frame.
-    """
+    """Splits received bytes into frames. Between frames, ``announced_length`` is the length of the
+    next one; ``open`` or ``skip`` it. Once it is complete, ``take`` returns the opened frame."""
 
     __slots__ = ("_body", "_end", "_length", "_read_ahead", "_start", "received")
 
@@ -50,8 +43,7 @@ class FrameReader:
         self._start = self._end = 0
         self._body: memoryview | None = None  # one byte longer, for the next frame
         self._length = 0
-        self.received = 0
-        """Received bytes of the open frame."""
+        self.received = 0  # received bytes of the open frame
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes; empty if ``is_full``."""

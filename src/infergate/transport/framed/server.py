@@ -1,11 +1,9 @@
 """A listener for size-prefixed frames: requests and responses in frames, in order.
 
-It serves an ``HttpApp``: a frame is the body of a POST to ``/``, and only the body of the response
-is sent back, so the application must report errors there.
-
-- Rule 1. A frame is rejected as soon as its length is known. If it has arrived completely it is
-  skipped and the connection continues; otherwise the connection ends.
-- Rule 2. Every request gets a response frame; a response without a body is an empty frame.
+To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent
+back, so the application must report errors there; a response without a body is an empty frame. A
+frame is rejected as soon as its length is known. If it has arrived completely it is skipped and the
+connection continues; otherwise the connection ends.
 """
 
 from __future__ import annotations
@@ -61,11 +59,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current frame, or of the next one while a response is being
-        produced.
-
-        Bytes after an early rejection are not recorded, so the next ones overwrite them.
-        """
+        """Process bytes of the current frame or, during a response, of the next one. Bytes after
+        an early rejection are not recorded, so the next ones overwrite them."""
         state, frames = self._state, self._frames
         if state is ConnectionState.BODY:
             frames.buffer_written(nbytes)
@@ -129,7 +124,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         else:
             self._await_body(frames.received, frames.missing)
 
-    # ---- answering
+    # ---- responding
 
     def _placeholder_request(self) -> HttpRequest:
         return _empty_request()
@@ -146,11 +141,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this response.
-
-        The protocol cannot announce a shutdown, so requests that have already arrived still get
-        responses.
-        """
+        """Whether the connection ends with this response. The protocol cannot announce a shutdown,
+        so requests that have already arrived still get responses."""
         return self._listener.is_stopping and not self._frames.has_partial_frame
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002

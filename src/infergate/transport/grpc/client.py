@@ -1,13 +1,12 @@
-"""A gRPC client on the gateway's own HTTP/2 engine.
+"""A gRPC client on the built-in HTTP/2 engine.
 
 Each endpoint has a small pool of connections: a call uses the first one with a free stream, and a
 new connection is opened only if there is none. A connection enters the pool when the server's
 SETTINGS have arrived.
 
-- CONNECT is raised only if the server certainly did not process the call: no connection could be
+CONNECT is raised only if the server certainly did not process the call: no connection could be
 opened, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
-attempts. Any other failure is BACKEND_GARBAGE, which is never retried. - A call that is cancelled,
-late or broken is reset; its connection stays open.
+attempts. Any other failure is BACKEND_GARBAGE, which is never retried.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream` with streaming. `tls` has the authorities
-    and the client certificate for TLS endpoints; None: the authorities of the system."""
+    """An :data:`~infergate.transport.base.RpcUpstream` with streaming; `tls` as in
+    `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -56,8 +55,8 @@ class H2Upstream(PooledUpstream):
         pool = self._pools[endpoint]
         deadline = pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = pool.find_free() or await pool.acquire(deadline)
-            call = UnaryClientCall(link, wire, deadline)
+            connection = pool.find_free() or await pool.acquire(deadline)
+            call = UnaryClientCall(connection, wire, deadline)
             try:
                 return await call.wait_response()
             except StreamRefused as refused:
@@ -67,17 +66,15 @@ class H2Upstream(PooledUpstream):
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message, and yield each response message.
-
-        A server status other than OK is the last response. Metadata accompanies the first message;
-        trailing metadata, if any, a last response without a message.
-        """
+        """Yield each response message; a status other than OK is the last response. Metadata
+        accompanies the first message; trailing metadata, if any, a last response without a
+        message."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = pool.find_free() or await pool.acquire(deadline)
-            call = StreamingClientCall(link, wire, deadline)
+            connection = pool.find_free() or await pool.acquire(deadline)
+            call = StreamingClientCall(connection, wire, deadline)
             try:
                 while (response := await call.next_response()) is not None:
                     yield response
@@ -91,9 +88,8 @@ class H2Upstream(PooledUpstream):
 
     def _check(self, wire: RpcRequest) -> None:
         if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
-            )
+            public = f"the message is over the limit of {self._limits.body} bytes"
+            raise GatewayError(Kind.TOO_LARGE, public)
 
 
 def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
@@ -120,22 +116,22 @@ class _EndpointPool:
 
     def find_free(self) -> GrpcClientConnection | None:
         """Return a connection with a free stream, or None."""
-        for link in self._connections:
-            if link.engine.can_open_stream:
-                return link
+        for connection in self._connections:
+            if connection.engine.can_open_stream:
+                return connection
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
         """Return a connection with a free stream; open one or wait until `deadline` (loop time).
         Raises CONNECT and TIMEOUT."""
-        while (link := self.find_free()) is None:
+        while (connection := self.find_free()) is None:
             if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
                 self._connecting.add_done_callback(self._on_connect_done)
             await self._wait_for_change(deadline)
         if self._waiters:  # there may be capacity for more than one call
             self.notify_capacity()
-        return link
+        return connection
 
     async def _wait_for_change(self, deadline: float | None) -> None:
         """Wait, in order, for a change of capacity. Raises CONNECT and TIMEOUT."""
@@ -158,16 +154,16 @@ class _EndpointPool:
             del waiter
 
     async def _connect(self) -> None:
-        link: GrpcClientConnection | None = None
+        connection: GrpcClientConnection | None = None
         try:
             async with asyncio.timeout(self._limits.connect_time):
-                link = await open_connection(
+                connection = await open_connection(
                     self.loop, self._create_connection, self._endpoint, self._trust
                 )
-                await link.wait_ready(_PROTOCOL if self._trust is not None else "")
+                await connection.wait_ready(_PROTOCOL if self._trust is not None else "")
         except BaseException:
-            if link is not None:
-                link.abort()
+            if connection is not None:
+                connection.abort()
             raise
 
     def _create_connection(self) -> GrpcClientConnection:
@@ -182,7 +178,7 @@ class _EndpointPool:
         for waiter in waiting:
             if waiter.done():
                 continue
-            if error is None:  # the first that finds no free stream makes another connection
+            if error is None:  # the first call without a free stream opens another connection
                 waiter.set_result(None)
             else:  # a new error object for each waiter, because handlers may modify it
                 waiter.set_exception(_connect_error(self._endpoint, error))
@@ -210,6 +206,6 @@ class _EndpointPool:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        for link in tuple(self._connections):
-            link.abort()
-            await link.closed_future
+        for connection in tuple(self._connections):
+            connection.abort()
+            await connection.closed_future

@@ -1,4 +1,4 @@
-"""gRPC calls to a backend: unary calls, and calls with a stream of responses."""
+"""Unary and response-streaming gRPC calls to a backend."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from infergate.core.errors import backend_garbage
 from infergate.core.tensor import Buffer
-from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
-from infergate.transport.grpc.client_connection import ClientCall, GrpcClientConnection
+from infergate.core.wire import NO_HEADERS, RpcResponse
+from infergate.transport.grpc.client_connection import ClientCall
 from infergate.transport.grpc.framing import (
     InvalidMessageError,
     MessageReader,
@@ -20,10 +20,7 @@ from infergate.transport.grpc.headers import ResponseHeaders
 class UnaryClientCall(ClientCall):
     """A call with one response."""
 
-    def __init__(self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float) -> None:
-        self._reader: SingleMessageReader | None = None
-        self._initial_metadata: Mapping[str, str] = NO_HEADERS
-        super().__init__(connection, wire, deadline)
+    _reader: SingleMessageReader | None = None
 
     def _on_response(self, response: ResponseHeaders) -> None:
         self._reader = SingleMessageReader(self._connection.max_message, response.encoding)
@@ -73,13 +70,8 @@ class UnaryClientCall(ClientCall):
 class StreamingClientCall(ClientCall):
     """A call with any number of responses, each read from the connection on request."""
 
-    def __init__(
-        self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
-    ) -> None:
-        self._reader: MessageReader | None = None
-        self._initial_metadata: Mapping[str, str] = NO_HEADERS
-        self._has_returned_end = False
-        super().__init__(connection, wire, deadline)
+    _reader: MessageReader | None = None
+    _has_returned_end = False
 
     def _on_response(self, response: ResponseHeaders) -> None:
         self._reader = MessageReader(self._connection.max_message, response.encoding)
@@ -91,9 +83,9 @@ class StreamingClientCall(ClientCall):
         self._wake()
 
     async def next_response(self) -> RpcResponse | None:
-        """Return the next response, with the metadata that preceded it; then the end, if it has a
-        code or metadata; then None. Raises StreamRefused and GatewayError."""
-        link = self._connection
+        """Return the next response with the metadata that preceded it, then the end if it has a
+        code or metadata, then None. Raises StreamRefused and GatewayError."""
+        connection = self._connection
         self._set_counted(0)  # the previous message has been used
         while True:
             messages = self._reader
@@ -108,16 +100,16 @@ class StreamingClientCall(ClientCall):
             if item is not None:
                 message, length = item
                 self._set_counted(len(message))
-                link.engine.release(self._stream, length)
-                link.flush_soon()
+                connection.engine.release(self._stream, length)
+                connection.flush_soon()
                 first, self._initial_metadata = self._initial_metadata, NO_HEADERS
                 return RpcResponse((await self._inflate(message),), metadata=first)
             if self._is_over:
                 return self._final_response()
-            if messages is not None and (lacking := messages.missing_bytes) > 0:
-                self._set_counted(messages.held_bytes + lacking)
-                link.engine.expect(self._stream, lacking)
-                link.flush_soon()
+            if messages is not None and (missing := messages.missing_bytes) > 0:
+                self._set_counted(messages.held_bytes + missing)
+                connection.engine.expect(self._stream, missing)
+                connection.flush_soon()
             await self._wait()
 
     def close(self) -> None:

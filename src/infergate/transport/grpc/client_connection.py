@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from infergate import __version__
@@ -14,7 +14,7 @@ from infergate.core.errors import GatewayError, Kind, backend_failure, backend_g
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, total_size
+from infergate.core.wire import NO_HEADERS, RpcRequest, total_size
 from infergate.transport.base import Endpoint
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
@@ -32,14 +32,12 @@ from infergate.transport.http2.roles import Http2ClientConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
 
-_MAX_HEADER_BYTES: Final = 64 * KIB
-"""Limit on a backend's response headers."""
+_MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
 _AGENT: Final = f"infergate/{__version__}"
-_CACHED_METHODS: Final = 256
-"""Number of cached request header blocks, one per method."""
+_CACHED_METHODS: Final = 256  # number of cached request header blocks, one per method
 _MAX_SILENCE: Final = 310.0
 """Seconds without received bytes before the server is pinged while calls without a deadline are
-open. gRPC servers treat more frequent pings than every 300 s as abuse."""
+open. gRPC servers treat pings more often than every 300 s as abuse."""
 _PING_TIMEOUT: Final = 20.0
 """Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
@@ -83,8 +81,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS. With `protocol`, raise an error unless the server
-        selected it in the TLS handshake. Raises OSError."""
+        """Wait for the server's SETTINGS; check that it selected `protocol`, if any, in ALPN.
+        Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
             if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
@@ -104,8 +102,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
             self._request_prefixes[method] = block
         return block
 
-    def has_heard_since(self, moment: float) -> bool:
-        """Return whether the server has sent bytes since `moment` (loop time), and reads ours."""
+    def has_received_since(self, moment: float) -> bool:
+        """Whether the server has sent bytes since `moment` (loop time) and reads ours."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
         )
@@ -134,17 +132,17 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
 
     def _check_silence(self, pinged_at: float | None) -> None:
-        """While calls without a deadline are open, check that the server still responds.
-        `pinged_at` is the time of an unacknowledged PING, if any."""
+        """Ping a silent server while calls without a deadline are open; abort if it does not
+        respond. `pinged_at` is the time of an unacknowledged PING, if any."""
         self._silence_timer = None
-        heard_at = self.engine.last_received_at
+        received_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
             return
-        if pinged_at is not None and heard_at < pinged_at:
+        if pinged_at is not None and received_at < pinged_at:
             self.abort()
             return
         now = self.loop.time()
-        silent = now - heard_at
+        silent = now - received_at
         if silent < _MAX_SILENCE:
             self._silence_timer = self.loop.call_later(
                 _MAX_SILENCE - silent, self._check_silence, None
@@ -233,6 +231,8 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 class ClientCall:
     """A call. The connection calls its methods for the events on its stream."""
 
+    _initial_metadata: Mapping[str, str] = NO_HEADERS
+
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
     ) -> None:
@@ -290,9 +290,8 @@ class ClientCall:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._end_with(response)
         else:
-            self.fail(
-                backend_garbage("the backend's answer is not gRPC", self._detail("content-type"))
-            )
+            public = "the backend's answer is not gRPC"
+            self.fail(backend_garbage(public, self._detail("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Take `size` bytes of the response."""
@@ -306,11 +305,8 @@ class ClientCall:
             self.fail(error)
         else:
             if end:
-                self.fail(
-                    backend_garbage(
-                        "the backend's answer broke off", self._detail("no grpc-status")
-                    )
-                )
+                public = "the backend's answer broke off"
+                self.fail(backend_garbage(public, self._detail("no grpc-status")))
 
     def end(self, fields: HeaderBlock) -> None:
         """Handle the response trailers."""
@@ -322,7 +318,7 @@ class ClientCall:
     def sent(self) -> None:
         """Ignore that all of the request was sent."""
 
-    def gone(self, event: Reset) -> None:
+    def on_reset(self, event: Reset) -> None:
         """Handle that the server reset the stream or broke a rule."""
         detail = f"reset: {event.code}"
         if event.is_unprocessed:
@@ -334,8 +330,7 @@ class ClientCall:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the deadline has passed, which explains a status of a server that stopped
-        because of it."""
+        """Whether the deadline has passed. A server that stops at the deadline sends its status."""
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
@@ -368,12 +363,12 @@ class ClientCall:
 
     def _finish(self) -> None:
         self._is_over = True
-        link, stream = self._connection, self._stream
+        connection, stream = self._connection, self._stream
         stream.owner = NO_OWNER  # a cycle would keep the messages until garbage collection
         if stream.local_open or stream.remote_open:
-            link.engine.reset(stream, Code.CANCEL)
-            link.flush_soon()
-        link.unregister(self)
+            connection.engine.reset(stream, Code.CANCEL)
+            connection.flush_soon()
+        connection.unregister(self)
         self._wake()
 
     def _wake(self) -> None:
@@ -382,14 +377,13 @@ class ClientCall:
 
     def expire(self) -> None:
         """Handle that the deadline has passed."""
-        if not self._connection.has_heard_since(self._started_at):
+        if not self._connection.has_received_since(self._started_at):
             self._connection.retire()
         endpoint = str(self._connection.endpoint)
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
 
     def _raise_error(self) -> None:
-        """Raise the error of the call, if any. The exception is not kept: its traceback refers to
-        frames that refer to this call."""
+        """Raise the error of the call, if any, and forget it: its traceback refers to this call."""
         error, self._error = self._error, None
         if error is not None:
             try:

@@ -1,8 +1,5 @@
-"""The parts of an HTTP/2 connection on an asyncio transport that server and client share.
-
-Received bytes are passed to the engine, whose events call the methods of the subclass. The engine's
-output is written once per event loop iteration.
-"""
+"""The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
+call methods of the subclass; its output is written once per event loop iteration."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from infergate.transport.http2.events import (
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes in the transport's write buffer above which the peer is too slow."""
-_MAX_JOINED: Final = 64 * KIB
-"""Up to this many bytes, one copy is cheaper than a vectored write."""
+_MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
 
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
@@ -86,7 +82,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                     stream.owner.sent()
             case Reset(stream):
                 if stream.owner is not None:
-                    stream.owner.gone(event)
+                    stream.owner.on_reset(event)
             case Ready():
                 self._on_ready()
             case Goaway():
@@ -119,8 +115,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """Write pending output at the end of this event loop iteration. Calls of one iteration
-        share one write, which costs more than the iteration itself."""
+        """Write pending output at the end of this event loop iteration, in one system call."""
         if not self._will_flush:
             self._will_flush = True
             self.loop.call_soon(self._flush)
@@ -148,7 +143,7 @@ class _NoOwner:
     def add(self, *_: object) -> None:
         """Ignore the event."""
 
-    headers = end = sent = gone = add
+    headers = end = sent = on_reset = add
 
 
 NO_OWNER: Final = _NoOwner()

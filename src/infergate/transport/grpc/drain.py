@@ -1,8 +1,5 @@
-"""Ends the request side of a stream when the server stops.
-
-A stream may wait for its client's next message for hours. When the server stops, the application
-sees the end of the messages, so the stream ends normally and does not delay the drain.
-"""
+"""Ends the request messages of a stream when the server stops, so that the stream ends normally:
+it could otherwise wait hours for its client's next message."""
 
 from __future__ import annotations
 
@@ -13,12 +10,9 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 DRAIN_GRACE: Final = 0.5
-"""Seconds after the stop in which messages are still accepted, because they may have been in
-flight."""
-_READY_TIMEOUT: Final = 0.02
-"""Seconds to wait for a message that has already arrived."""
-_MAX_LATE_MESSAGES: Final = 100
-"""Maximum number of such messages accepted after that."""
+"""Seconds after the stop in which messages are still accepted, because they may be in flight."""
+_READY_TIMEOUT: Final = 0.02  # seconds to wait for a message that has already arrived
+_MAX_LATE_MESSAGES: Final = 100  # maximum number of messages accepted after the grace period
 
 
 async def until_stopped(

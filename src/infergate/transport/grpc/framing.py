@@ -9,14 +9,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from infergate.core import inflation
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.inflation import (
-    GZIP,
-    ZLIB,
-    CorruptDataError,
-    InflatedTooLargeError,
-    inflate_pieces,
-)
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.net.buffer_pool import allocate
@@ -27,13 +21,13 @@ _PREFIX_SIZE: Final = PREFIX.size
 _LONG_MESSAGE: Final = 64 * KIB
 MESSAGE_OVERHEAD: Final = 64 * KIB
 """Bytes by which a message may exceed `limits.body`: the fields around a tensor's data."""
-ENCODINGS: Final = {"gzip": GZIP, "deflate": ZLIB}
+ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
 """Accepted compressions, and zlib's parameter for each; deflate means the zlib format."""
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
 class MessageTooLongError(GatewayError):
-    """A message exceeds the size limit, as it is or when inflated."""
+    """A message exceeds the size limit, before or after inflation."""
 
     def __init__(self, public: str) -> None:
         super().__init__(Kind.TOO_LARGE, public, limit="body")
@@ -72,22 +66,19 @@ def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | Deferred
 def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
     """Inflate a message. Raises MessageTooLongError and InvalidMessageError."""
     try:
-        yield from inflate_pieces(data, ENCODINGS[encoding], max_length)
-    except CorruptDataError as error:
+        yield from inflation.inflate_pieces(data, ENCODINGS[encoding], max_length)
+    except inflation.CorruptDataError as error:
         raise InvalidMessageError(f"a message compressed with {encoding} {error}") from None
-    except InflatedTooLargeError:
-        raise MessageTooLongError(
-            f"Received message larger than max (compressed, vs. {max_length})"
-        ) from None
+    except inflation.InflatedTooLargeError:
+        public = f"Received message larger than max (compressed, vs. {max_length})"
+        raise MessageTooLongError(public) from None
 
 
 class SingleMessageReader:
-    """Reads a body that must be one message of at most `max_length` bytes.
-
-    `length` is the announced length, None until it has arrived. `message` is `bytes` if it arrived
-    in one piece; otherwise it is assembled in its final buffer. A compressed message may be
-    `DeferredInflation`.
-    """
+    """Reads a body that must be one message of at most `max_length` bytes. `length` is the
+    announced length, None until it has arrived. `message` is `bytes` if it arrived in one
+    piece; otherwise it is assembled in its final buffer. A compressed message may be
+    `DeferredInflation`."""
 
     __slots__ = (
         "_buffer",
@@ -152,11 +143,8 @@ class SingleMessageReader:
 
 
 class MessageReader:
-    """Reads a body of any number of messages, each of at most `max_length` bytes.
-
-    Messages are split off on request. A long message is assembled in its final buffer once it is
-    requested.
-    """
+    """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
+    split off on request; a long one is assembled in its final buffer once it is requested."""
 
     __slots__ = (
         "_body",
@@ -230,7 +218,7 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message and its length in the body, or None until it is complete. Raises
+        """Return the next message and its length in the body, or None if it is incomplete. Raises
         MessageTooLongError and InvalidMessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)

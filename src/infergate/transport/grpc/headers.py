@@ -37,15 +37,14 @@ _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
 _CONTENT_TYPE: Final = "application/grpc"
+_CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
 _UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that are not percent-encoded in grpc-message."""
 _MAX_DETAILS: Final = 4096
 _CACHED_TIMEOUTS: Final = 64
 """Number of cached grpc-timeout fields: most calls have the timeout of their route."""
 _CACHED_NAMES: Final = 256
-"""Number of cached metadata names."""
-_MAX_CACHED_NAME: Final = 64
-"""Characters of a cached name."""
+_MAX_CACHED_NAME: Final = 64  # characters of a cached name
 _HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
 
 
@@ -61,11 +60,8 @@ def is_abandoned(code: int, details: str) -> bool:
 
 
 class RequestHeaders:
-    """The parsed headers of a request.
-
-    `refusal` is the gRPC code and message if the headers allow no call; `status` is the HTTP status
-    of that refusal, and `limit` the name of the exceeded limit, if any.
-    """
+    """The parsed headers of a request. `refusal` is the gRPC code and message if the headers allow
+    no call; `status` is its HTTP status, and `limit` the name of the exceeded limit, if any."""
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
@@ -94,11 +90,7 @@ class RequestHeaders:
 
 def is_grpc(content_type: str) -> bool:
     """Return whether `content_type` is that of gRPC."""
-    return content_type.startswith(_CONTENT_TYPE) and content_type[len(_CONTENT_TYPE) :][:1] in {
-        "",
-        "+",
-        ";",
-    }
+    return content_type == _CONTENT_TYPE or content_type.startswith(_CONTENT_TYPE_PREFIXES)
 
 
 def read_timeout(value: str) -> float | None:
@@ -108,9 +100,8 @@ def read_timeout(value: str) -> float | None:
 
 
 def write_timeout(seconds: float) -> str:
-    """Format seconds as a grpc-timeout value of at most eight digits, rounded up by at most a
-    thousandth. The coarse unit gives calls of one route the same value, which receivers can
-    cache."""
+    """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse unit
+    gives calls of one route the same value, which receivers can cache."""
     unit = "u" if seconds < 1 else "m" if seconds < _MAX_TIMEOUT_VALUE // 1000 else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
@@ -156,10 +147,8 @@ def encode_trailers_only(
 
 
 class ResponseHeaders:
-    """The parsed headers or trailers of a response; `status` is 0 for trailers.
-
-    `code` is None if there is no valid grpc-status.
-    """
+    """The parsed headers or trailers of a response. `status` is 0 for trailers; `code` is None
+    without a valid grpc-status."""
 
     __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
 
@@ -206,8 +195,8 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields. Names recur with different values (for example a request id),
-    and most values are plain text; `metadata.to_wire` encodes the others."""
+    """Encode `entries` as fields. Encoded names are cached; `metadata.to_wire` encodes unusual
+    values."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

@@ -1,8 +1,6 @@
-"""gRPC metadata as the canonical mapping of header names to text, and back.
-
-Binary values (names ending in ``-bin``) keep their form on the HTTP/2 wire, base64 without padding,
-so forwarded metadata arrives unchanged.
-"""
+"""gRPC metadata as the canonical mapping of header names to text, and back. Binary values (names
+ending in ``-bin``) keep their wire format, base64 without padding, so forwarded metadata
+arrives unchanged."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata to send, without entries that gRPC cannot carry: they would fail the
-    call."""
+    """Return the metadata to send, without entries that gRPC cannot carry and would reject."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if (
@@ -63,7 +60,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Like `read`, for values in their form on the wire, where base64 may be padded."""
+    """Like `read`, for values in wire format, in which base64 may be padded."""
     return read(
         (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
         if name.endswith(_BINARY)
@@ -74,7 +71,7 @@ def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Like `write`, with values in their form on the wire."""
+    """Like `write`, with values in wire format."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)

@@ -1,11 +1,8 @@
 """Multiplexes a stream whose messages are requests with separate responses (`RequestStream`).
 
-One task reads the requests, and one task per request passes on its responses, which the stream
-sends one at a time.
-
-- Each request holds at most one response, and the stream one more: a response is pulled only when
-the previous one was sent. A slow reader therefore slows down the backend. - Requests are read only
-as fast as `max_concurrent` allows.
+One task reads the requests, as fast as `max_concurrent` allows, and one task per request forwards
+its responses. A response is pulled only when the previous one was sent, so a slow reader slows down
+the backend.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ async def multiplex(
     """Yield the responses to all `messages`. Must be closed with `aclose`, which cancels the rest.
     Raises GatewayError if the stream is refused."""
     await request_stream.open()
-    outlet = _ResponseQueue()
-    reading = asyncio.create_task(_read_requests(request_stream, messages, admission, outlet))
-    reading.add_done_callback(lambda _: outlet.close())
+    queue = _ResponseQueue()
+    reading = asyncio.create_task(_read_requests(request_stream, messages, admission, queue))
+    reading.add_done_callback(lambda _: queue.close())
     try:
-        async with aclosing(outlet.messages()) as responses:
+        async with aclosing(queue.messages()) as responses:
             async for response in responses:
                 yield response
         await reading
@@ -78,28 +75,28 @@ async def _read_requests(
             message = await anext(iterator, None)
             if message is None:
                 return
-            share, refusal = RequestAccount(admission), None
+            account, refusal = RequestAccount(admission), None
             try:
-                share.admit(len(message))
+                account.admit(len(message))
             except GatewayError as error:
                 refusal = error
             try:
-                responses = await request_stream.handle(message, refusal, share)
+                responses = await request_stream.handle(message, refusal, account)
             except BaseException:
-                share.release()
+                account.release()
                 raise
-            task = tasks.create_task(_pass_on(responses, queue))
+            task = tasks.create_task(_forward(responses, queue))
             # A callback, because the task may be cancelled before it starts.
-            task.add_done_callback(functools.partial(_release, share, slots))
+            task.add_done_callback(functools.partial(_release, account, slots))
             del message, responses  # the next message may be hours away
 
 
-def _release(share: RequestAccount, slots: asyncio.Semaphore, _: object) -> None:
-    share.release()
+def _release(account: RequestAccount, slots: asyncio.Semaphore, _: object) -> None:
+    account.release()
     slots.release()
 
 
-async def _pass_on(responses: AsyncGenerator[RpcResponse, None], queue: _ResponseQueue) -> None:
+async def _forward(responses: AsyncGenerator[RpcResponse, None], queue: _ResponseQueue) -> None:
     async with aclosing(responses):
         async for response in responses:
             await queue.put(response)

@@ -1,12 +1,9 @@
-"""A gRPC server on the gateway's own HTTP/2 engine; messages of all methods pass as bytes.
+"""A gRPC server on the built-in HTTP/2 engine; messages of all methods pass as bytes.
 
-Methods in `app.streams` and `app.request_streams` are served as bidirectional streams, which on the
-wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
-started when the application can begin its work.
-
-- A connection has a single timer, which checks every time limit several times within its length. -
-While a client does not read responses, the server does not read its requests, which would only add
-to the unread output. (Two peers that both did this could deadlock; gRPC clients always read.)
+Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
+includes server streaming; all others are unary (`server_call_kinds`). While a client does not read
+responses, the server does not read its requests, which would only add to the unread output. (Two
+peers that both did this could deadlock; gRPC clients always read.)
 """
 
 from __future__ import annotations
@@ -45,8 +42,7 @@ from infergate.transport.server.listener import SocketListener
 
 log = logging.getLogger(__name__)
 
-_CHECKS_PER_LIMIT: Final = 4
-"""How many times a time limit is checked within its length."""
+_CHECKS_PER_LIMIT: Final = 4  # checks of a time limit within its length
 
 
 class H2Server(SocketListener[RpcApp]):
@@ -178,11 +174,8 @@ class GrpcServerConnection(CallConnection):
             gate.refuse_tls(self.peer)
         else:
             is_flood = event.code == Code.ENHANCE_YOUR_CALM
-            gate.refuse(
-                ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL,
-                self.peer,
-                event.reason,
-            )
+            refusal = ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL
+            gate.refuse(refusal, self.peer, event.reason)
         for call in tuple(self._calls):
             call.cancel()
         self.flush()
@@ -253,8 +246,7 @@ class GrpcServerConnection(CallConnection):
 
     def _check_silence(self, now: float, limits: Limits) -> None:
         """Ping a silent client, and close if it does not respond. An idle client that responds may
-        stay, because gRPC clients do not expect to be disconnected; one that disappeared would
-        hold its streams forever."""
+        stay, because gRPC clients do not expect to be disconnected."""
         silent = now - self._last_active
         if silent >= limits.keepalive_time and not self._is_ping_pending:
             self._is_ping_pending = True
@@ -266,13 +258,13 @@ class GrpcServerConnection(CallConnection):
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
         """Return whether a handshake, header block or small frame is incomplete for too long."""
-        core = self.engine
-        if core.is_closed:
+        engine = self.engine
+        if engine.is_closed:
             return False
         if self._is_ready and not (
-            core.is_frame_pending and core.progress_count == self._seen_progress
+            engine.is_frame_pending and engine.progress_count == self._seen_progress
         ):
-            self._seen_progress, self._progress_at = core.progress_count, now
+            self._seen_progress, self._progress_at = engine.progress_count, now
         if now >= self._progress_at + limits.header_time:
             self.listener.gate.on_limit_reached("header_time")
             return True
@@ -294,9 +286,8 @@ class GrpcServerConnection(CallConnection):
     def _disconnect_slow_reader(self) -> None:
         if not self._transport.get_write_buffer_size():  # the client has read the output
             return
-        self.listener.gate.refuse(
-            ConnectionRefusal.SLOW_READER, self.peer, "the client does not read its responses"
-        )
+        reason = "the client does not read its responses"
+        self.listener.gate.refuse(ConnectionRefusal.SLOW_READER, self.peer, reason)
         self._transport.abort()
 
     def unread_bytes(self) -> int:
@@ -318,7 +309,7 @@ class GrpcServerConnection(CallConnection):
         """Close when all calls are done."""
         for call in tuple(self._calls):
             if isinstance(call, StreamCall):
-                call.wind_up()
+                call.start_drain()
         self._start_drain()
 
     def _announce_last_stream(self) -> None:

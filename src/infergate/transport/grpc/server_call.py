@@ -58,14 +58,13 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Give a client that is still sending a moment to end the request after its response, then
-        reset it. Some clients (curl) treat an immediate reset as a failure, against RFC 9113,
-        8.1."""
+        """Reset a stream that the client has not ended a moment after the response. Some clients
+        (curl) treat an immediate reset as a failure, contrary to RFC 9113, 8.1."""
         if stream.remote_open:
             self.reset_stream_soon(stream)
 
     def reset_stream_soon(self, stream: Stream) -> None:
-        """Reset `stream` in a moment if it is still open then."""
+        """Reset `stream` after `CLOSING_SECONDS` if it is still open."""
         self.loop.call_later(CLOSING_SECONDS, self._reset_stream, stream)
 
     def _reset_stream(self, stream: Stream) -> None:
@@ -108,8 +107,7 @@ class ServerCall(IncomingRequest):
         self._max_message: Final = connection.listener.limits.body + MESSAGE_OVERHEAD
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
-        self.task: asyncio.Task[None] | None = None
-        """The task that serves the call, while it runs."""
+        self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
@@ -129,7 +127,7 @@ class ServerCall(IncomingRequest):
     def sent(self) -> None:
         """Called when the whole response has been sent."""
 
-    def gone(self, event: Reset) -> None:  # noqa: ARG002
+    def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Handle that the client reset the stream."""
         self.cancel()
 
@@ -170,9 +168,9 @@ class ServerCall(IncomingRequest):
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
-        sender, link = self._incoming_message, self._connection
+        sender, connection = self._incoming_message, self._connection
         if sender is not None and sender.is_slow(
-            link.loop.time(), link.listener.limits.idle_body_time
+            connection.loop.time(), connection.listener.limits.idle_body_time
         ):
             sender.finish()
             self._refuse_message(too_slow())
@@ -182,7 +180,6 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def _count_unsent(self) -> None:
-        """Count the part of the response that waits for the client's windows."""
         queue = self._stream.send_queue
         if queue is not None:
             if self._unsent_response is None:
@@ -222,8 +219,8 @@ class ServerCall(IncomingRequest):
             self.expire_with(MESSAGE_TIMEOUT_TEXT)
 
     def _close(self) -> None:
-        """Release everything the call holds. References between the call, its stream and its task
-        would otherwise form a cycle that keeps a message alive until the garbage collector runs."""
+        """Release everything the call holds, and break the reference cycle of call, stream and
+        task, which would keep a message alive until garbage collection."""
         self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
@@ -242,12 +239,12 @@ class ServerCall(IncomingRequest):
 
     def abort_with(self, error: GatewayError) -> None:
         """End the call with `error`, whatever its state."""
-        link, stream = self._connection, self._stream
+        connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error
             self._send_refusal(self.build_refusal(error))
             if stream.remote_open and stream.send_queue is None:
-                link.engine.reset(stream, Code.NO_ERROR)
+                connection.engine.reset(stream, Code.NO_ERROR)
         self.cancel()
 
     def _send_refusal(self, refusal: RpcResponse) -> None:
@@ -273,19 +270,15 @@ class ServerCall(IncomingRequest):
     def invalid_message_response(
         self, error: MessageTooLongError | InvalidMessageError
     ) -> RpcResponse:
-        """Return gRPC's own status for an invalid message, whichever protocol its messages use.
-        The application records the error."""
+        """Return gRPC's own status for an invalid message; the application records the error."""
         self.build_refusal(error)
         return self.invalid_message_status(error)
 
     @staticmethod
     def invalid_message_status(error: MessageTooLongError | InvalidMessageError) -> RpcResponse:
         """Return the same status for an error that the application has already recorded."""
-        code = (
-            headers.RESOURCE_EXHAUSTED
-            if isinstance(error, MessageTooLongError)
-            else headers.INTERNAL
-        )
+        is_too_long = isinstance(error, MessageTooLongError)
+        code = headers.RESOURCE_EXHAUSTED if is_too_long else headers.INTERNAL
         return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
@@ -293,25 +286,23 @@ class ServerCall(IncomingRequest):
         if self._has_ended:
             return
         self._has_ended = True
-        core, stream = self._connection.engine, self._stream
+        engine, stream = self._connection.engine, self._stream
         code, length = response.code, total_size(response.message)
         if not code and length > self._max_message:
             code = headers.RESOURCE_EXHAUSTED
-            response = RpcResponse(
-                code=code,
-                details=f"Sent message larger than max ({length} vs. {self._max_message}) "
-                "(limits.body)",
-            )
+            sizes = f"{length} vs. {self._max_message}"
+            details = f"Sent message larger than max ({sizes}) (limits.body)"
+            response = RpcResponse(code=code, details=details)
         ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:
             block = headers.encode_trailers_only(200, code, response.details, response.metadata)
-            core.send_headers(stream, block, end=True)
+            engine.send_headers(stream, block, end=True)
         elif code or self._is_stream:
             if not self._has_headers:
-                core.send_headers(stream, headers.RESPONSE_HEADERS)
-            core.send_data(stream, (), ending)
+                engine.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_data(stream, (), ending)
         else:
-            core.send_message(
+            engine.send_message(
                 stream, headers.RESPONSE_HEADERS, (encode_prefix(length), *response.message), ending
             )
         self._connection.end_stream_soon(stream)

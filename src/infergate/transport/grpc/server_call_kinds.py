@@ -1,9 +1,7 @@
 """The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
 
-- A unary call's message is admitted when its length is announced; only then is its window raised. -
-In a stream, the next message is admitted, and its window raised, when the application pulls it.
-Before that, at most the stream's initial window arrives. - A response that ends before the request
-also ends the request, a moment later (RFC 9113, 8.1).
+The message of a unary call is admitted when its length is announced, the next message of a stream
+when the application pulls it; only then is the stream's window raised.
 """
 
 from __future__ import annotations
@@ -41,13 +39,7 @@ _TRUNCATED: Final = "the call ended in the middle of a message"
 class UnaryCall(ServerCall):
     """A call with one request message and one response."""
 
-    __slots__ = (
-        "_counted_bytes",
-        "_last_progress",
-        "_reader",
-        "_received_bytes",
-        "_started_at",
-    )
+    __slots__ = ("_counted_bytes", "_last_progress", "_reader", "_received_bytes", "_started_at")
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
@@ -86,8 +78,7 @@ class UnaryCall(ServerCall):
             self._start()
 
     def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message of `length` bytes; `arrived` bytes of the body have just been
-        received."""
+        """Admit the message of `length` bytes; `arrived` bytes of the body were just received."""
         message = self._reader.message
         if not self.account.is_admitted:
             self.account.admit(length)
@@ -118,10 +109,10 @@ class UnaryCall(ServerCall):
             wire.deferred = message
         else:
             wire.message = (message,)
-        link = self._connection
-        self.task = link.loop.create_task(self._answer(wire, link.listener.app))
+        connection = self._connection
+        self.task = connection.loop.create_task(self._serve(wire, connection.listener.app))
 
-    async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
+    async def _serve(self, wire: RpcRequest, app: RpcApp) -> None:
         try:
             response = await app.respond(wire, self.context)
         except GatewayError as error:
@@ -148,15 +139,11 @@ class UnaryCall(ServerCall):
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the message while it arrives, and of the response while it is
-        sent: on pauses and on the total time."""
+        """Check the pause and the total time of the arriving message or of the response."""
         if self._stream.remote_open and self.task is None:
-            return self._report_if_late(
-                now
-                >= body_deadline(
-                    limits, self._started_at, self._received_bytes, self._last_progress
-                )
-            )
+            received, last_progress = self._received_bytes, self._last_progress
+            due = body_deadline(limits, self._started_at, received, last_progress)
+            return self._report_if_late(now >= due)
         return self._is_reader_slow(now, limits)
 
 
@@ -166,8 +153,8 @@ class StreamCall(ServerCall):
     __slots__ = (
         "_checked_count",
         "_held_bytes",
+        "_is_draining",
         "_is_request_complete",
-        "_is_winding_up",
         "_last_progress",
         "_message_count",
         "_read_waiter",
@@ -187,7 +174,7 @@ class StreamCall(ServerCall):
         self._started_at = self._last_progress = 0.0
         self._held_bytes = 0
         self._is_request_complete = not stream.remote_open
-        self._is_winding_up = False
+        self._is_draining = False
         self._read_waiter: asyncio.Future[None] | None = None
         self._write_waiter: asyncio.Future[None] | None = None
 
@@ -197,7 +184,7 @@ class StreamCall(ServerCall):
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Take part of the messages."""
-        if self._is_winding_up:
+        if self._is_draining:
             self._reader.add_last(parts)
         else:
             self._reader.add(parts)
@@ -210,28 +197,26 @@ class StreamCall(ServerCall):
         self._is_request_complete = True
         self._wake()
 
-    def wind_up(self) -> None:
-        """Accept messages for a moment longer, because the server stops. Afterwards the
-        application sees the end of the messages, so that the stream ends normally and does not
-        delay the drain."""
+    def start_drain(self) -> None:
+        """Accept messages for `DRAIN_GRACE` seconds more, then end them."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
-        if not self._is_winding_up:
-            self._is_winding_up = True
+        if not self._is_draining:
+            self._is_draining = True
             self._reader.stop_after_current()
             self._wake()
 
     def sent(self) -> None:
-        """Wake the writer: the client's windows have room for more responses."""
+        """Wake the writer: the queued responses have been sent."""
         if self._write_waiter is not None and not self._write_waiter.done():
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream. It may be idle for hours, but not within a message
-        that the application waits for: such a message has the limits of a unary call's, from
-        the first check that finds it incomplete. Nor may a response stay unread, even if the
-        client acknowledges PINGs."""
+        """Check the time limits of the stream. It may be idle for hours between messages. An
+        incomplete message that the application waits for has the limits of a unary call, from
+        the first check that finds it incomplete. Responses must be read even if the client
+        acknowledges PINGs."""
         if self._is_reader_slow(now, limits):
             return True
         if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:
@@ -242,16 +227,15 @@ class StreamCall(ServerCall):
             self._held_bytes = -1
         if self._held_bytes != held:
             self._held_bytes, self._last_progress = held, now
-        return self._report_if_late(
-            now >= body_deadline(limits, self._started_at, held, self._last_progress)
-        )
+        due = body_deadline(limits, self._started_at, held, self._last_progress)
+        return self._report_if_late(now >= due)
 
     def _wake(self) -> None:
         if self._read_waiter is not None and not self._read_waiter.done():
             self._read_waiter.set_result(None)
 
     async def _read_messages(self) -> AsyncGenerator[Buffer, None]:
-        link = self._connection
+        connection = self._connection
         while True:
             try:
                 item = self._reader.next_message()
@@ -271,21 +255,21 @@ class StreamCall(ServerCall):
                         return
                     message = inflated
                 self.account.release()  # the consumer admits the message on its own account
-                link.engine.release(self._stream, length)
-                link.flush_soon()
+                connection.engine.release(self._stream, length)
+                connection.flush_soon()
                 yield message
                 del message, item  # the next message may be hours away
                 continue
-            if self._is_request_complete or (self._is_winding_up and self._reader.is_empty):
+            if self._is_request_complete or (self._is_draining and self._reader.is_empty):
                 return
-            if (lacking := self._reader.missing_bytes) > 0:
-                if not self._admit(lacking):
+            if (missing := self._reader.missing_bytes) > 0:
+                if not self._admit(missing):
                     return
                 held = self._reader.held_bytes
-                self._await_message(held + lacking, lacking, link.loop.time())
-                link.engine.expect(self._stream, lacking)
-                link.flush_soon()
-            self._read_waiter = link.loop.create_future()
+                self._await_message(held + missing, missing, connection.loop.time())
+                connection.engine.expect(self._stream, missing)
+                connection.flush_soon()
+            self._read_waiter = connection.loop.create_future()
             await self._read_waiter
 
     async def _inflate(self, message: DeferredInflation) -> Buffer | None:
@@ -351,27 +335,27 @@ class StreamCall(ServerCall):
 
     def _send_refusal(self, refusal: RpcResponse) -> None:
         if not refusal.code:  # the protocol sends errors as messages
-            core, stream, message = self._connection.engine, self._stream, refusal.message
+            engine, stream, message = self._connection.engine, self._stream, refusal.message
             if not self._has_headers:
                 self._has_headers = True
-                core.send_headers(stream, headers.RESPONSE_HEADERS)
-            core.send_data(stream, (encode_prefix(total_size(message)), *message))
+                engine.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_data(stream, (encode_prefix(total_size(message)), *message))
             refusal = RpcResponse()
         self.finish(refusal)
 
     async def _write(self, response: RpcResponse) -> None:
         """Send one response, and wait until another may be sent."""
-        core, stream, link = self._connection.engine, self._stream, self._connection
+        engine, stream, connection = self._connection.engine, self._stream, self._connection
         if not self._has_headers:
             self._has_headers = True
-            core.send_headers(stream, headers.RESPONSE_HEADERS)
+            engine.send_headers(stream, headers.RESPONSE_HEADERS)
         parts: tuple[Any, ...] = (encode_prefix(total_size(response.message)), *response.message)
-        if not core.send_data(stream, parts):
-            self._write_waiter = link.loop.create_future()
-            link.flush_soon()
+        if not engine.send_data(stream, parts):
+            self._write_waiter = connection.loop.create_future()
+            connection.flush_soon()
             self._count_unsent()
             await self._write_waiter
             if self._unsent_response is not None:
                 self._unsent_response.finish()
-        link.flush()
-        await link.wait_writable()
+        connection.flush()
+        await connection.wait_writable()

@@ -1,8 +1,5 @@
-"""Strict decoding of the chunked transfer coding (RFC 9112, 7.1).
-
-- Rule 1. Lines end with CRLF only. A chunk size has at most 16 hexadecimal digits.
-- Rule 2. Extensions and trailers are limited in size, and discarded.
-"""
+"""Strict decoding of the chunked transfer coding (RFC 9112, 7.1). Lines end with CRLF only;
+extensions and trailers are limited in size, and discarded."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _CRLF: Final = b"\r\n"
 
 
 class ChunkedBody:
-    """A body in chunked coding: ``body`` is decoded so far, and all of it if ``is_complete``."""
+    """A body in chunked coding; ``body`` is the part decoded so far."""
 
     __slots__ = (
         "_expects_crlf",
@@ -43,11 +40,9 @@ class ChunkedBody:
         self._trailers = 0
 
     def feed(self, data: bytes, at: int) -> int:
-        """Decode ``data`` from ``at`` on; return the position up to which it was consumed.
-
-        Raises HeadError for malformed chunks, and TOO_LARGE as soon as an announced size exceeds
-        the limit.
-        """
+        """Decode ``data`` from ``at`` on; return the position up to which it was consumed. Raises
+        HeadError for malformed chunks, and TOO_LARGE as soon as an announced size exceeds the
+        limit."""
         with memoryview(data) as view:
             while not self._in_trailers:
                 if self._missing:

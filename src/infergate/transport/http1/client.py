@@ -1,8 +1,6 @@
-"""A pooled HTTP/1.1 client that parses plain responses itself.
-
-Bytes are received into a scratch buffer that all connections of a client share, the rest of a plain
-response's body directly into its own buffer. A lenient reader parses all other responses.
-"""
+"""A pooled HTTP/1.1 client. Plain responses are parsed here, all others by ``LenientReader``.
+Connections share a scratch buffer for received bytes; the rest of a plain response's body is
+received directly into its own buffer."""
 
 from __future__ import annotations
 

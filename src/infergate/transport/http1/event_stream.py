@@ -1,8 +1,5 @@
-"""One HTTP/1.1 exchange whose response may be a stream of server-sent events.
-
-The connection has no other exchange. The caller pulls the events, and the socket is read only when
-no complete event is left, so a caller that stops pulling slows down the server.
-"""
+"""One HTTP/1.1 exchange whose response may be a stream of server-sent events. The socket is read
+only when the caller has pulled all complete events, so a slow caller slows down the server."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
 
     async def stream(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
         """Send ``wire`` to ``target`` and yield each event, or the whole response if it is not an
-        event stream.
-
-        Raises GatewayError, and ValueError for a request that HTTP cannot carry.
-        """
+        event stream. Raises GatewayError, and ValueError for a request that HTTP cannot carry."""
         head = message_head.request_head(
             wire.method, target, wire.headers, total_size(wire.body), self._own_lines
         )

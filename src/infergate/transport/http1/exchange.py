@@ -15,12 +15,10 @@ from infergate.transport.http1 import message_head
 
 
 class ResponseReader(Protocol):
-    """Parses the response to one request and skips 1xx responses before it.
-
-    ``status`` is 0, and all other fields undefined, until the head is complete. ``is_complete`` is
-    set when the body is. ``keep_alive``: the connection can carry another exchange, because nothing
-    followed the response.
-    """
+    """Parses the response to one request and skips 1xx responses before it. ``status`` is 0, and
+    all other fields undefined, until the head is complete. ``is_complete`` is set when the body
+    is. ``keep_alive``: the connection can carry another exchange, because nothing followed the
+    response."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,9 +58,7 @@ class HttpExchangeConnection(PooledConnection):
 
     async def send(self, wire: HttpRequest, target: str, deadline: float) -> HttpResponse:
         """Send ``wire`` to ``target`` and wait for the response until ``deadline`` (loop time).
-
-        Raises GatewayError, and ValueError for a request that HTTP cannot carry.
-        """
+        Raises GatewayError, and ValueError for a request that HTTP cannot carry."""
         head = message_head.request_head(
             wire.method, target, wire.headers, total_size(wire.body), self._own_lines
         )
@@ -87,11 +83,8 @@ class HttpExchangeConnection(PooledConnection):
         try:
             reader.feed(data)
         except ValueError as error:
-            self._fail(
-                backend_garbage(
-                    "the backend's response is not valid HTTP", self._error_detail(error)
-                )
-            )
+            public = "the backend's response is not valid HTTP"
+            self._fail(backend_garbage(public, self._error_detail(error)))
             return
         if not reader.status:
             return

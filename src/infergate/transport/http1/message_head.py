@@ -1,7 +1,5 @@
-"""Heads of HTTP/1 messages: validation of requests, errors, and serialization.
-
-Pure: no sockets, no clock. RFC 9110 and 9112.
-"""
+"""Heads of HTTP/1 messages (RFC 9110 and 9112): validation of requests, errors, and serialization.
+No sockets, no clock."""
 
 from __future__ import annotations
 
@@ -89,29 +87,20 @@ def not_http() -> HeadError:
 
 def uri_too_long(limits: Limits) -> HeadError:
     """Return the error for a request line over its limit."""
-    return HeadError(
-        URI_TOO_LONG,
-        f"the request line is over the limit of {limits.headers} bytes",
-        limit="headers",
-    )
+    public = f"the request line is over the limit of {limits.headers} bytes"
+    return HeadError(URI_TOO_LONG, public, limit="headers")
 
 
 def headers_too_large(limits: Limits) -> HeadError:
     """Return the error for header lines over their limit in bytes."""
-    return HeadError(
-        HEADERS_TOO_LARGE,
-        f"the headers are over the limit of {limits.headers} bytes",
-        limit="headers",
-    )
+    public = f"the headers are over the limit of {limits.headers} bytes"
+    return HeadError(HEADERS_TOO_LARGE, public, limit="headers")
 
 
 def too_many_headers(limits: Limits) -> HeadError:
     """Return the error for too many header lines."""
-    return HeadError(
-        HEADERS_TOO_LARGE,
-        f"the request has more than {limits.header_count} header lines",
-        limit="header_count",
-    )
+    public = f"the request has more than {limits.header_count} header lines"
+    return HeadError(HEADERS_TOO_LARGE, public, limit="header_count")
 
 
 def timed_out(limit: str) -> HeadError:
@@ -121,32 +110,22 @@ def timed_out(limit: str) -> HeadError:
 
 def body_too_large(size: int, limits: Limits) -> GatewayError:
     """Return the error for a body of at least ``size`` bytes."""
-    return GatewayError(
-        Kind.TOO_LARGE,
-        f"the request body has {size} bytes or more, the limit is {limits.body}",
-        limit="body",
-    )
+    public = f"the request body has {size} bytes or more, the limit is {limits.body}"
+    return GatewayError(Kind.TOO_LARGE, public, limit="body")
 
 
 def check_head(
-    method: str,
-    target: str,
-    version: tuple[int, ...],
-    headers: Mapping[str, str],
-    limits: Limits,
+    method: str, target: str, version: tuple[int, ...], headers: Mapping[str, str], limits: Limits
 ) -> None:
-    """Validate a parsed request head against ``limits``. Raises GatewayError.
-
-    ``headers`` come from ``merge_headers``; ``check_fields`` checks their number and size.
-    """
+    """Validate a parsed request head. Raises GatewayError. ``headers`` come from
+    ``merge_headers``; ``check_fields`` checks their number and size."""
     if len(target) > limits.headers:
         raise uri_too_long(limits)
     if version < (1, 0):
         raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
     if version > (1, 1):
-        raise HeadError(
-            VERSION_NOT_SUPPORTED, "HTTP/1.1 and HTTP/1.0 are served here", Kind.UNSUPPORTED
-        )
+        public = "HTTP/1.1 and HTTP/1.0 are served here"
+        raise HeadError(VERSION_NOT_SUPPORTED, public, Kind.UNSUPPORTED)
     if not is_host(headers.get("host", "")):
         raise HeadError(BAD_REQUEST, "the Host header is not a host")
     if method == "CONNECT":
@@ -177,31 +156,21 @@ def is_host(value: str) -> bool:
 
 
 def check_codings(value: str) -> None:
-    """Check Transfer-Encoding: only a single ``chunked`` is supported (RFC 9112, 6.1), because any
-    other coding would change the body. Raises HeadError."""
+    """Check that Transfer-Encoding is a single ``chunked`` (RFC 9112, 6.1), because any other
+    coding would change the body. Raises HeadError."""
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
-        raise HeadError(
-            NOT_IMPLEMENTED,
-            f"the transfer coding {unknown[0]!r} is not served here",
-            Kind.UNSUPPORTED,
-        )
+        public = f"the transfer coding {unknown[0]!r} is not served here"
+        raise HeadError(NOT_IMPLEMENTED, public, Kind.UNSUPPORTED)
     if codings.count("chunked") > 1:
         raise HeadError(BAD_REQUEST, "the body is chunked twice")
 
 
-def is_complete(head: bytes | bytearray) -> bool:
-    """Whether ``head`` contains the empty line that ends a request head."""
-    return b"\r\n\r\n" in head
-
-
 def drop_content_length(data: bytes) -> bytes:
-    """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``.
-
-    ``data`` starts with a complete head; the bytes after it are unchanged. ``Connection: close`` is
-    added (RFC 9112, 6.1 and 6.3). Any other head is returned unchanged for the parser.
-    """
+    """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``, and
+    add ``Connection: close`` (RFC 9112, 6.1 and 6.3). Any other head, and all bytes after the
+    head, are returned unchanged."""
     head, end, rest = data.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     if not line.endswith(b" HTTP/1.1") or any(field[:1] in {b" ", b"\t"} for field in fields):
@@ -221,11 +190,8 @@ def drop_content_length(data: bytes) -> bytes:
 
 
 def merge_headers(items: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return header lines as a mapping: names in lower case, repeated ones joined.
-
-    Values are UTF-8 text with surrogates for other bytes; a value that is not UTF-8 is decoded as
-    Latin-1, so that it can be written to a log or a socket.
-    """
+    """Return header lines as a mapping: names in lower case, repeated ones joined. A value that is
+    not UTF-8 is decoded as Latin-1, so that it can be written to a log or a socket."""
     headers: dict[str, str] = {}
     for name, value in items:
         key = name.lower()
@@ -244,10 +210,8 @@ def _without_surrogates(value: str) -> str:
 
 def response_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
     """Return the head of ``response``, whose body has ``length`` bytes (None if unknown).
-
-    ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that would
-    break the message framing.
-    """
+    ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that
+    would break the message framing."""
     status = response.status
     key = status, response.reason, extra, *response.headers.items()
     lines = _head_cache.get(key)
@@ -261,7 +225,7 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
 
 
 def _response_lines(response: HttpResponse, extra: str) -> bytes:
-    """Return the part of a head that is the same each time."""
+    """Return the part of a head that does not change with time or length."""
     status, reason = response.status, response.reason
     if _PLAIN.fullmatch(reason) is None:
         raise ValueError("the reason holds a character that HTTP does not allow")
@@ -273,9 +237,7 @@ def request_head(
     method: str, target: str, headers: Mapping[str, str], length: int, own: str
 ) -> bytes:
     """Return the head of a request; ``own`` has complete lines, Host and User-Agent among them.
-
-    Raises ValueError for a target or field that would break the message framing.
-    """
+    Raises ValueError for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
         raise ValueError("the request target holds a character that HTTP does not allow")
     lines = [f"{method} {target} HTTP/1.1\r\n", own]

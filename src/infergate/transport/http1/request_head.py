@@ -1,9 +1,7 @@
 """Parsing of request heads with ``httptools`` (llhttp, strict), plus further checks.
 
-Clients repeat their heads, so each connection caches parsed heads by their bytes.
-
-- Rule 1. The parser receives a whole head and nothing else. It never decides where a body ends. -
-Rule 2. Only a head that passed every check is cached.
+The parser receives a whole head and nothing else, so it never decides where a body ends. Clients
+repeat their heads, so each connection caches the heads that passed every check.
 """
 
 from __future__ import annotations
@@ -40,19 +38,16 @@ _SINGLE_VALUED: Final = frozenset(
         "user-agent",
     }
 )
-"""Fields with a single value (aiohttp's list). Readers may disagree on a repeated one."""
+"""Fields with a single value (aiohttp's list). Implementations disagree on repeated ones."""
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 
 
 class HttpRequestHead:
-    """A parsed request head.
-
-    ``headers`` have lower-case names. ``length`` is the Content-Length, 0 without one.
-    ``keep_alive``: the client wants to keep the connection. ``is_http10``: the request is
-    HTTP/1.0. ``expects_continue``: the client waits for 100 Continue before it sends the body (RFC
-    9110, 10.1.1). ``error`` is set if the head is well-formed but the request must be rejected.
-    """
+    """A parsed request head. ``headers`` have lower-case names. ``length`` is the Content-Length,
+    0 without one. ``keep_alive``: the client wants to keep the connection.
+    ``expects_continue``: the client waits for 100 Continue before it sends the body (RFC 9110,
+    10.1.1). ``error`` is set if the head is well-formed but the request must be rejected."""
 
     __slots__ = (
         "error",
@@ -95,7 +90,7 @@ class HttpRequestHead:
         self.method = method.decode("ascii")
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.is_chunked = "transfer-encoding" in headers  # llhttp: the last is chunked
+        self.is_chunked = "transfer-encoding" in headers  # llhttp: the last one is chunked
         self.is_http10 = version == "1.0"
         self.keep_alive = keeps_alive(headers, is_http10=self.is_http10)
         self.expects_continue = (
@@ -107,7 +102,8 @@ class HttpRequestHead:
         try:
             if fields.size > limits.headers:
                 raise message_head.headers_too_large(limits)
-            message_head.check_head(self.method, target, _version(version), headers, limits)
+            numbers = _VERSIONS.get(version) or tuple(map(int, version.split(".")))
+            message_head.check_head(self.method, target, numbers, headers, limits)
             if not target.startswith("/"):
                 self._parse_target(target)
         except GatewayError as error:
@@ -124,15 +120,9 @@ class HttpRequestHead:
         self.headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return _VERSIONS.get(text) or tuple(map(int, text.split(".")))
-
-
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
-    """Whether the client wants to keep the connection (RFC 9112, 9.3).
-
-    Upgrades are not supported: a request for one gets a response, and the connection is closed.
-    """
+    """Whether the client wants to keep the connection (RFC 9112, 9.3). A request for an upgrade,
+    which is not supported, closes the connection."""
     connection = headers.get("connection")
     if connection is None:
         return not is_http10
@@ -143,11 +133,9 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 
 
 class HeadFields:
-    """Collects the parser's callbacks.
-
-    ``headers`` have the form of ``message_head.merge_headers``, and ``size`` is counted as in
-    ``message_head.check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
-    """
+    """Collects the parser's callbacks. ``headers`` have the form of
+    ``message_head.merge_headers``, and ``size`` is counted as in ``message_head.check_fields``.
+    ``has_repeated``: a single-valued field is repeated."""
 
     __slots__ = ("has_repeated", "headers", "lines", "size", "target")
 
@@ -227,7 +215,7 @@ def check_size(received: bytes, limits: Limits) -> None:
 
 
 class PartialHeadChecker:
-    """Decides whether an incomplete head can still become valid."""
+    """Checks whether an incomplete head can still become valid."""
 
     __slots__ = ("_parsed_bytes", "_parser")
 

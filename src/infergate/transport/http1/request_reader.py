@@ -1,13 +1,9 @@
-"""Splits the bytes of a client into requests.
+"""Splits the bytes of a client into requests, one at a time; pipelined bytes stay unparsed.
 
-Bytes are received into a scratch buffer that nothing refers to afterwards. An incomplete body of
-known length continues in its own buffer, into which the kernel writes directly. Only heads and
-chunks are parsed.
-
-- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed. - Rule 2. The buffer of a
-body is allocated in ``get_buffer``, so a request rejected before that has none. - Rule 3. If
-requests may have both Content-Length and Transfer-Encoding, only the first request of a connection
-may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+Bytes are received into a shared scratch buffer. An incomplete body of known length continues in its
+own buffer, allocated in ``get_buffer``, so a request rejected before that has none. If
+Content-Length is accepted besides Transfer-Encoding, then only in the first request of a
+connection, because only its start is certain; the connection is closed after it (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -16,27 +12,17 @@ from typing import Final
 
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.transport.http1 import message_head
+from infergate.transport.http1 import message_head, request_head
 from infergate.transport.http1.chunked import ChunkedBody
-from infergate.transport.http1.request_head import (
-    HttpRequestHead,
-    PartialHeadChecker,
-    RequestHeadParser,
-    check_size,
-)
 from infergate.transport.net.buffer_pool import allocate
 
 _EMPTY_LINE = b"\r\n\r\n"
-_PREFIX_BYTES: Final = 16
-"""Number of bytes returned to recognize data that is not HTTP."""
+_PREFIX_BYTES: Final = 16  # number of bytes returned to recognize data that is not HTTP
 
 
 class RequestReader:
-    """Between requests, ``read_head`` returns the next head; then ``read_body`` returns its body
-    when complete.
-
-    ``received`` counts the bytes of that body that have arrived.
-    """
+    """``read_head`` returns the next head, then ``read_body`` its body when complete. ``received``
+    counts the bytes of that body that have arrived."""
 
     __slots__ = (
         "_accepts_both_lengths",
@@ -57,13 +43,13 @@ class RequestReader:
     ) -> None:
         self._scratch = scratch
         self._limits = limits
-        self._head_parser = RequestHeadParser(limits)
+        self._head_parser = request_head.RequestHeadParser(limits)
         self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
-        self._head_checker: PartialHeadChecker | None = None  # for a head that arrives in pieces
+        self._head_checker: request_head.PartialHeadChecker | None = None
         self._data = b""  # received bytes, taken up to _at
         self._at = 0
         self._length = 0  # of the body, if announced
-        self._body_buffer: memoryview | None = None  # buffer of the body
+        self._body_buffer: memoryview | None = None
         self._chunked_body: ChunkedBody | None = None
         self.received = 0
 
@@ -114,7 +100,7 @@ class RequestReader:
 
     # ---- taking
 
-    def read_head(self) -> HttpRequestHead | None:
+    def read_head(self) -> request_head.HttpRequestHead | None:
         """Return the next request's head, or None if it is incomplete. Raises HeadError."""
         data, at = self._data, self._at
         if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
@@ -143,18 +129,15 @@ class RequestReader:
         """Reject an incomplete head as soon as it cannot become valid."""
         if not received:
             return
-        check_size(received, self._limits)
+        request_head.check_size(received, self._limits)
         if not self._accepts_both_lengths:
-            judge = self._head_checker = self._head_checker or PartialHeadChecker()
-            if not judge.allows(received):
+            checker = self._head_checker = self._head_checker or request_head.PartialHeadChecker()
+            if not checker.allows(received):
                 raise message_head.not_http()
 
     def read_body(self) -> Buffer | None:
-        """Return the whole decoded body, or None if it is incomplete.
-
-        Raises HeadError for a malformed body, and TOO_LARGE as soon as its size is known to exceed
-        the limit.
-        """
+        """Return the whole decoded body, or None if it is incomplete. Raises HeadError for a
+        malformed body, and TOO_LARGE as soon as its size is known to exceed the limit."""
         chunks = self._chunked_body
         if chunks is not None:
             self._consume(chunks.feed(self._data, self._at))
@@ -176,7 +159,8 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark bytes as taken up to ``at``; keep none if all are: most connections idle."""
+        """Mark the bytes up to ``at`` as taken, and free them if none are left: most connections
+        are idle."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

@@ -1,7 +1,5 @@
-"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client.
-
-It bounds the sizes that no configured limit covers: heads, and data outside heads and bodies.
-"""
+"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client. Bounds
+the sizes that no configured limit covers: heads, and data outside heads and bodies."""
 
 from __future__ import annotations
 

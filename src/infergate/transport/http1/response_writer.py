@@ -1,9 +1,10 @@
-"""Produces the response to a request, whatever the application does, and writes it."""
+"""Builds responses, including those to failures of the application, and writes them."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -28,23 +29,10 @@ _CHUNKED: Final = "transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class _DateLines:
-    """The Server and Date lines, formatted once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._lines = b""
-
-    def lines(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            date = formatdate(second, usegmt=True)
-            self._lines = f"server: infergate\r\ndate: {date}\r\n".encode("ascii")
-        return self._lines
-
-
-_date_lines = _DateLines()
+@functools.lru_cache(maxsize=1)
+def _date_lines(second: int) -> bytes:
+    """Return the Server and Date lines."""
+    return f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
 
 
 def response_to_failure(
@@ -87,11 +75,8 @@ def write_response(
     is_http10: bool,
 ) -> None:
     """Write ``response`` to a request of ``method``; ``write_part`` continues a streamed body.
-
-    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client
-    (``is_http10``) does not assume. Raises ValueError, and writes nothing, if a header would break
-    the message framing.
-    """
+    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client does not
+    assume. Raises ValueError, and writes nothing, if a header would break the message framing."""
     connection = _CLOSE
     if keep_alive:
         connection = _KEEP if is_http10 else ""
@@ -102,7 +87,7 @@ def write_response(
         if not is_http10:
             connection += _CHUNKED
             body = _chunk(body)
-    head = message_head.response_head(response, length, connection, _date_lines.lines())
+    head = message_head.response_head(response, length, connection, _date_lines(int(time.time())))
     if length is not None and length < message_head.JOIN_BELOW:
         transport.write(b"".join((head, *body)))
         return
@@ -121,7 +106,6 @@ def write_part(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body, which would end the
-    message."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing if it is empty (the last chunk)."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

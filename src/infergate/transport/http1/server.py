@@ -1,9 +1,6 @@
-"""An HTTP/1.1 listener on the built-in engine.
-
-All connections of a listener share one scratch buffer, because an event loop processes received
-bytes before it fills the buffer again. Pipelined requests wait unparsed, and bytes beyond
-``MAX_READ_AHEAD`` wait in the client's socket.
-"""
+"""An HTTP/1.1 listener on the built-in engine. All its connections share one scratch buffer,
+because an event loop processes received bytes before it fills the buffer again. Pipelined
+requests wait unparsed, and bytes beyond ``MAX_READ_AHEAD`` wait in the client's socket."""
 
 from __future__ import annotations
 
@@ -29,12 +26,11 @@ from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
 _SCRATCH_BYTES: Final = 64 * KIB
-"""This much of a long body is copied once; the rest is received into its final buffer."""
+"""Up to this many bytes of a body are copied; the rest is received into its final buffer."""
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
-"""If at least this much of a long body arrives at once, the loop is next notified after
-``BODY_WATERMARK`` more bytes, or at the end of the body. Bytes of slow senders are read each
-time."""
+"""If at least this many bytes of a long body arrive in one read, the loop is next notified after
+``BODY_WATERMARK`` more bytes, or at the end of the body."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -74,8 +70,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current request or, while a response is being produced, of the
-        next."""
+        """Process bytes of the current request or, during a response, of the next one."""
         state, reader = self._state, self._reader
         if state is ConnectionState.HEAD:
             reader.buffer_written(nbytes)
@@ -93,10 +88,8 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _receive(self, *, has_new_bytes: bool = False) -> None:
-        """Take requests until one is being served or more bytes are needed.
-
-        ``has_new_bytes`` is True if bytes have just arrived.
-        """
+        """Take requests until one is being served or more bytes are needed. ``has_new_bytes``:
+        bytes have just arrived."""
         reader = self._reader
         while self._state is ConnectionState.HEAD:
             try:
@@ -178,13 +171,13 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         else:
             super()._on_timeout()
 
-    # ---- answering
+    # ---- responding
 
     def _continue(self, *, receiving: bool) -> None:
         if self._watermark is not None:
             self._reset_watermark()
         if receiving:
-            return  # rejected within _receive or _gather, whose caller continues
+            return  # rejected within _receive or _read_body, whose caller continues
         if not self._transport.is_reading():
             self._transport.resume_reading()
         if self._reader.untaken_bytes:

@@ -1,16 +1,16 @@
 """The server side of a connection that serves an ``HttpApp``, for every framing of requests.
 
 A state machine in the protocol's callbacks. Subclasses (``http1``, ``framed``, ``compat``) parse
-the bytes and collect a request as it arrives. The connection's only task starts when the request is
-complete; until then a rejection is written directly from the callback. One timer covers all limits.
+the bytes and collect a request. The connection's only task starts when the request is complete;
+until then a rejection is written directly from the callback. One timer covers all limits.
 
-- Rule 1. The task belongs to the connection and is cancelled when the client disconnects. End of
-file counts as a disconnect, because TCP does not distinguish a half-close from a close. - Rule 2.
-Every request is released, either when its response is known or when its task ends. - Rule 3. A
-request rejected before its body was read ends the connection: send the response, read and discard
-the rest of the body for a while, then close. Closing immediately would reset the connection and
-could destroy the response in transit. - Rule 4. The next part of a streamed response is pulled only
-when the write buffer is nearly empty.
+- Rule 1. The task is cancelled when the client disconnects. End of file counts as a disconnect,
+  because TCP does not distinguish a half-close from a close.
+- Rule 2. Every request is released, either when its response is known or when its task ends.
+- Rule 3. A request rejected before its body was read ends the connection: send the response,
+  discard the rest of the body for a while, then close. Closing immediately would reset the
+  connection and could destroy the response in transit.
+- Rule 4. The next part of a streamed response is pulled only when the write buffer is nearly empty.
 """
 
 from __future__ import annotations
@@ -105,8 +105,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def _continue(self, *, receiving: bool) -> None:
-        """Continue with the next request; ``receiving``: the caller processes bytes that have
-        arrived."""
+        """Continue with the next request. ``receiving``: the caller processes received bytes."""
         raise NotImplementedError
 
     # ---- called by asyncio
@@ -128,7 +127,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         if self._task is None:
             self._cleanup(None)
         else:
-            # Not a ``finally`` in the task: a task cancelled before its first step never runs one.
+            # Not a ``finally`` in the task, which might be cancelled before its first step.
             self._task.add_done_callback(self._cleanup)
             self._task.cancel()
 
@@ -137,8 +136,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._stop_awaiting_body()
         if self._request is not None:
             self._request.release()
-        # A cancelled task refers to its error, and that to frames whose data would otherwise stay
-        # alive until the next garbage collection.
+        # The error of a cancelled task refers to frames whose data would otherwise stay alive until
+        # garbage collection.
         self._task = None
         self._listener.unregister(self)
 
@@ -147,8 +146,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Continue after the write buffer has drained, outside this callback: asyncio's transport
-        would report its end twice if it were closed inside."""
+        """Continue when the write buffer has drained, but outside this callback: asyncio's
+        transport would report its end twice if it were closed inside."""
         self._is_paused = False
         self._unsent_response.finish()
         if self._state is ConnectionState.FLUSH:
@@ -165,7 +164,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def _await_body(self, received: int, missing: int) -> None:
         """Wait for more of the body: ``received`` bytes have arrived, ``missing`` are due (0 if
-        its length is unknown)."""
+        unknown)."""
         request, host = self._request, self._listener
         assert request is not None
         now = host.loop.time()
@@ -189,7 +188,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         if sender is not None and sender.is_slow(host.loop.time(), host.limits.idle_body_time):
             self._reject(too_slow())
 
-    # ---- answering
+    # ---- responding
 
     def _start(self, request: IncomingHttpRequest) -> None:
         if self._incoming_body is not None:
@@ -344,9 +343,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
     def _disconnect_if_unread(self) -> None:
         if not self._unsent_response.size:  # the client has read everything meanwhile
             return
-        self._listener.gate.refuse(
-            ConnectionRefusal.SLOW_READER, self._peer, "the client does not read its response"
-        )
+        reason = "the client does not read its response"
+        self._listener.gate.refuse(ConnectionRefusal.SLOW_READER, self._peer, reason)
         self._transport.abort()
 
     def unread_bytes(self) -> int:

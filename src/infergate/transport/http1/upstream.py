@@ -1,9 +1,6 @@
-"""A pooled HTTP/1.1 client, independent of the response parser.
-
-- Rule 1. Only a GET or HEAD is sent twice, on a new connection, if the backend was closing the
-first one. A POST never is. - Rule 2. No cookies, redirects or proxies. Content encodings are never
-requested; if a response has one, it is decoded one piece at a time.
-"""
+"""A pooled HTTP/1.1 client, independent of the response parser. Only a GET or HEAD is sent twice,
+on a new connection, if the backend was closing the first one. There are no cookies, redirects
+or proxies. Content encodings are never requested, but decoded."""
 
 from __future__ import annotations
 
@@ -14,14 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
+from infergate.core import inflation
 from infergate.core.errors import GatewayError, Kind, backend_garbage
-from infergate.core.inflation import (
-    MAX_MEMBERS,
-    CorruptDataError,
-    InflatedTooLargeError,
-    inflate_pieces,
-    zlib_window_bits,
-)
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.tls_settings import ClientTls
@@ -52,7 +43,7 @@ class Http1Upstream(PooledUpstream):
         create_reader: ResponseReaderFactory,
     ) -> None:
         """``create`` builds connections for complete responses; ``create_reader`` parses responses
-        that may be streams. ``tls`` as in ``EndpointPools``."""
+        that may be streams."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
         create_stream = functools.partial(EventStreamConnection, create_reader)
@@ -90,11 +81,8 @@ class Http1Upstream(PooledUpstream):
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response; other responses are
-        yielded whole.
-
-        Each stream has a new connection, because an idle one may be closing and no stream is sent
-        twice.
-        """
+        yielded whole. Each stream has a new connection, because an idle one may be closing and
+        no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:
@@ -113,27 +101,22 @@ async def _decode_content(
     """Decode the content encoding, present only if an operator forwards Accept-Encoding."""
     data = join_parts(response.body)
     encoding = response.headers["content-encoding"].strip().lower()
-    window = zlib_window_bits(encoding, data)
+    window = inflation.zlib_window_bits(encoding, data)
     if window is None:
         return response
     try:
-        body = inflate_or_defer(
-            inflate_pieces(data, window, max_bytes, MAX_MEMBERS), len(data), max_bytes
-        )
+        pieces = inflation.inflate_pieces(data, window, max_bytes, inflation.MAX_MEMBERS)
+        body = inflate_or_defer(pieces, len(data), max_bytes)
         if isinstance(body, DeferredInflation):
             body = await body.inflate(memory)
-    except CorruptDataError as error:
-        raise backend_garbage(
-            f"the backend's response cannot be used: the {encoding} body {error}"
-        ) from None
-    except InflatedTooLargeError:
-        raise backend_garbage(
-            "the backend's response cannot be used: "
-            f"the body is over the limit of {max_bytes} bytes"
-        ) from None
-    headers = {
-        name: message for name, message in response.headers.items() if name != "content-encoding"
-    }
+    except inflation.CorruptDataError as error:
+        public = f"the backend's response cannot be used: the {encoding} body {error}"
+        raise backend_garbage(public) from None
+    except inflation.InflatedTooLargeError:
+        reason = f"the body is over the limit of {max_bytes} bytes"
+        raise backend_garbage(f"the backend's response cannot be used: {reason}") from None
+    headers = dict(response.headers)
+    del headers["content-encoding"]
     return replace(response, headers=headers, body=[body])
 
 

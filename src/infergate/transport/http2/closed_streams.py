@@ -10,7 +10,7 @@ from infergate.transport.http2.frames import Code, Http2StreamError
 
 class ClosedStreams:
     """The most recently reset streams, at most `limits.MAX_CLOSED_STREAMS`. Frames that were in
-    flight when this end reset a stream are free of charge."""
+    flight when this end reset a stream are not charged to the peer's budget."""
 
     def __init__(self) -> None:
         self._allowed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
@@ -29,8 +29,8 @@ class ClosedStreams:
             self._allowed.popitem(last=False)
 
     def accept_data(self, number: int, size: int) -> bool:
-        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer
-        reset the stream."""
+        """Whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer reset
+        it."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not 0 < size <= remaining_bytes:
             return False

@@ -1,13 +1,11 @@
-"""The state machine of an HTTP/2 connection that both ends share (RFC 9113).
-
-`receive` takes bytes and returns events; output gathers until `take_output`. `frame_reader` splits
-the bytes into frames; `roles` has the differences of server and client.
+"""The state machine of an HTTP/2 connection that both ends share (RFC 9113). `receive` takes bytes
+and returns events; output gathers until `take_output`.
 
 - The connection's receive window is refilled as DATA is read from the socket, a stream's when its
-owner calls `release`, which slows down the peer. - Every frame that advances no request is charged
-to a budget (`limits`). - A frame on a closed stream is an error of that stream alone, unless RFC
-9113 demands more, because other calls share the connection. Frames that were in flight when this
-end reset a stream are free of charge.
+  owner calls `release`, which slows down the peer.
+- Every frame that advances no request is charged to a budget (`limits`).
+- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
+  other calls share the connection.
 """
 
 from __future__ import annotations
@@ -21,21 +19,13 @@ from infergate.transport.http2.closed_streams import ClosedStreams
 from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
-from infergate.transport.http2.frames import (
-    ACK,
-    END_STREAM,
-    UINT32,
-    Code,
-    Http2ConnectionError,
-    Http2StreamError,
-)
+from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
 from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
 
-_MAX_REASON: Final = 200
-"""Characters of a GOAWAY reason that are sent or reported."""
+_MAX_REASON: Final = 200  # characters of a GOAWAY reason that are sent or reported
 _IN_FLIGHT_BLOCKS: Final = 2
 """Header blocks that a peer may have sent before it received our RST_STREAM."""
 
@@ -43,18 +33,16 @@ _IN_FLIGHT_BLOCKS: Final = 2
 class Http2Connection(Http2FrameReader):
     """A connection. `streams` holds the open streams by number."""
 
-    is_client = False
-    """Whether this end opens the streams."""
+    is_client = False  # whether this end opens the streams
 
     def __init__(self, header_bytes: int) -> None:
-        """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
-        that size are still read, so that the stream can be refused with an error."""
+        """`header_bytes`: the limit on the headers of a request or response. Blocks of up to
+        `limits.HEADER_BLOCK_FACTOR` times that size are read, so that the stream can be
+        refused."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0
-        """The greatest stream number used by the peer (client: by us)."""
+        self.last_stream = 0  # the greatest stream number used by the peer (client: by this end)
         self.is_closed = False
-        self.peer_max_streams = 2**31
-        """The number of concurrent streams that the peer allows."""
+        self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
         super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
         self._outbound = OutboundFrames()
         self._header_decoder = HeaderBlockDecoder(self._max_block)
@@ -87,7 +75,7 @@ class Http2Connection(Http2FrameReader):
     # ---- receiving
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Process received bytes and return the events. `now`: seconds on any one clock."""
+        """Process received bytes and return the events. `now`: seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
@@ -119,9 +107,8 @@ class Http2Connection(Http2FrameReader):
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
                     if self._is_idle(stream):  # no RST_STREAM on these (RFC 9113, 6.4)
-                        raise Http2ConnectionError(
-                            "a PRIORITY frame of the wrong size", Code.FRAME_SIZE_ERROR
-                        )
+                        reason = "a PRIORITY frame of the wrong size"
+                        raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
             case _:
                 raise Http2ConnectionError("PUSH_PROMISE although push is disabled")
@@ -171,11 +158,12 @@ class Http2Connection(Http2FrameReader):
         if not stream.received_headers:
             raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
         stream.receive_window -= body
-        if length > body:  # return padding at once: the owner never sees it
+        if length > body:  # return padding immediately: the owner never sees it
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body
-            if stream.remaining_length < 0 or (flags & END_STREAM and stream.remaining_length):
+            is_end = flags & frames.END_STREAM
+            if stream.remaining_length < 0 or (is_end and stream.remaining_length):
                 raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
 
     def _countable_frames(self, number: int, length: int) -> int:
@@ -220,7 +208,7 @@ class Http2Connection(Http2FrameReader):
         if stream is None or not self.is_client:
             self._charge_budget("resets")
         if stream is not None:
-            code = UINT32.unpack(payload)[0]
+            code = frames.UINT32.unpack(payload)[0]
             self._remove_stream(stream)
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
@@ -231,7 +219,7 @@ class Http2Connection(Http2FrameReader):
             self._expected_updates -= 1
         else:
             self._charge_budget("window updates")
-        increment = UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
+        increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         if number == 0:
             if not increment:
                 raise Http2ConnectionError("WINDOW_UPDATE of 0")
@@ -245,9 +233,7 @@ class Http2Connection(Http2FrameReader):
             return
         if not increment:
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
-        self._on_window_grown(stream, out.grow_stream_window(stream, increment))
-
-    def _on_window_grown(self, stream: Stream, sent: bool | None) -> None:  # noqa: FBT001
+        sent = out.grow_stream_window(stream, increment)
         if sent is None:
             raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
         if sent:
@@ -260,7 +246,7 @@ class Http2Connection(Http2FrameReader):
     # ---- frames about the connection
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
-        if flags & ACK:
+        if flags & frames.ACK:
             self._on_settings_ack(payload)
             return
         if len(payload) % frames.SETTING.size:
@@ -272,9 +258,8 @@ class Http2Connection(Http2FrameReader):
             if identifier == frames.INITIAL_WINDOW_SIZE:
                 initial = value  # applied once, however often it is repeated
                 if value > frames.LARGEST_WINDOW:
-                    raise Http2ConnectionError(
-                        "INITIAL_WINDOW_SIZE is too large", Code.FLOW_CONTROL_ERROR
-                    )
+                    reason = "INITIAL_WINDOW_SIZE is too large"
+                    raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
             else:
                 self._apply_setting(identifier, value)
         if initial != self._outbound.initial_window:
@@ -287,9 +272,8 @@ class Http2Connection(Http2FrameReader):
 
     def _on_settings_ack(self, payload: bytes) -> None:
         if payload:
-            raise Http2ConnectionError(
-                "a SETTINGS acknowledgement with a payload", Code.FRAME_SIZE_ERROR
-            )
+            reason = "a SETTINGS acknowledgement with a payload"
+            raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings or not self._unacknowledged_settings:
             raise Http2ConnectionError("a SETTINGS acknowledgement without SETTINGS")
         self._unacknowledged_settings -= 1
@@ -323,7 +307,7 @@ class Http2Connection(Http2FrameReader):
             raise Http2ConnectionError("ENABLE_PUSH is not 0 or 1")
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
-        if flags & ACK:
+        if flags & frames.ACK:
             self._charge_budget("PING acknowledgements")
             self._on_pong(payload)
             return
@@ -333,7 +317,7 @@ class Http2Connection(Http2FrameReader):
         if not self._ping_budget.spend(self.last_received_at):
             # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
-        self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
+        self._outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, payload: bytes) -> None:
         self._charge_budget("GOAWAY frames")
@@ -346,7 +330,7 @@ class Http2Connection(Http2FrameReader):
 
     def _charge_budget(self, reason: str) -> None:
         sent = self._outbound.sent_frames
-        if sent > self._refunded_frames:  # the peer may answer each with two window updates
+        if sent > self._refunded_frames:  # the peer may send two window updates for each
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
         if not self._glitch_budget.spend(self.last_received_at):
@@ -374,12 +358,9 @@ class Http2Connection(Http2FrameReader):
     def send_data(
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
-        """Send part of a body, then its end unless `trailers` is None: with the trailers `trailers`
-        if it is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
-        reports when it has been sent.
-
-        Nothing is sent on a stream that has been reset.
-        """
+        """Send part of a body, and end it with `trailers` unless None (empty: without trailers).
+        Return False if data waits for the peer's windows; a `Sent` event follows. Nothing is
+        sent on a stream that has been reset."""
         if not stream.local_open:
             return True
         sent = self._outbound.send_data(stream, parts, trailers)
@@ -417,11 +398,11 @@ class Http2Connection(Http2FrameReader):
 
     def expect(self, stream: Stream, size: int) -> None:
         """Raise the window of `stream` so that `size` more bytes can arrive."""
-        lacking = size - stream.receive_window
-        if lacking > 0 and stream.remote_open:
-            self._send_window_update(lacking, stream)
-            stream.receive_window += lacking
-            stream.extra_granted += lacking
+        missing = size - stream.receive_window
+        if missing > 0 and stream.remote_open:
+            self._send_window_update(missing, stream)
+            stream.receive_window += missing
+            stream.extra_granted += missing
 
     def _send_window_update(self, size: int, stream: Stream | None = None) -> None:
         if stream is None:

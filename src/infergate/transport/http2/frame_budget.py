@@ -6,8 +6,7 @@ from typing import Final
 
 
 class FrameBudget:
-    """A token bucket of at most `max_tokens`, refilled with `rate` tokens a second, on any one
-    clock."""
+    """At most `max_tokens` tokens, refilled with `rate` tokens a second on a monotonic clock."""
 
     __slots__ = ("_max_tokens", "_rate", "_tokens", "_updated_at")
 

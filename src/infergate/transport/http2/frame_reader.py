@@ -1,9 +1,6 @@
-"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10).
-
-Only the frames of a header block and other small frames are held until they are complete. DATA is
-passed on as views of the received bytes; frames of unknown kinds are discarded as they arrive. A
-length is checked when it is announced, before its bytes have arrived.
-"""
+"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
+small frames are held until complete; DATA is passed on as views of the received bytes. A length
+is checked when it is announced, before its bytes have arrived."""
 
 from __future__ import annotations
 
@@ -29,16 +26,14 @@ from infergate.transport.http2.stream import Stream
 
 NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
-_KEPT_PREFACE: Final = 16
-"""Bytes kept of a connection that does not start as HTTP/2."""
+_KEPT_PREFACE: Final = 16  # bytes kept of a connection that does not start as HTTP/2
 
 
 class Http2FrameReader:
-    """The frame parser. Subclasses implement the frames; all of their methods may raise
-    Http2ConnectionError, and those about one stream Http2StreamError."""
+    """The frame parser. All methods of subclasses may raise Http2ConnectionError, and those about
+    one stream Http2StreamError."""
 
-    preface: bytes
-    """The bytes with which the peer must start."""
+    preface: bytes  # the bytes with which the peer must start
 
     def __init__(self, max_block: int) -> None:
         """`max_block`: the longest header block, in bytes."""
@@ -47,8 +42,7 @@ class Http2FrameReader:
         self.progress_count = 0
         """A counter that grows when a header block is complete or the held frame changes."""
         self._expected_preface = self.preface
-        self.first_bytes = b""
-        """The first bytes of the peer, if they are not HTTP/2."""
+        self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame, or of a discarded one
         self._padding_left = 0  # the padding among them
@@ -142,7 +136,7 @@ class Http2FrameReader:
         self, data: bytes, view: memoryview, at: int, end: int
     ) -> int:
         """Read the frame at `at`; of an incomplete DATA frame only the header. `view` is a view of
-        `data`. Return the position after it, or `at` if it has not arrived yet. Raises
+        `data`. Return the position after it, or `at` if it has not arrived. Raises
         Http2ConnectionError."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
@@ -184,8 +178,8 @@ class Http2FrameReader:
         return payload_end
 
     def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
-        """Read a run of complete DATA frames whose headers all equal the one at `at` and that need
-        only be counted. Return the position after it, or `at` if there are fewer than two."""
+        """Read a run of DATA frames with equal headers that need only be counted. Return the
+        position after it, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= limits.MAX_FRAME:
             return at
@@ -229,15 +223,14 @@ class Http2FrameReader:
         if kind in _BLOCK_KINDS and length > self._max_block:
             raise Http2ConnectionError("a header block is too long", Code.ENHANCE_YOUR_CALM)
         if not min_length <= length <= max_length:
-            raise Http2ConnectionError(
-                "the frame's size is wrong for its kind", Code.FRAME_SIZE_ERROR
-            )
+            reason = "the frame's size is wrong for its kind"
+            raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
         if on_stream is not None and on_stream != (stream != 0):
             raise Http2ConnectionError("the frame's stream is wrong for its kind")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of a new DATA frame, or None if the data is to be discarded. `padding`
-        includes the byte with its length."""
+        includes its length byte."""
         if length > limits.MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:

@@ -37,8 +37,7 @@ DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 LAST_STREAM: Final = 2**31 - 1
 """The largest stream number. In a GOAWAY: all streams are processed."""
-MIN_FRAME_SIZE: Final = 16_384
-"""The payload size that every peer accepts."""
+MIN_FRAME_SIZE: Final = 16_384  # the payload size that every peer accepts
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
 
 FRAME_HEADER: Final = struct.Struct(">IBI")

@@ -1,15 +1,12 @@
 """Header blocks (RFC 7541) and the rules of HTTP/2 for them (RFC 9113, 8.2 and 8.3).
 
 The gateway announces a dynamic table of size 0. A block that neither reads nor writes a table
-always has the same meaning, so its parsed form is cached. Blocks that the gateway sends use no
-table.
-
-A block is validated only after it was decoded completely: a decoding error ends the connection, an
-invalid field concerns one stream.
+always has the same meaning, so its parsed form is cached. A decoding error ends the connection; an
+invalid field concerns one stream, so a block is validated after it was decoded completely.
 
 Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
-error (RFC 7541, 4.2). The peer should start its next block with an update to size 0. Some peers
-that never use a table omit it, which changes no meaning and is accepted.
+error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
+table omit it.
 """
 
 from __future__ import annotations
@@ -23,8 +20,7 @@ from infergate.core.bounded_cache import WeightedCache
 from infergate.transport.http2 import limits
 from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD, HpackDecoder
 
-_NAME = re.compile(rb"[!-9;-@\[-~]+")
-"""A field name: visible ASCII without upper case and colon."""
+_NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII without upper case and colon
 _VALUE = re.compile(rb"[^\0\r\n]*")
 """A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
 metadata as set by the application (Triton: "... got []. ")."""
@@ -37,13 +33,10 @@ RESPONSE: Final = frozenset({":status"})
 
 
 class HeaderBlock:
-    """The parsed fields of a header block.
-
-    `pseudo` holds the pseudo-header fields by name, with the colon; `pairs` the others in order;
-    `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does. `is_malformed`: HTTP/2 forbids the block in
-    any message. `interpretation` belongs to the user of the connection; it is cached with the
-    block.
-    """
+    """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
+    the colon; `pairs` the others in order; `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does.
+    `is_malformed`: HTTP/2 forbids the block in any message. `interpretation` belongs to the
+    user of the connection, and is cached with the block."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self.pseudo: dict[str, str] = {}
@@ -118,9 +111,8 @@ class HeaderBlockDecoder:
         )
 
     def disable_table(self) -> None:
-        """Apply the peer's acknowledgement of the SETTINGS: it has no dynamic table from now on.
-        The cache is cleared, because a cached block may set the table to a size that is now an
-        error."""
+        """Drop the peer's dynamic table, because it acknowledged the SETTINGS. The cache is
+        cleared, because a cached block may set the table to a size that is now an error."""
         self._decoder.disable_table()
         self._cache.clear()
 
@@ -141,7 +133,7 @@ class HeaderBlockDecoder:
         return fields
 
 
-# ---- writing ------------------------------------------------------------------------------------
+# ---- writing
 
 _STATIC_NAMES: Final = {":authority": 1, "content-type": 31, "user-agent": 58}
 _STATIC_FIELDS: Final = {
@@ -151,8 +143,7 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 TABLE_SIZE_ZERO: Final = b"\x20"
-"""A table size update to 0 (RFC 7541, 6.3), which starts this end's first block. A peer whose
-table is smaller than the default must receive it before any field."""
+"""A table size update to 0 (RFC 7541, 6.3), which must precede the first field of this end."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 

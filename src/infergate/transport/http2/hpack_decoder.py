@@ -1,11 +1,6 @@
-"""Decodes header blocks (RFC 7541) into fields, each a pair of bytes.
-
-The decoder is one loop over the block and does no avoidable work per field: a client can encode a
-field in a single byte, so the cost of a field is a cost per byte.
-
-Decoded size is limited while decoding. Any error ends the connection, because the state of the
-dynamic table is unknown afterwards.
-"""
+"""Decodes header blocks (RFC 7541) into fields, each a pair of bytes. A client can encode a field
+in a single byte, so the loop does no avoidable work per field, and limits the decoded size. Any
+error ends the connection, because the state of the dynamic table is unknown afterwards."""
 
 from __future__ import annotations
 
@@ -38,11 +33,8 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
 
 
 class HpackDecoder:
-    """The decoder of one connection.
-
-    `is_stateless`: the last block neither read nor changed the dynamic table, so its meaning
-    depends on the table's size only. `is_resized`: the last block changed that size.
-    """
+    """The decoder of one connection. `is_stateless`: the last block neither read nor changed the
+    dynamic table. `is_resized`: it changed the table's size."""
 
     __slots__ = (
         "_entries",
@@ -154,8 +146,8 @@ def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, i
 
 
 def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Read the string at `position` (RFC 7541, 5.2); return it and the position after it. Raises
-    IndexError and HPACKError."""
+    """Return the string at `position` (RFC 7541, 5.2) and its end. Raises IndexError and
+    HPACKError."""
     is_huffman = block[position] & 0x80
     length, position = _read_integer(block, position, 0x7F)
     end = position + length

@@ -1,25 +1,17 @@
 """The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
-
-`hpack` has a table of the effect of half a byte in each of 256 states. The combined effect of two
-halves is computed on first use and cached; ordinary text needs a few hundred entries.
-"""
+`hpack` has a table of state transitions for half a byte; those for whole bytes are computed on
+first use and cached."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import (
-    HUFFMAN_COMPLETE,
-    HUFFMAN_EMIT_SYMBOL,
-    HUFFMAN_FAIL,
-    HUFFMAN_TABLE,
-)
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 
 from infergate.core.bounded_cache import BoundedCache
 
-_MAX_STEPS: Final = 8192
-"""Maximum number of cached transitions, together under 2 MB."""
+_MAX_STEPS: Final = 8192  # maximum number of cached transitions, together under 2 MB
 
 
 class _Step(NamedTuple):
@@ -48,8 +40,7 @@ def decode(text: bytes) -> bytes:
 
 
 def _compute_step(state_and_byte: int) -> _Step:
-    """Compute and cache the effect of the byte in the low 8 bits of `state_and_byte`, in the state
-    above them."""
+    """Compute and cache the effect of the low byte of `state_and_byte` in the state above it."""
     state, decoded, flags = state_and_byte >> 8, bytearray(), 0
     for nibble in (state_and_byte >> 4 & 15, state_and_byte & 15):
         state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]

@@ -1,9 +1,6 @@
-"""Limits on the demands of one HTTP/2 peer, in addition to :class:`~infergate.core.limits.Limits`.
-
-A limit with a rate is a token bucket (`FrameBudget`): each frame of the kind uses one token. Tokens
-are refilled over time, and with each frame that the gateway sends, because it may cause the peer to
-send some (docs/limits.md).
-"""
+"""Limits on the demands of one HTTP/2 peer, in addition to :class:`~infergate.core.limits.Limits`
+(docs/limits.md). A limit with a rate is a token bucket (`FrameBudget`): each frame uses one
+token. Tokens are refilled over time, and with each frame that the gateway sends."""
 
 from __future__ import annotations
 
@@ -20,20 +17,15 @@ MAX_FRAME: Final = 256 * KIB
 """The longest frame accepted. DATA is passed on as it arrives, and never held whole."""
 HEADER_BLOCK_FACTOR: Final = 4
 """The maximum size of a header block as a multiple of the header limit. Up to this size the call
-is refused with an error. A larger block is skipped and its stream reset, once the peer has
-acknowledged the SETTINGS; until then the block may use the dynamic table, so the connection
-ends instead."""
-MAX_CONTINUATIONS: Final = 32
-"""CONTINUATION frames per header block."""
-MAX_SETTINGS: Final = 64
-"""Settings per SETTINGS frame."""
-MAX_GOAWAY: Final = 16 * KIB
-"""The longest GOAWAY frame, in bytes."""
+is refused with an error. A larger block is skipped and its stream reset or, if the peer has not
+acknowledged the SETTINGS and may use the dynamic table, the connection ends."""
+MAX_CONTINUATIONS: Final = 32  # CONTINUATION frames per header block
+MAX_SETTINGS: Final = 64  # settings per SETTINGS frame
+MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
 GLITCH_BURST: Final = 500.0
 """Bucket size for frames that advance no request: resets, empty DATA, priorities, window updates
 not caused by DATA of this end, refused streams, unknown frames (nghttp2: 1000)."""
-GLITCH_RATE: Final = 50.0
-"""Tokens per second for them (nghttp2: 33)."""
+GLITCH_RATE: Final = 50.0  # tokens per second for them (nghttp2: 33)
 SETTINGS_BURST: Final = 100.0
 """Bucket size for SETTINGS frames. Each may let every stream send a little more, so sent frames do
 not refill this bucket."""
@@ -51,16 +43,11 @@ EARLY_REFUSED_STREAMS: Final = 4096
 """Streams beyond the early ones that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0
 """Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""
-PING_RATE: Final = 2.0
-"""Tokens per second for PINGs: clients sensibly ping at intervals of a second or more, and half of
-that is tolerated."""
+PING_RATE: Final = 2.0  # tokens per second for PINGs, twice as many as clients sensibly send
 MAX_CLOSED_STREAMS: Final = 1024
 """Closed streams per connection on which late frames are still recognized."""
-MAX_CACHED_BLOCKS: Final = 512
-"""Cached header blocks per connection."""
+MAX_CACHED_BLOCKS: Final = 512  # cached header blocks per connection
 MAX_CACHED_BLOCK_BYTES: Final = 4 * KIB
-"""The largest cached block: the larger of its encoded bytes and its decoded size with 32 bytes per
-field."""
+"""The largest cached block, encoded or decoded (with 32 bytes per field)."""
 MAX_CACHE_BYTES: Final = 256 * KIB
-"""Total size of a connection's cached blocks, counted the same way. They use up to four times that
-much memory."""
+"""Total size of a connection's cached blocks. They use up to four times that much memory."""

@@ -1,9 +1,6 @@
-"""Outgoing frames of a connection, within the peer's flow-control windows.
-
-Frames gather in `parts` until the user of the connection takes them together. DATA beyond the
-windows waits on its stream as memory views, which are split into frames when they may be sent, and
-never copied. Streams with queued data are served in the order of queueing.
-"""
+"""Outgoing frames of a connection, within the peer's flow-control windows. DATA beyond the windows
+waits on its stream as memory views, which are split into frames when they may be sent, and
+never copied. Streams with queued data are served in the order of queueing."""
 
 from __future__ import annotations
 
@@ -53,8 +50,7 @@ class OutboundFrames:
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.max_frame_size = MIN_FRAME_SIZE
-        self.sent_frames = 0
-        """Number of HEADERS and DATA frames sent."""
+        self.sent_frames = 0  # number of HEADERS and DATA frames sent
         self._has_sent_headers = False
         self._waiting: dict[Stream, None] = {}
 
@@ -84,8 +80,8 @@ class OutboundFrames:
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> bool:
-        """Send a header block, the body `parts` and the trailers `trailers`: all of a unary
-        message. Return False if part of it has to wait."""
+        """Send a whole unary message: header block, body and trailers. Return False if part of it
+        waits."""
         size = sum(map(len, parts))
         if (
             len(block) + size + len(trailers) > self.max_frame_size
@@ -102,22 +98,18 @@ class OutboundFrames:
         stream.local_open = False
         head = FRAME_HEADER.pack(len(block) << 8 | HEADERS, END_HEADERS, stream_id) + block
         if trailers:
-            end = (
-                FRAME_HEADER.pack(len(trailers) << 8 | HEADERS, END_STREAM | END_HEADERS, stream_id)
-                + trailers
-            )
+            flags = END_STREAM | END_HEADERS
+            end = FRAME_HEADER.pack(len(trailers) << 8 | HEADERS, flags, stream_id) + trailers
             self.sent_frames += 1
             self.output += (head + FRAME_HEADER.pack(size << 8 | DATA, 0, stream_id), *parts, end)
         else:
-            self.output += (
-                head + FRAME_HEADER.pack(size << 8 | DATA, END_STREAM, stream_id),
-                *parts,
-            )
+            data_head = FRAME_HEADER.pack(size << 8 | DATA, END_STREAM, stream_id)
+            self.output += (head + data_head, *parts)
         return True
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None) -> bool:
         """Send the body `parts`, then `trailers` (see :class:`Stream`). Return False if part of it
-        has to wait."""
+        waits."""
         if stream.send_queue is None:
             size = sum(map(len, parts))
             if size <= stream.send_window and size <= self.window and size <= self.max_frame_size:
@@ -185,10 +177,8 @@ class OutboundFrames:
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], frame_size: int, count: int) -> None:
         """Send `count` frames of `frame_size` bytes, all from the first part, which is longer."""
-        head, part = (
-            FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id),
-            memoryview(queue.popleft()),
-        )
+        head = FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id)
+        part = memoryview(queue.popleft())
         size = count * frame_size
         queue.appendleft(part[size:])
         stream.send_window -= size

@@ -17,8 +17,7 @@ _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
 """Maximum number of window updates that a peer may send free of charge for opened streams."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
-"""The payload of the PING whose acknowledgement shows that the peer has received the first GOAWAY.
-"""
+"""Payload of the PING after the first GOAWAY; its acknowledgement confirms the GOAWAY."""
 
 
 class _EndConnection(Http2Connection):
@@ -53,7 +52,7 @@ class _EndConnection(Http2Connection):
         raise Http2StreamError(number, Code.ENHANCE_YOUR_CALM)
 
     def _is_opening(self, number: int) -> bool:
-        """Return whether headers on `number`, which is not an open stream, open it. Raises
+        """Whether headers on `number`, which is not open, open a stream. Raises
         Http2ConnectionError."""
         raise NotImplementedError
 
@@ -66,8 +65,7 @@ class Http2ServerConnection(_EndConnection):
     def __init__(self, header_bytes: int, max_streams: int) -> None:
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
-        self.is_draining = False
-        """Whether the peer was asked to open no more streams."""
+        self.is_draining = False  # whether the peer was asked to open no more streams
         self._announced_last_stream: int | None = None
         """The last stream that is served, once it is known."""
         self._early_header_bytes = 0
@@ -82,8 +80,8 @@ class Http2ServerConnection(_EndConnection):
         )
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams. Streams that it opens before it has received the
-        request are still served (RFC 9113, 6.8)."""
+        """Ask the peer to open no more streams. Streams that it opens before it receives the
+        GOAWAY are still served (RFC 9113, 6.8)."""
         if self.is_draining or self.is_closed:
             return
         self.is_draining = True
@@ -109,9 +107,8 @@ class Http2ServerConnection(_EndConnection):
             self._on_stream_error(Http2StreamError(number, Code.REFUSED_STREAM))
 
     def _is_early_stream_allowed(self, size: int) -> bool:
-        """Return whether the peer may open a stream with headers of `size` bytes although
-        `max_streams` are open: RFC 9113, 6.5.3 binds it to the SETTINGS only after it has
-        acknowledged them."""
+        """Whether the peer may exceed `max_streams` with headers of `size` bytes: RFC 9113, 6.5.3
+        binds it to the SETTINGS only after it has acknowledged them."""
         self._early_header_bytes += size
         return (
             self._unacknowledged_settings > 0
@@ -198,8 +195,8 @@ class Http2ClientConnection(_EndConnection):
         )
 
     def open_stream(self, block: bytes, parts: Sequence[Buffer]) -> Stream:
-        """Open a stream with the header block `block` and the whole body `parts`. `can_open_stream`
-        must be true."""
+        """Open a stream with the header block `block` and the whole body `parts`, if
+        `can_open_stream`."""
         number = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = number
         self.is_retired = self.is_retired or number + 2 > frames.LAST_STREAM

@@ -9,11 +9,9 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """One HTTP/2 stream. `owner` belongs to the user of the connection, all other attributes to the
-    connection.
-
-    A window may become negative, because a peer may shrink it (RFC 9113, 6.9.2).
-    """
+    """One HTTP/2 stream. `owner` belongs to the user of the connection, all other attributes to
+    the connection. A window may become negative, because a peer may shrink it (RFC 9113,
+    6.9.2)."""
 
     __slots__ = (
         "extra_granted",
@@ -37,14 +35,12 @@ class Stream:
         self.local_open = True
         self.received_headers = False
         self.send_window = send_window
-        self.receive_window = receive_window
-        """Bytes that the peer may still send."""
+        self.receive_window = receive_window  # bytes that the peer may still send
         self.extra_granted = 0
         """Bytes by which the receive window was raised above its initial size, by `expect`."""
         self.unreleased = 0
         """Bytes that were received and released, but not yet returned by a WINDOW_UPDATE."""
-        self.send_queue: deque[Buffer] | None = None
-        """Data that waits for the peer's windows."""
+        self.send_queue: deque[Buffer] | None = None  # data that waits for the peer's windows
         self.trailers: bytes | None = None
         """The trailers that follow `send_queue`. Empty: the last DATA frame ends the stream. None:
         more data may follow."""

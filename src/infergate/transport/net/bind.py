@@ -1,8 +1,5 @@
-"""Opens listening sockets, unless a worker process receives them from the supervisor.
-
-The sockets listen before anything accepts, because only then does the system report that an address
-is in use. Clients that connect in between wait, or are refused if nothing accepts in the end.
-"""
+"""Opens listening sockets, unless a worker process receives them from the supervisor. The sockets
+listen before anything accepts, because only then does the system report an address in use."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from infergate.transport.base import Address, BoundSockets
 from infergate.transport.net.unix_socket import SocketFile
 
 _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
-BACKLOG: Final = 1024
-"""Connections that may wait to be accepted."""
+BACKLOG: Final = 1024  # connections that may wait to be accepted
 
 
 async def bind_sockets(
@@ -25,12 +21,10 @@ async def bind_sockets(
 ) -> BoundSockets:
     """Open listening sockets for ``address``. Raises OSError.
 
-    No other process can listen there while they are open. With ``listen=False`` the sockets only
-    reserve the port, and processes of the same user may listen next to them with SO_REUSEPORT.
-
-    The address may overlap those of ``closing``, sockets of this process that will be closed soon.
-    Sockets among them whose address is covered by the new one are duplicated, so that clients that
-    connect meanwhile are not refused.
+    With ``listen=False`` the sockets only reserve the port, and processes of the same user may
+    listen next to them with SO_REUSEPORT. The address may overlap those of ``closing``, sockets
+    that will be closed soon. A closing socket with an address that the new one covers is
+    duplicated, so that clients that connect meanwhile are not refused.
     """
     if address.unix:
         file = SocketFile(address.unix, address.mode)
@@ -77,11 +71,8 @@ def _tcp_port(sock: socket.socket) -> int | None:
 
 @contextmanager
 def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
-    """Let ``new_sock`` bind an address that overlaps those of ``others``, and restore their
-    options afterwards.
-
-    The system gives each connection to the socket with the most specific address.
-    """
+    """Let ``new_sock`` bind an address that overlaps those of ``others``, and restore their options
+    afterwards. The system gives each connection to the socket with the most specific address."""
     changed = [
         sock
         for sock in ([new_sock, *others] if others else [])
@@ -97,10 +88,7 @@ def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -
 
 
 def _share_port(sock: socket.socket) -> None:
-    """Let sockets with SO_REUSEPORT, and no others, listen on the port of ``sock``.
-
-    The option is set only after binding: with it, bind would not report that the port is in use by
-    another socket that shares it.
-    """
+    """Let sockets with SO_REUSEPORT, and no others, listen on the port of ``sock``. Called after
+    binding: with the option, bind would not report a port that is in use."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

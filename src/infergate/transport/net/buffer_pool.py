@@ -1,11 +1,8 @@
-"""A pool of buffers for long bodies, kept for a while for the next body.
+"""A pool of buffers for long bodies, which keeps them for a while for the next body.
 
-The C library returns blocks of this length to the system immediately. The kernel must clear new
-memory, and a virtual machine may have to request it from its host, which can take longer than all
-other work on a tensor (docs/decisions/0028-buffer-pool.md).
-
-- Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``. - Rule 2. A buffer is
-at most twice as long as requested, so counting bodies counts memory.
+The C library returns blocks of this length to the system immediately, and new memory can take
+longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at most
+twice as long as requested, so counting bodies counts memory.
 """
 
 from __future__ import annotations
@@ -34,13 +31,13 @@ def allocate_plain(size: int) -> memoryview:
 
 
 class BufferPool:
-    """Allocates buffers, and takes them back when nothing refers to them any more. Buffers shorter
-    than ``MIN_POOLED_BYTES`` are allocated by the C library instead."""
+    """Allocates buffers, and takes them back when nothing refers to them any more. At most
+    ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``. The C library allocates buffers
+    shorter than ``MIN_POOLED_BYTES``."""
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
-        self.unused_bytes = 0
-        """Bytes in unused buffers."""
+        self.unused_bytes = 0  # bytes in unused buffers
         self._unused: list[tuple[float, Memory]] = []  # (unused since, buffer)
         self._next_sweep = 0.0  # time of the next sweep
 
@@ -56,8 +53,7 @@ class BufferPool:
         return view.data
 
     def _take_unused(self, size: int) -> Memory | None:
-        """Return the unused buffer that was returned last and fits (Rule 2); older ones may
-        expire."""
+        """Return the unused buffer that was returned last and fits; older ones may expire."""
         for index in reversed(range(len(self._unused))):
             if size <= self._unused[index][1].size <= 2 * size:
                 _, memory = self._unused.pop(index)
@@ -99,8 +95,7 @@ class BufferPool:
             self._drop()
 
 
-POOL: Final = BufferPool()
-"""The pool of this process."""
+POOL: Final = BufferPool()  # the pool of this process
 allocate: Final = POOL.allocate
 
 

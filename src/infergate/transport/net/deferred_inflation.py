@@ -1,9 +1,8 @@
 """Decompression of long messages, one piece at a time.
 
-- Rule 1. A message that inflates to at most one piece is inflated immediately. Of a longer one only
-the beginning is, which identifies the request; the rest waits until the request is admitted. - Rule
-2. All such messages of an event loop together inflate one piece per iteration, and share the time
-fairly. - Rule 3. Each piece is counted in the memory budget before it is kept.
+A message that inflates to at most one piece is inflated immediately. Otherwise only the beginning
+is inflated, which identifies the request, until the request is admitted. All such messages of an
+event loop share one piece per iteration, and each piece is counted in the memory budget.
 """
 
 from __future__ import annotations
@@ -22,19 +21,14 @@ from infergate.core.tensor import Buffer
 _inflation_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
-
-
-_MAX_IMMEDIATE_PIECES: Final = 8
-"""Maximum number of pieces inflated immediately."""
+_MAX_IMMEDIATE_PIECES: Final = 8  # maximum number of pieces inflated immediately
 
 
 def inflate_or_defer(
     pieces: Iterator[bytes], length: int, max_bytes: int
 ) -> Buffer | DeferredInflation:
-    """Inflate a message of ``length`` compressed bytes, or defer it if it is long.
-
-    ``pieces`` yields at most ``max_bytes`` bytes in total; its errors are raised.
-    """
+    """Inflate a message of ``length`` compressed bytes, or defer it if it is long. ``pieces``
+    yields at most ``max_bytes`` bytes in total; its errors are raised."""
     beginning: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -54,8 +48,7 @@ class DeferredInflation:
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
     ) -> None:
         self.prefix: Final = beginning
-        self.error: Exception | None = None
-        """The error found while inflating, if any."""
+        self.error: Exception | None = None  # the error found while inflating, if any
         self._pieces: Final = pieces
         self._length: Final = length
         self._max_bytes: Final = max_bytes
@@ -66,7 +59,7 @@ class DeferredInflation:
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
         """Inflate the whole message. Raises OVERLOADED, and the errors of the pieces."""
-        # pages use memory only once they are written
+        # Pages use memory only once they are written.
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
         inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         filled = 0

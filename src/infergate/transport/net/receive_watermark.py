@@ -1,11 +1,6 @@
-"""The number of bytes that must arrive on a socket before the event loop is notified
-(SO_RCVLOWAT).
-
-A long body arrives in pieces of about 16 KiB, and a notification for each costs more than reading
-it. Fewer bytes than the threshold are not reported, so the caller raises it only while it expects
-at least that many bytes, and lowers it immediately afterwards. The end of the peer's data is always
-reported.
-"""
+"""The number of bytes that must arrive before the event loop is notified (SO_RCVLOWAT). A long
+body arrives in pieces of about 16 KiB, and a notification for each costs more than reading it.
+Fewer bytes are not reported, so the caller must lower the watermark when it expects fewer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""One timer for all time limits of a connection, and the deadline of a request body.
-
-If the event loop itself was delayed past a deadline, pending input is read before the timer fires,
-because loops check timers before sockets.
-"""
+"""One timer for all time limits of a connection, and the deadline of a request body. If the event
+loop was delayed past a deadline, pending input is read before the timer fires, because loops
+check timers before sockets."""
 
 from __future__ import annotations
 
@@ -16,30 +14,20 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
-
-
-LATE_SECONDS: Final = 0.1
-"""Seconds of lateness from which the loop counts as delayed."""
-CATCH_UP_SECONDS: Final = 0.01
-"""Seconds granted to read what is pending in the sockets."""
+LATE_SECONDS: Final = 0.1  # seconds of lateness from which the loop counts as delayed
+CATCH_UP_SECONDS: Final = 0.01  # seconds granted to read what is pending in the sockets
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
     """Return when more bytes must arrive of a body that began at ``since``, with ``received``
-    bytes so far.
-
-    The limits are the pause between bytes and the average rate. All times are on one clock.
-    """
+    bytes so far. Both the pause between bytes and the average rate are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 
 
 class Timer:
-    """Calls ``callback`` at the time that was set last.
-
-    The loop's timer is moved only when it fires, so a busy connection never modifies the loop's
-    timers.
-    """
+    """Calls ``callback`` at the time that was set last. The loop's timer is moved only when it
+    fires, so a busy connection never modifies the loop's timers."""
 
     __slots__ = ("_callback", "_due", "_handle", "_loop", "_postponed")
 

@@ -1,12 +1,10 @@
 """The file of a Unix socket: claimed when a listener binds, removed when it stops.
 
-- Rule 1. A socket file on which nothing listens is replaced: a killed process leaves its file
-behind. A file on which something listens, or that is not a socket, is never changed. - Rule 2. The
-file gets its mode before the socket listens, so nothing connects earlier. - Rule 3. Only the file
-created here is removed; another process may have replaced it. - Rule 4. A socket that is bound but
-not listening yet looks abandoned. The path is therefore claimed by locking the file
-``<path>.lock``, from before the path is examined until the socket is closed. The lock ends with its
-process; the lock file is deleted if possible.
+- Rule 1. A socket file on which nothing listens is replaced, because a killed process leaves its
+  file behind. A file on which something listens, or that is not a socket, is never changed.
+- Rule 2. Only the file created here is removed; another process may have replaced it.
+- Rule 3. A socket that is bound but not listening yet looks abandoned, so the path is claimed by
+  locking ``<path>.lock`` until the socket is closed. The lock ends with its process.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class SocketFile:
         self._release_lock()
 
     def _acquire_lock(self) -> None:
-        """Take the lock (Rule 4). Raises OSError if another process holds it."""
+        """Take the lock (Rule 3). Raises OSError if another process holds it."""
         while True:
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:

@@ -1,10 +1,10 @@
 """Accepts from sockets that several worker processes share, so that connections spread evenly.
 
 The first process to wake up would otherwise accept all waiting connections, and gRPC clients keep
-their few connections for hours. Each process therefore publishes its number of connections
-(``WorkerLoads``), and one that has more than another waits briefly before it accepts. If no other
-process accepts during that time, it accepts a growing number: a busy or hanging process delays a
-connection by two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
+their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
+and a process with more than another waits briefly before it accepts. If no other process accepts
+during that time, it accepts a growing number, so that a busy or hanging process delays a connection
+by only two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ _RETRY_AFTER_EXHAUSTION: Final = 1.0
 
 class Acceptor:
     """Accepts from ``sockets`` and creates a protocol with ``create_protocol`` for each
-    connection.
-
-    ``count_connections`` returns the current number of connections; call ``update_load`` when it
-    falls.
-    """
+    connection. ``count_connections`` returns the number of connections; call ``update_load``
+    when it falls."""
 
     def __init__(
         self,

@@ -13,30 +13,21 @@ from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES
 from infergate.transport.net.timer import body_deadline
 
 MAX_STREAMS: Final = 1024
-"""Maximum number of streams per process; they may stay open for hours.
-
-HTTP/2 limits each connection to ``limits.streams``.
-"""
+"""Maximum number of streams per process; they may stay open for hours."""
 RESERVED_PART: Final = 16
-"""One part in ``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies
+"""The fraction 1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies
 (``MIN_ACCOUNTED_BYTES``)."""
-READER_GRACE: Final = 1.0
-"""Seconds that a reader always gets when memory is short."""
+READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
-"""Seconds without progress after which a client counts as stalled; also the initial grace period of
-a sender."""
-CHECK_INTERVAL: Final = 0.5
-"""Seconds between two searches for slow clients."""
+"""Seconds without progress after which a client is stalled; also a sender's initial grace period.
+"""
+CHECK_INTERVAL: Final = 0.5  # seconds between two searches for slow clients
 _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests in progress, the memory they hold, unsent responses, and streams.
-
-    Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request, and
-    every ``admit_stream`` by one ``release_stream``. Streams are counted apart from requests: a
-    thousand idle health watches must not block inferences.
-    """
+    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams
+    are counted apart from requests: a thousand idle health watches must not block inferences."""
 
     __slots__ = (
         "_checked_at",
@@ -52,15 +43,13 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.apply_limits(limits)
         self.requests = 0
-        """Requests in progress."""
         self.bytes = 0
-        """Bytes held: request bodies (including announced bytes that are still missing), data
-        derived from them, backend responses, and unsent responses."""
+        """Bytes held: request bodies as announced, data derived from them, backend responses, and
+        unsent responses."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
         """Transfers that wait for a client to read a response or to send a body."""
         self._checked_at = -math.inf
         self.streams = 0
-        """Open streams."""
 
     def apply_limits(self, limits: Limits) -> None:
         """Apply new limits from now on; admitted requests stay."""
@@ -86,10 +75,8 @@ class Admission:
         self.bytes += size
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free.
-
-        Clients that would hold the most memory for the longest time go first.
-        """
+        """Disconnect slow clients until a quarter of the memory is free, first those that would
+        hold the most memory for the longest time."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
             return
@@ -127,18 +114,15 @@ class Admission:
 
 
 class RequestAccount:
-    """The account of one request in ``admission``: its body and the data derived from it.
-
-    It is released at most once. Implements ``MemoryAccount``.
-    """
+    """The account of one request in ``admission``: its body and the data derived from it. It is
+    released at most once. Implements ``MemoryAccount``."""
 
     __slots__ = ("_admission", "_bytes", "is_admitted")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._bytes = 0
-        self.is_admitted = False
-        """Whether the request is admitted and not released."""
+        self.is_admitted = False  # whether the request is admitted and not released
 
     def admit(self, size: int) -> None:
         """Admit the request with ``size`` bytes. Raises OVERLOADED."""
@@ -147,8 +131,8 @@ class RequestAccount:
         self._bytes = size
 
     def count_body(self, size: int) -> None:
-        """Count a body of ``size`` bytes, as far as is known; the first call admits the request.
-        Raises OVERLOADED."""
+        """Count a body of ``size`` bytes, as far as is known; admit the request first. Raises
+        OVERLOADED."""
         if not self.is_admitted:
             self.admit(size)
         elif size > self._bytes:
@@ -156,10 +140,8 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes; nothing once the request is released.
-
-        A request that holds all memory in use may always grow.
-        """
+        """Count ``size`` more bytes; nothing once the request is released. A request that holds
+        all memory in use may always grow."""
         if self.is_admitted:
             if self._bytes == self._admission.bytes:
                 self._admission.bytes += size
@@ -174,7 +156,8 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account without a request: it is closed, not released."""
+        """Move ``size`` bytes to a new account without a request, to be closed instead of
+        released."""
         account = RequestAccount(self._admission)
         if self.is_admitted:
             self._bytes -= size
@@ -219,13 +202,10 @@ class BodySender(Protocol):
 
 
 class PendingTransfer:
-    """Memory held until a client has read, or sent, all of it.
-
-    It is registered with ``admission`` from ``start`` to ``finish``. When memory is short,
-    ``admission`` disconnects the slowest clients. Times are on the loop's clock. The rate is
-    measured from a mark that moves while memory is short, so that a fast start does not excuse a
-    slow client.
-    """
+    """Memory held until a client has read, or sent, all of it. Registered with ``admission`` from
+    ``start`` to ``finish``; when memory is short, ``admission`` disconnects the slowest
+    clients. Times are on the loop's clock. The rate is measured from a mark that moves while
+    memory is short, so that a fast start does not excuse a slow client."""
 
     __slots__ = (
         "_admission",
@@ -300,12 +280,9 @@ class PendingTransfer:
 
 
 class UnsentResponse(PendingTransfer):
-    """The unsent part of a response that waits for a slow reader.
-
-    It counts as memory but is never refused, and stays counted until all of it is sent, because
-    buffers are freed in one piece. The reader must read some bytes in every
-    ``limits.idle_body_time`` and keep up the minimum body rate.
-    """
+    """The unsent part of a response that waits for a slow reader. It counts as memory but is never
+    refused, and stays counted until all of it is sent, because buffers are freed in one piece.
+    The reader must read in every ``limits.idle_body_time`` and keep up the minimum body rate."""
 
     __slots__ = ()
 
@@ -331,11 +308,8 @@ class UnsentResponse(PendingTransfer):
 
 
 class IncomingBody(PendingTransfer):
-    """A request body that is still arriving.
-
-    The request's account counts its memory as soon as the length is known. Without an announced
-    length, the missing part is assumed to be as long as the received one.
-    """
+    """A request body that is still arriving; the request's account counts its memory. Without an
+    announced length, the missing part is assumed to be as long as the received one."""
 
     __slots__ = ("_sender",)
     _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly
@@ -345,8 +319,7 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that the body has ``size`` bytes, of which ``missing`` are missing (0 if its
-        length is unknown)."""
+        """Record that ``missing`` of the body's ``size`` bytes are missing (0 if unknown)."""
         if self._sender is None:
             self._sender = sender
             self._start(size, now)
@@ -366,18 +339,10 @@ class IncomingBody(PendingTransfer):
 
 def too_slow() -> GatewayError:
     """Return the error for a body that arrives slowly while memory is short."""
-    return GatewayError(
-        Kind.OVERLOADED,
-        "the request came too slowly while the gateway's memory is short",
-        retry_after=_RETRY_AFTER,
-        limit=IN_FLIGHT_BYTES,
-    )
+    public = "the request came too slowly while the gateway's memory is short"
+    return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=IN_FLIGHT_BYTES)
 
 
 def _limit_reached(limit_text: str, limit: str) -> GatewayError:
-    return GatewayError(
-        Kind.OVERLOADED,
-        f"the gateway is serving its limit of {limit_text}",
-        retry_after=_RETRY_AFTER,
-        limit=limit,
-    )
+    public = f"the gateway is serving its limit of {limit_text}"
+    return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=limit)

@@ -1,9 +1,5 @@
-"""The gate of a listener: how many connections it admits, and with which TLS settings.
-
-A refused connection is closed, counted by reason, and logged in one line. Beyond 20 lines a second
-only the number of further refusals is logged, so that a flood of connections does not flood the
-log.
-"""
+"""The gate of a listener: how many connections it admits, and with which TLS settings. A refused
+connection is closed, counted by reason, and logged, with at most 20 lines a second."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from infergate.core.log_events import CONNECTION_REFUSED
@@ -20,10 +17,8 @@ from infergate.transport.tls.server_context import ServerTlsContext
 
 log = logging.getLogger(__name__)
 
-CLIENT_HELLO_PREFIX: Final = 9
-"""Number of received bytes that suffice to recognize a ClientHello."""
-_MAX_LOG_LINES: Final = 20
-"""Log lines per second."""
+CLIENT_HELLO_PREFIX: Final = 9  # number of received bytes that suffice to recognize a ClientHello
+_MAX_LOG_LINES: Final = 20  # log lines per second
 _UNLIMITED: Final = 2**31
 
 
@@ -50,9 +45,8 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Whether a connection that starts with ``received`` speaks TLS: the bytes start a handshake
-    record with a whole ClientHello (RFC 8446, 5.1 and 4). No plain-text protocol served here
-    does."""
+    """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
+    and 4). No plain-text protocol served here starts like this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"
@@ -61,22 +55,18 @@ def is_client_hello(received: bytes) -> bool:
     )
 
 
+@dataclass(slots=True)
 class ConnectionCount:
     """The number of open connections, shared by several listeners."""
 
-    __slots__ = ("open",)
-
-    def __init__(self) -> None:
-        self.open = 0
+    open: int = 0
 
 
 class ConnectionGate:
-    """The connection gate of one listener.
-
-    ``connections`` may be shared with other listeners; together they have at most
-    ``max_connections``, while ``open`` counts those of this listener. ``closed_idle`` counts
-    connections closed for inactivity, which is how most connections end and is not logged.
-    """
+    """The connection gate of one listener. ``connections`` may be shared with other listeners;
+    together they have at most ``max_connections``, while ``open`` counts those of this
+    listener. ``closed_idle`` counts connections closed for inactivity, which is normal and not
+    logged."""
 
     __slots__ = (
         "_connections",
@@ -102,8 +92,8 @@ class ConnectionGate:
         max_connections: int = _UNLIMITED,
     ) -> None:
         """``listener`` is the name for the log. Without ``certificates`` the listener is plain
-        text. ``on_limit_reached`` is called with the name of a limit (docs/limits.md) that a
-        request met before it reached the application."""
+        text. ``on_limit_reached`` is called with the name of a limit that a request exceeded
+        before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -116,16 +106,11 @@ class ConnectionGate:
         self._logged_lines = 0
 
     def copy_settings(self, other: ConnectionGate) -> None:
-        """Copy the settings of ``other``, which must not have accepted a connection yet.
-
-        Both must use TLS, or neither.
-        """
+        """Copy the settings of ``other``, which must not have accepted a connection yet. Both must
+        use TLS, or neither."""
         self.listener, self.certificates = other.listener, other.certificates
-        self.max_connections, self._on_refused, self.on_limit_reached = (
-            other.max_connections,
-            other._on_refused,
-            other.on_limit_reached,
-        )
+        self.max_connections, self._on_refused = other.max_connections, other._on_refused
+        self.on_limit_reached = other.on_limit_reached
 
     @property
     def connections(self) -> int:
@@ -140,11 +125,8 @@ class ConnectionGate:
     def admit(self, peer: str) -> bool:
         """Count a new connection; return False if it exceeds the limit."""
         if self._connections.open >= self.max_connections:
-            self.refuse(
-                ConnectionRefusal.FULL,
-                peer,
-                f"the limit of {self.max_connections} connections is reached",
-            )
+            reason = f"the limit of {self.max_connections} connections is reached"
+            self.refuse(ConnectionRefusal.FULL, peer, reason)
             return False
         self._connections.open += 1
         self.open += 1
@@ -157,9 +139,8 @@ class ConnectionGate:
 
     def refuse_tls(self, peer: str) -> None:
         """Refuse a connection that speaks TLS to a plain-text listener."""
-        self.refuse(
-            ConnectionRefusal.TLS, peer, "the client speaks TLS, but this listener is plain text"
-        )
+        reason = "the client speaks TLS, but this listener is plain text"
+        self.refuse(ConnectionRefusal.TLS, peer, reason)
 
     def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
         """Count and log a connection that is closed for ``reason``; ``detail`` is logged."""

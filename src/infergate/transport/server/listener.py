@@ -1,8 +1,5 @@
-"""The base of all listeners on asyncio sockets: bind, track connections, drain.
-
-A listener that stops accepts no new connections, closes the idle ones, and lets each of the others
-close itself after its response.
-"""
+"""The base of all listeners on asyncio sockets: bind, track connections, drain. A listener that
+stops closes idle connections, and lets each of the others close itself after its response."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ AppT = TypeVar("AppT")
 
 
 class SocketListener(Generic[AppT]):
-    """A ``Server`` on TCP or on a Unix socket, which serves ``app``.
-
-    ``gate`` decides which connections are admitted; None admits all, without TLS.
-    """
+    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. ``gate`` decides which
+    connections are admitted; None admits all, without TLS."""
 
     def __init__(
         self,
@@ -42,8 +37,7 @@ class SocketListener(Generic[AppT]):
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
-        self.address = address
-        """The address that was actually bound."""
+        self.address = address  # the address that was actually bound
         self.app = app
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
@@ -65,11 +59,10 @@ class SocketListener(Generic[AppT]):
     def _with_tls(
         self, create_protocol: Callable[[], asyncio.BaseProtocol]
     ) -> Callable[[], asyncio.BaseProtocol]:
-        """Wrap the protocols of ``create_protocol`` in TLS if the gate has certificates."""
         if self.gate.certificates is None:
             return create_protocol
-        scratches = TlsBuffers()
-        return lambda: TlsTransport(self, create_protocol(), scratches)
+        buffers = TlsBuffers()
+        return lambda: TlsTransport(self, create_protocol(), buffers)
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -80,12 +73,10 @@ class SocketListener(Generic[AppT]):
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
         """Open the listening sockets, with ``bind`` if given, but do not accept yet."""
-        self._bound_sockets = await (
-            bind(self._requested_address)
-            if bind
-            else bind_sockets(self._requested_address, closing=closing)
-        )
-        self.address = replace(self._requested_address, port=self._bound_sockets.port)
+        address = self._requested_address
+        bound = await (bind(address) if bind else bind_sockets(address, closing=closing))
+        self._bound_sockets = bound
+        self.address = replace(address, port=bound.port)
 
     async def start(self) -> None:
         """Start accepting on every socket."""
@@ -101,11 +92,8 @@ class SocketListener(Generic[AppT]):
                 lambda: len(self._connections),
             )
             return
-        create = (
-            self.loop.create_unix_server
-            if self._requested_address.unix
-            else self.loop.create_server
-        )
+        is_unix = bool(self._requested_address.unix)
+        create = self.loop.create_unix_server if is_unix else self.loop.create_server
         for sock in self._bound_sockets.sockets:
             self._servers.append(await create(self._create_protocol, sock=sock, backlog=BACKLOG))
 
@@ -133,7 +121,7 @@ class SocketListener(Generic[AppT]):
             self._bound_sockets = None
 
     async def stop(self, grace: float) -> None:
-        """Drain: let requests finish for ``grace`` seconds, then answer with an error and abort."""
+        """Drain: let requests finish for ``grace`` seconds, then end them with an error."""
         self.stop_accepting()
         self.is_stopping = True
         for connection in tuple(self._connections):
@@ -178,11 +166,9 @@ class SocketListener(Generic[AppT]):
 
 
 class HttpAppListener(SocketListener[HttpApp]):
-    """A listener that serves an ``HttpApp``.
-
-    ``accept_both_lengths``: an HTTP request may have Content-Length besides Transfer-Encoding
-    (docs/decisions/0009-content-length-with-chunked.md).
-    """
+    """A listener that serves an ``HttpApp``. ``accept_both_lengths``: a request may have
+    Content-Length besides Transfer-Encoding
+    (docs/decisions/0009-content-length-with-chunked.md)."""
 
     def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener
         self,

@@ -1,15 +1,16 @@
 """TLS between a client's socket and the protocol that serves it.
 
-One ``TlsTransport`` per connection is the protocol of the socket's transport and the transport of
-the serving protocol. OpenSSL works between two memory BIOs. All connections of a listener share the
-receive buffers, because an event loop delivers bytes of one connection at a time.
+A ``TlsTransport`` is the protocol of the socket's transport and the transport of the serving
+protocol. OpenSSL works between two memory BIOs. All connections of a listener share the receive
+buffers, because an event loop delivers bytes of one connection at a time.
 (docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
-reader waits in plain text and counts in ``get_write_buffer_size``. - Rule 2. The serving protocol
-sees the connection only after the handshake, which must complete within ``limits.header_time``. -
-Rule 3. The connection ends with a close_notify after all written data. The client's close_notify is
-not awaited.
+  reader waits in plain text and counts in ``get_write_buffer_size``.
+- Rule 2. The serving protocol is connected only after the handshake, which must complete within
+  ``limits.header_time``.
+- Rule 3. The connection ends with a close_notify after all written data, without awaiting the
+  client's.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ _MAX_PIECE: Final = 256 * KIB
 """Bytes received at once, and bytes encrypted before the socket's buffer is checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
-_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS client: a handshake record (RFC 8446, 5.1)."""
+_HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
@@ -117,9 +117,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._has_received = True
             if self._alpn_offer.excludes(encrypted[:nbytes]):
                 self._socket_transport.write(NO_APPLICATION_PROTOCOL)
-                self._refuse(
-                    ConnectionRefusal.ALPN, "the client offers no supported protocol (ALPN)"
-                )
+                reason = "the client offers no supported protocol (ALPN)"
+                self._refuse(ConnectionRefusal.ALPN, reason)
                 return
             self._continue_handshake()
 
@@ -174,9 +173,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._client_names = san_names(self._ssl.getpeercert())
         if self._is_name_rejected:
             names = ", ".join(self._client_names) or "no names"
-            self._refuse(
-                ConnectionRefusal.NAME, f"the client certificate is for {names}: not allowed"
-            )
+            reason = f"the client certificate is for {names}: not allowed"
+            self._refuse(ConnectionRefusal.NAME, reason)
             return
         self._host.unregister(self)  # the serving protocol registers itself
         self._is_established = True
@@ -209,9 +207,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             try:
                 size, more = self._decrypt(buffer)
             except ssl.SSLError as error:
-                self._host.gate.refuse(
-                    ConnectionRefusal.HANDSHAKE, self._peer, f"TLS: {error.reason}"
-                )
+                reason = f"TLS: {error.reason}"
+                self._host.gate.refuse(ConnectionRefusal.HANDSHAKE, self._peer, reason)
                 self._send_encrypted()  # the alert
                 self._is_closing = self._is_close_notify_sent = True
                 self._socket_transport.close()
@@ -384,7 +381,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that the system has not taken yet."""
+        """Return the number of bytes that the system has not accepted yet."""
         return self._unsent_bytes + self._socket_transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

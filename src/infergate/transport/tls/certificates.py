@@ -1,8 +1,5 @@
 """Loads certificates and keys from PEM files, and reads when a certificate expires.
-
-OpenSSL's errors name neither the file nor, in most cases, the cause; ``CertificateError`` names
-both.
-"""
+``CertificateError`` names the file and the cause, which OpenSSL's errors mostly do not."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ def load_authorities(context: ssl.SSLContext, file: Path) -> None:
 
 
 def read_expiry(file: Path) -> float:
-    """Return when the first certificate in ``file`` expires, in seconds since the epoch. Raises
+    """Return when the first certificate in ``file`` expires, in seconds since 1970. Raises
     CertificateError."""
     (first, *_) = _read_certificates(file)
     try:
@@ -91,11 +88,8 @@ def _read(file: Path) -> bytes:
 
 
 def _not_after(der: bytes) -> float:
-    """Return the ``notAfter`` time of a certificate (RFC 5280, 4.1).
-
-    Certificate contains TBSCertificate: version, serialNumber, signature, issuer, validity, …;
-    validity contains notBefore and notAfter.
-    """
+    """Return the ``notAfter`` time of a certificate (RFC 5280, 4.1): TBSCertificate has version,
+    serialNumber, signature, issuer, and validity, which has notBefore and notAfter."""
     _, position, _ = _read_element(der, 0)
     _, position, _ = _read_element(der, position)
     tag, _, end = _read_element(der, position)

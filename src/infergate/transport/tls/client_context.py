@@ -1,10 +1,6 @@
-"""TLS to backends, for HTTP and gRPC.
-
-- Rule 1. A backend without configured authorities is verified against OpenSSL's defaults on this
-machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
-(grpcio alone would use its bundled list.) - Rule 2. Changed files are loaded for the next
-connection; unusable files change nothing.
-"""
+"""TLS to backends, for HTTP and gRPC. A backend without configured authorities is verified against
+OpenSSL's defaults on this machine, which SSL_CERT_FILE and SSL_CERT_DIR replace. Changed files
+are loaded for the next connection; unusable files change nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +14,7 @@ from typing import Final
 
 from infergate.core.log_events import CERTIFICATE_REFUSED
 from infergate.core.tls_settings import ClientTls
-from infergate.transport.tls.certificates import (
-    CERTIFICATE_PATTERN,
-    CIPHERS,
-    CertificateError,
-    load_authorities,
-    load_certificate_chain,
-)
+from infergate.transport.tls import certificates
 from infergate.transport.tls.file_watch import FileWatch
 
 log = logging.getLogger(__name__)
@@ -59,7 +49,7 @@ class ClientTlsContext:
         if self._watch.has_changed():
             try:
                 self._context = self._load()
-            except CertificateError as error:
+            except certificates.CertificateError as error:
                 log.error(  # noqa: TRY400
                     "keeping the previous certificates: %s", error, extra=CERTIFICATE_REFUSED
                 )
@@ -71,24 +61,25 @@ class ClientTlsContext:
             context = ssl.create_default_context()
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            load_authorities(context, tls.ca)
+            certificates.load_authorities(context, tls.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_ciphers(CIPHERS)
+        context.set_ciphers(certificates.CIPHERS)
         context.set_alpn_protocols([self._protocol])
         if tls.certificate is not None and tls.key is not None:
-            load_certificate_chain(context, tls.certificate, tls.key)
+            certificates.load_certificate_chain(context, tls.certificate, tls.key)
         return context
 
 
 def default_authorities() -> bytes:
-    """Return the default authorities (Rule 1) in PEM; empty if there are none."""
-    certificates: dict[bytes, None] = {}
+    """Return OpenSSL's default authorities in PEM; empty if there are none."""
+    authorities: dict[bytes, None] = {}
     for path in _default_files():
         try:
-            certificates.update(dict.fromkeys(CERTIFICATE_PATTERN.findall(path.read_bytes())))
+            found = certificates.CERTIFICATE_PATTERN.findall(path.read_bytes())
+            authorities.update(dict.fromkeys(found))
         except OSError:  # missing or unreadable: OpenSSL skips it too
             continue
-    return b"\n".join(certificates)
+    return b"\n".join(authorities)
 
 
 def _default_files() -> Iterator[Path]:

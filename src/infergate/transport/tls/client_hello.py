@@ -44,10 +44,8 @@ class AlpnOffer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, received: bytearray) -> bool:
-        """Move whole records from ``received``; return whether the ClientHello is complete.
-
-        Raises ValueError if it is not a ClientHello.
-        """
+        """Move whole records from ``received``; return whether the ClientHello is complete. Raises
+        ValueError if it is not a ClientHello."""
         hello = self._hello
         while len(received) >= _RECORD_HEAD:
             if received[0] != _HANDSHAKE:
@@ -90,7 +88,7 @@ def _extensions(block: bytes) -> list[tuple[int, bytes]]:
 
 
 def _vector_end(data: bytes, at: int, size: int) -> int:
-    """Return the end of a vector whose length field, of ``size`` bytes, is at ``at``. Raises
+    """Return the end of the vector with a length field of ``size`` bytes at ``at``. Raises
     ValueError."""
     end = at + size + int.from_bytes(data[at : at + size])
     if end > len(data):

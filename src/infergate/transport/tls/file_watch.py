@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-_CHECK_INTERVAL: Final = 1.0
-"""Seconds between two checks."""
+_CHECK_INTERVAL: Final = 1.0  # seconds between two checks
 
 
 class FileWatch:
-    """Checks ``files`` on request, at most once a second.
-
-    It detects changed contents, replaced files, and changed targets of symbolic links.
-    """
+    """Checks ``files`` for changed contents and replaced files, at most once a second."""
 
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic

@@ -1,13 +1,9 @@
 """TLS settings of a listener: its certificate, client authentication, and reloading of changed
-files.
+files, which are checked at most once a second.
 
-Each access to the context checks the files, at most once a second, so the next client gets a
-renewed certificate. Open connections keep the context they started with.
-
-- Rule 1. Unusable files (for example half of a new pair) change nothing and are loaded again after
-the next change. This covers how cert-manager and certbot swap symbolic links. - Rule 2. A client
-certificate must be presented on every connection: a resumed session could outlive the certificate
-or its authority.
+Unusable files (for example half of a new pair) change nothing and are loaded again after the next
+change. A client certificate must be presented on every connection: a resumed session could outlive
+the certificate or its authority.
 """
 
 from __future__ import annotations
@@ -20,13 +16,7 @@ from typing import Final
 
 from infergate.core.log_events import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
 from infergate.core.tls_settings import ServerTls
-from infergate.transport.tls.certificates import (
-    CIPHERS,
-    CertificateError,
-    load_authorities,
-    load_certificate_chain,
-    read_expiry,
-)
+from infergate.transport.tls import certificates
 from infergate.transport.tls.file_watch import FileWatch
 from infergate.transport.tls.san_match import SanMatcher
 
@@ -63,7 +53,6 @@ class ServerTlsContext:
             (settings.certificate, settings.key, settings.client_ca), clock
         )
         self.generation = 0
-        """The number of reloads."""
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
@@ -82,7 +71,7 @@ class ServerTlsContext:
             return False
         try:
             self._context = self._load()
-        except CertificateError as error:
+        except certificates.CertificateError as error:
             log.error(  # noqa: TRY400
                 "%s: keeping the previous certificate: %s",
                 self._name,
@@ -106,17 +95,17 @@ class ServerTlsContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[settings.min_version]
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        context.set_ciphers(CIPHERS)
+        context.set_ciphers(certificates.CIPHERS)
         if self.protocols:
             context.set_alpn_protocols(self.protocols)
-        load_certificate_chain(context, settings.certificate, settings.key)
+        certificates.load_certificate_chain(context, settings.certificate, settings.key)
         context.verify_mode = _VERIFY_MODES[settings.client_certificates]
         if settings.client_ca is not None:
-            load_authorities(context, settings.client_ca)
-        if context.verify_mode != ssl.CERT_NONE:  # Rule 2
+            certificates.load_authorities(context, settings.client_ca)
+        if context.verify_mode != ssl.CERT_NONE:  # no session resumption
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
-        self._expires = read_expiry(settings.certificate)
+        self._expires = certificates.read_expiry(settings.certificate)
         if self._expires < time.time():
             log.warning(
                 "%s: the certificate %s has expired",

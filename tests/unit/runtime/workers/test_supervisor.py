@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -129,7 +130,10 @@ def test_exit_codes_are_described(code: int, expected: str) -> None:
 async def test_sockets_are_not_handed_to_a_worker_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("infergate.runtime.workers.worker._PROGRAM", "raise SystemExit(7)")
+    monkeypatch.setattr(
+        "infergate.runtime.workers.worker.python_command",
+        lambda *_: [sys.executable, "-c", "raise SystemExit(7)"],
+    )
     files = SharedFiles.create()
     worker = Worker()
     await worker.start(0, "own", files, reject_message)

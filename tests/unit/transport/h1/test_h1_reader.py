@@ -84,7 +84,7 @@ def test_a_complete_request_leaves_no_state(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "keep", "old"),
+    ("line", "keep_alive", "is_http10"),
     [
         (b"HTTP/1.1\r\nHost: x\r\n", True, False),
         (b"HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n", False, False),
@@ -96,9 +96,9 @@ def test_a_complete_request_leaves_no_state(data: bytes) -> None:
         (b"HTTP/1.0\r\nConnection: keep-alive, close\r\n", False, True),
     ],
 )
-def test_keep_alive(line: bytes, keep: bool, old: bool) -> None:
+def test_keep_alive(line: bytes, keep_alive: bool, is_http10: bool) -> None:
     head, _ = receive(make_reader(), b"GET / " + line + b"\r\n")
-    assert (head.keep_alive, head.is_http10) == (keep, old)
+    assert (head.keep_alive, head.is_http10) == (keep_alive, is_http10)
 
 
 @pytest.mark.parametrize(

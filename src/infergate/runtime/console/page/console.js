@@ -108,8 +108,8 @@ function showProblem(text) {
 // ---- sections
 
 function showSection() {
-  const wanted = location.hash.slice(1);
-  section = SECTIONS.includes(wanted) ? wanted : "live";
+  const hash = location.hash.slice(1);
+  section = SECTIONS.includes(hash) ? hash : "live";
   for (const name of SECTIONS) byId(name).hidden = name !== section;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${section}`) link.setAttribute("aria-current", "page");

@@ -10,7 +10,7 @@ export const keyOf = (flow) =>
 
 const total = (outcomes = {}) => Object.values(outcomes).reduce((sum, count) => sum + count, 0);
 
-/** The last states of one process. After a restart of the process, clear it. */
+/** The last states of the gateway; clear it after a restart. */
 export class History {
   constructor() {
     this.states = [];
@@ -33,13 +33,13 @@ export class History {
     return this.states.at(-1);
   }
 
-  /** Return the state of so many seconds ago, or the oldest one if there is none. */
+  /** Return the state of ``seconds`` ago, or the oldest one. */
   before(seconds) {
     const from = this.last.time - seconds - 0.5;
     return this.states.find((state) => state.time >= from);
   }
 
-  /** Return what was added in so many seconds; computed once for each state. */
+  /** Return the changes in the last ``seconds``, cached until the next state. */
   changed(seconds) {
     if (!this.cache.has(seconds)) this.cache.set(seconds, changes(this.before(seconds), this.last));
     return this.cache.get(seconds);
@@ -49,8 +49,8 @@ export class History {
 const EMPTY_FLOW = { outcomes: {}, seconds: { sum: 0, count: 0, buckets: [] }, bytes_in: 0, bytes_out: 0 };
 const increase = (now, before) => Math.max(0, (now ?? 0) - (before ?? 0));
 
-/** Return what was added to each flow between two states, for flows with new requests. Counters may
- * drop for a moment if a worker did not respond in time; that counts as no change. */
+/** Return the increase of each flow's counters between two states, for flows with new requests. A
+ * counter that drops, because a worker did not respond in time, counts as unchanged. */
 export function changes(from, to) {
   const found = [];
   for (const [key, flow] of to.flows) {
@@ -71,11 +71,11 @@ export function changes(from, to) {
   return found;
 }
 
-/** Return the sum of the flows for which ``wanted`` is true. */
-export function sumOf(changed, wanted) {
+/** Return the sum of the flows for which ``matches`` is true. */
+export function sumOf(changed, matches) {
   const sum = { requests: 0, errors: 0, own: 0, ownCount: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
   for (const change of changed) {
-    if (!wanted(change.flow)) continue;
+    if (!matches(change.flow)) continue;
     for (const name of ["requests", "errors", "own", "ownCount", "bytesIn", "bytesOut"]) sum[name] += change[name];
     for (const [bound, count] of change.buckets) sum.buckets.set(bound, (sum.buckets.get(bound) ?? 0) + count);
   }
@@ -98,12 +98,12 @@ export function quantile(buckets, share) {
   return low;
 }
 
-/** Return the recent rates and latencies of the flows for which ``wanted`` is true. */
-export function recent(history, wanted) {
+/** Return the recent rates and latencies of the flows for which ``matches`` is true. */
+export function recent(history, matches) {
   const { last } = history;
   const span = last.time - history.before(RATE_SECONDS).time;
-  const now = sumOf(history.changed(RATE_SECONDS), wanted);
-  const longer = sumOf(history.changed(LATENCY_SECONDS), wanted);
+  const now = sumOf(history.changed(RATE_SECONDS), matches);
+  const longer = sumOf(history.changed(LATENCY_SECONDS), matches);
   const perSecond = (value) => (span > 0 ? value / span : 0);
   return {
     rate: perSecond(now.requests),

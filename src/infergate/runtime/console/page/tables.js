@@ -8,8 +8,8 @@ const NO_STATE = { flows: new Map() };
 
 export function translation(plan, history) {
   const { state } = history.last;
-  const spoken = plan.listeners.flatMap((each) => each.protocols);
-  const rows = [...new Set([...spoken, ...state.pipelines.map((each) => each.protocol)])].sort();
+  const clientProtocols = plan.listeners.flatMap((each) => each.protocols);
+  const rows = [...new Set([...clientProtocols, ...state.pipelines.map((each) => each.protocol)])].sort();
   const columns = [...new Set([...plan.backends.map((each) => each.protocol), ...state.pipelines.map((each) => each.backend_protocol)])].sort();
   const maxCount = Math.max(1, ...state.pipelines.map((each) => each.count));
   const head = el("tr", {}, el("th", { scope: "col" }, "client \\ backend"), columns.map((name) => el("th", { scope: "col" }, tag(name))));
@@ -29,9 +29,9 @@ function cell(history, changed, row, column, maxCount) {
   const pipelines = state.pipelines.filter((each) => each.protocol === row && each.backend_protocol === column);
   const all = pipelines.reduce((sum, each) => sum + each.count, 0);
   if (!all) return el("td", { class: "none" }, el("span", { "aria-label": "none" }, "–"));
-  const wanted = (flow) => flow.protocol === row && flow.backend_protocol === column && flow.operation === "infer";
-  const now = recent(history, wanted);
-  const total = sumOf(changed, wanted);
+  const matches = (flow) => flow.protocol === row && flow.backend_protocol === column && flow.operation === "infer";
+  const now = recent(history, matches);
+  const total = sumOf(changed, matches);
   const own = total.ownCount ? total.own / total.ownCount : null;
   const bar = el("span", { class: "share", "data-protocol": column, "aria-hidden": "true" });
   bar.style.width = `${Math.max(2, (100 * all) / maxCount)}%`;

@@ -24,9 +24,9 @@ export function init() {
 
 /** Offer the protocols and models of the configuration, and keep the current choice. */
 export function showChoices(plan) {
-  const spoken = [...new Set(plan.listeners.flatMap((listener) => listener.protocols))].sort().reverse();
+  const protocols = [...new Set(plan.listeners.flatMap((listener) => listener.protocols))].sort().reverse();
   const chosen = byId("try-protocol").value;
-  byId("try-protocol").replaceChildren(...spoken.map((name) => el("option", { selected: name === chosen }, name)));
+  byId("try-protocol").replaceChildren(...protocols.map((name) => el("option", { selected: name === chosen }, name)));
   byId("try-models").replaceChildren(...plan.models.slice(0, 500).map((name) => el("option", { value: name })));
   if (!byId("try-model").value) byId("try-model").value = plan.models[0] ?? "";
 }
@@ -113,8 +113,8 @@ function show(result) {
       exchange.answer ? messageView(exchange.answer, result.backend_protocol, `${exchange.backend} → infergate, after ${seconds(exchange.seconds)}`) : el("p", { class: "empty" }, exchange.error));
   }
   if (!result.exchanges.length) {
-    const why = isOk ? "There is no backend request: infergate responded itself, or the model is embedded." : "Nothing was sent to a backend.";
-    backend.append(el("h4", {}, "infergate and the backend"), el("p", { class: "empty" }, why));
+    const reason = isOk ? "There is no backend request: infergate responded itself, or the model is embedded." : "Nothing was sent to a backend.";
+    backend.append(el("h4", {}, "infergate and the backend"), el("p", { class: "empty" }, reason));
   }
   byId("sides").replaceChildren(client, backend);
   setText(byId("try-result"), result.result);
