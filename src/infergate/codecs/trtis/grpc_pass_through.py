@@ -129,8 +129,7 @@ def _parse_request(
 
 
 def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached.
-    Raises MalformedMessageError."""
+    """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept: list[memoryview] = []

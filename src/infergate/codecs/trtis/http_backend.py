@@ -265,7 +265,7 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 
 def output_splitter(body: memoryview) -> OutputSplitter:
-    """Return a splitter that returns consecutive slices of ``body``."""
+    """Return a splitter into consecutive slices of ``body``."""
 
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         outputs: list[Buffer] = []

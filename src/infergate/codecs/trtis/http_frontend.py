@@ -76,7 +76,7 @@ class UnreadableHeaderError(GatewayError):
 
 
 def parse_header(wire: HttpRequest, limits: Limits) -> Any:
-    """Parse NV-InferRequest, not to be modified. Raises BAD_REQUEST, NeedsOffloadError."""
+    """Parse NV-InferRequest. Do not modify the result. Raises BAD_REQUEST, NeedsOffloadError."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(MISSING_HEADER)
@@ -88,7 +88,7 @@ def parse_header(wire: HttpRequest, limits: Limits) -> Any:
 
 
 def input_splitter(body: Sequence[Buffer]) -> InputSplitter:
-    """Return a splitter that returns consecutive slices of ``body``."""
+    """Return a splitter into consecutive slices of ``body``."""
     return partial(_split_inputs, body)
 
 

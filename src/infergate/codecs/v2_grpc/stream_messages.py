@@ -93,7 +93,7 @@ def wants_status(wire: RpcRequest) -> bool:
 
 
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
-    """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
+    """Return `error` as a stream message, with the model and id of `wire` if readable."""
     try:
         found = read_strings(
             join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
@@ -135,7 +135,8 @@ def read_response(message: Buffer, limits: Limits, request: InferRequest) -> Inf
 
 
 def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:
-    """Return the ModelInferResponse in `message`. Raises MalformedMessageError, and its error."""
+    """Return the ModelInferResponse in `message`, or raise its error. Raises
+    MalformedMessageError."""
     by_number = {field.number: field for field in scan_fields(message, max_fields(limits))}
     if max(by_number, default=0) > _RESPONSE:
         return message

@@ -177,8 +177,7 @@ class TensorRules:
 
 @dataclass(slots=True)
 class TensorReader:
-    """The state of reading one message's tensors, with the numbers of its BYTES elements, values in
-    parameters and text characters so far."""
+    """The state of reading one message's tensors, with counts of values and characters."""
 
     rules: TensorRules
     binary_data: BinaryDataReader
