@@ -4,7 +4,8 @@
 the connection broke, the attempt timed out, or the endpoint reported that it cannot serve now.
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because that costs no more than choosing it first. Any other retry waits for its backoff and
-uses the budget. *Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
+uses the budget.
+*Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
 """
 
 from __future__ import annotations

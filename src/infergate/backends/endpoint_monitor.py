@@ -5,8 +5,8 @@ Tasks run from ``start`` to ``stop``, and only if there is work for them: a back
 fixed address has none.
 
 *Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first one
-is shortened at random, and the checks of a round are spread out. *Rule 2.* A failure, even a bug,
-affects only its own item: it is logged, and the next round runs.
+is shortened at random, and the checks of a round are spread out.
+*Rule 2.* A failure, even a bug, affects only its own item: it is logged, and the next round runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An upstream that records each exchange as a span and propagates the trace to the server.
 
 *Rule 1.* The ``traceparent`` of a message, set by the request sender, identifies the exchange's
-request. Messages without it, such as health checks, are not traced. *Rule 2.* Each attempt is a
-separate exchange, so retries and hedges are sibling spans.
+request. Messages without it, such as health checks, are not traced.
+*Rule 2.* Each attempt is a separate exchange, so retries and hedges are sibling spans.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
 ``shape``, and the rest of the gateway relies on it. A tensor with ``shared_memory`` holds no data:
-either the gateway reads the shared memory, or the backend does. *Rule 2.* Shapes are multiplied as
-Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
+either the gateway reads the shared memory, or the backend does.
+*Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
 """
 
 from __future__ import annotations

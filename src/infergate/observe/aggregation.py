@@ -1,8 +1,9 @@
 """Aggregates the metrics of several processes.
 
 *Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
-which are not amounts. *Rule 2.* The counters of exited processes stay included, since a counter
-that decreases would look like a restart.
+which are not amounts.
+*Rule 2.* The counters of exited processes stay included, since a counter that decreases would look
+like a restart.
 """
 
 from __future__ import annotations

@@ -42,9 +42,7 @@ class Metrics:
         for collector in (self._requests, self.endpoints, self.listeners, self.backends):
             registry.register(collector)
         self.flows: Final = self._requests.flows
-        """Return snapshots of the busiest request counters."""
         self.record: Final = self._requests.record
-        """Count a finished request and its duration in seconds."""
         ProcessCollector(registry=registry)
         self.in_flight: Final = gauge("infergate_in_flight_requests", "Requests in progress.")
         self.streams: Final = gauge("infergate_open_streams", "Open gRPC streams.")

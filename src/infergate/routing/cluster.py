@@ -124,11 +124,9 @@ class Cluster(Generic[M]):
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:
-                return (
-                    rendezvous_owner(key, others)
-                    if key
-                    else self._least_request.pick(CandidateTable(others))
-                )
+                if key:
+                    return rendezvous_owner(key, others)
+                return self._least_request.pick(CandidateTable(others))
         return self._policy.pick(table, key)
 
     def choose_owner(self, sequence: SequenceKey) -> M:
@@ -152,14 +150,8 @@ class Cluster(Generic[M]):
         candidates = self.available(now)
         if not candidates or len(candidates) < rule.panic_threshold * len(members):
             candidates = members
-        valid_until = min(
-            (
-                member.outlier.ejected_until
-                for member in members
-                if member.outlier.ejected_until > now
-            ),
-            default=inf,
-        )
+        ejection_ends = (member.outlier.ejected_until for member in members)
+        valid_until = min((end for end in ejection_ends if end > now), default=inf)
         growing = False
         shares = []
         for candidate in candidates:
@@ -174,10 +166,8 @@ class Cluster(Generic[M]):
         return self._table
 
     def _slow_start_share(self, member: M, now: float) -> float:
-        window, since = (
-            self._rule.slow_start_seconds,
-            max(member.slow_start_since, member.outlier.ejected_until),
-        )
+        window = self._rule.slow_start_seconds
+        since = max(member.slow_start_since, member.outlier.ejected_until)
         if not window or since == -inf or now - since >= window:
             return 1.0
         return max(_MIN_SHARE, (now - since) / window)

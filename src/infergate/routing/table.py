@@ -133,14 +133,10 @@ class Route:
             return lambda name: self.pattern if name == backend_name else None
         if not self.rewrite.model:
             return lambda name: name
-        invert = (
-            invert_rewrite(self.pattern[1:-1], self.rewrite.model)
-            if is_regex(self.pattern)
-            else None
-        )
-        if invert is None:
-            return lambda _: None
-        return invert
+        invert = None
+        if is_regex(self.pattern):
+            invert = invert_rewrite(self.pattern[1:-1], self.rewrite.model)
+        return invert or (lambda _: None)
 
     def backend_version(self, version: str) -> str:
         """Return the version to request from the backend."""

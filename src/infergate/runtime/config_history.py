@@ -69,11 +69,8 @@ class ConfigHistory:
         """Record a finished reload; ``sha256`` is that of the new configuration."""
         self._last_reload = result
         if not result.error:
-            self._sha256, self._version, self._active_since = (
-                sha256,
-                self._version + 1,
-                result.finished_at,
-            )
+            self._sha256, self._active_since = sha256, result.finished_at
+            self._version += 1
         metrics = self._metrics
         if metrics is not None:
             metrics.reloads.labels("failed" if result.error else "ok").inc()

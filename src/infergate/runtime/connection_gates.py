@@ -50,16 +50,18 @@ class ConnectionGates:
             certificates = ServerTlsContext(
                 f"listeners.{name}", tls, protocols, self._certificate_reload_counter(name)
             )
-        is_admin = name == ADMIN
+        if name == ADMIN:
+            connections, max_connections = self._admin_connections, MAX_ADMIN_CONNECTIONS
+        else:
+            connections = self._client_connections
+            max_connections = self._max_connections(limits.connections)
         return ConnectionGate(
             name,
-            self._admin_connections if is_admin else self._client_connections,
+            connections,
             certificates,
             lambda refusal: refused[refusal].inc(),
             lambda limit: metrics.refused_requests.labels(limit).inc(),
-            max_connections=MAX_ADMIN_CONNECTIONS
-            if is_admin
-            else self._max_connections(limits.connections),
+            max_connections=max_connections,
         )
 
     def _max_connections(self, wanted: int) -> int:
@@ -71,10 +73,6 @@ class ConnectionGates:
         return allowed
 
     def _certificate_reload_counter(self, name: str) -> Callable[[bool], None]:
-        reloads = {
-            succeeded: self._metrics.certificate_reloads.labels(
-                name, "taken" if succeeded else "failed"
-            )
-            for succeeded in (True, False)
-        }
-        return lambda succeeded: reloads[succeeded].inc()
+        reloads = self._metrics.certificate_reloads
+        taken, failed = reloads.labels(name, "taken"), reloads.labels(name, "failed")
+        return lambda succeeded: (taken if succeeded else failed).inc()

@@ -2,11 +2,11 @@
 
 Start with ``check_codec``.
 
-- ``codec_check``: the contract of ``infergate.codecs.base`` as code; - ``vectors``: cases in
-``tests/vectors/<protocol>/<case>/``, run through a codec in both directions; - ``canonical``:
-operations and responses as JSON, for reading and comparing; - ``samples``: the fixed examples that
-``check_codec`` uses; - ``strategies``: random canonical requests and responses (it needs
-hypothesis, so import it separately).
+- ``codec_check``: the contract of ``infergate.codecs.base`` as code
+- ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
+- ``canonical``: operations and responses as JSON, for reading and comparing
+- ``samples``: the fixed examples that ``check_codec`` uses
+- ``strategies``: random canonical requests and responses; it needs hypothesis
 """
 
 from infergate.testing.canonical import from_json, is_same, to_json

@@ -35,13 +35,9 @@ protocol cannot represent."""
 ServerResponse = Callable[[Operation, Response], Response]
 """Returns the response that a server must send for the client to read the expected response."""
 
-_REQUESTS: Final[dict[TransportKind, type]] = {
-    TransportKind.HTTP: HttpRequest,
-    TransportKind.GRPC: RpcRequest,
-}
-_RESPONSES: Final[dict[TransportKind, type]] = {
-    TransportKind.HTTP: HttpResponse,
-    TransportKind.GRPC: RpcResponse,
+_WIRE_TYPES: Final[dict[TransportKind, tuple[type, type]]] = {
+    TransportKind.HTTP: (HttpRequest, HttpResponse),
+    TransportKind.GRPC: (RpcRequest, RpcResponse),
 }
 
 
@@ -100,7 +96,7 @@ def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
-            assert isinstance(wire, _RESPONSES[transport_kind]), f"{kind}: {type(wire)}"
+            assert isinstance(wire, _WIRE_TYPES[transport_kind][1]), f"{kind}: {type(wire)}"
             is_error = _is_rejected(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
             assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
@@ -121,7 +117,7 @@ class _CodecCheck:
             if error.kind is not Kind.UNSUPPORTED:
                 raise AssertionError(f"{operation} is rejected with {error!r}") from error
             return None
-        assert isinstance(request, _REQUESTS[self.transport_kind]), type(request)
+        assert isinstance(request, _WIRE_TYPES[self.transport_kind][0]), type(request)
         return request
 
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
@@ -150,7 +146,7 @@ class _CodecCheck:
             for body in samples.JUNK:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
-        assert isinstance(wire_response, _RESPONSES[self.transport_kind]), type(wire_response)
+        assert isinstance(wire_response, _WIRE_TYPES[self.transport_kind][1]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         _assert_same("response", self.round_trip(response), parsed_response)
         if not isinstance(codec, SupportsPassThrough):
@@ -188,18 +184,15 @@ class _CodecCheck:
             )
         response = self.codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         assert isinstance(response, InferResponse)
-        renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
-        for names in renamed:
+        for name, version in (("", ""), ("other", "9")):
             rewritten_response = codec.rewrite_response(
-                wire_response,
-                request,
-                names.get("model", ""),
-                names.get("version", ""),
-                DEFAULT_LIMITS,
+                wire_response, request, name, version, DEFAULT_LIMITS
             )
             _assert_same(
                 "rewritten response",
-                replace(response, **names),
+                replace(
+                    response, model=name or response.model, version=version or response.version
+                ),
                 self.codec.parse_response(rewritten_response, operation, DEFAULT_LIMITS, model),
             )
 

@@ -5,10 +5,10 @@ An inference is a small head (names, shapes, parameters) and many megabytes of t
 repeated bytes field; parsing the whole message copies every tensor at least once. The scanner
 returns the tensors as memoryviews, and the protobuf runtime parses the rest.
 
-*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`. *Rule 2.* The scanner
-rejects what protobuf's own parsers reject (tags over 5 bytes, field number 0, lengths over 2^31-1,
-varints over 10 bytes), and groups, which proto3 does not have. *Rule 3.* Every loop counts its
-fields against a limit, because a field may have only two bytes.
+*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`.
+*Rule 2.* The scanner rejects what protobuf's own parsers reject (tags over 5 bytes, field number 0,
+lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
+*Rule 3.* Every loop counts its fields against a limit, because a field may have only two bytes.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """

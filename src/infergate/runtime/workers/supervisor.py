@@ -302,7 +302,10 @@ class Supervisor:
         return [response for response in await asyncio.gather(*requests) if response is not None]
 
     @staticmethod
-    async def _request(worker: Worker, message: object, seconds: float) -> Any:
+    async def _request(
+        worker: Worker, message: object, seconds: float = _STATUS_TIMEOUT_SECONDS
+    ) -> Any:
+        """Return the response; None if the worker fails or does not respond in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await worker.channel.request(message)
@@ -327,14 +330,10 @@ class Supervisor:
 
         async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
-            batch = await self._request(
-                worker, messages.CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
-            )
+            batch = await self._request(worker, messages.CollectMetrics(restart=True))
             while batch:
                 metrics += batch
-                batch = await self._request(
-                    worker, messages.CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
-                )
+                batch = await self._request(worker, messages.CollectMetrics(restart=False))
             if batch is not None and slot.worker is worker and slot.is_serving:
                 slot.last_metrics = metrics
 
@@ -426,7 +425,7 @@ class Supervisor:
     def _send_all(self, message: object) -> None:
         """Send ``message`` to every worker without waiting for the responses."""
         for _, worker in self._serving():
-            task = asyncio.create_task(self._request(worker, message, _STATUS_TIMEOUT_SECONDS))
+            task = asyncio.create_task(self._request(worker, message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -106,7 +106,7 @@ async def test_readiness_requests_allow_time_for_backend_queries(
     supervisor = Supervisor(config(0), ConfigHistory())
     timeouts: list[float] = []
 
-    async def confirm(worker: object, message: object, seconds: float) -> bool:
+    async def confirm(worker: object, message: object, seconds: float = 1.0) -> bool:
         timeouts.append(seconds)
         return True
 

@@ -42,7 +42,7 @@ class Harness:
         monkeypatch.setattr(self.supervisor, "_serving", lambda: serving)
         monkeypatch.setattr(self.supervisor, "_request", self.respond)
 
-    async def respond(self, worker: int, message: CollectMetrics, seconds: float) -> Any:
+    async def respond(self, worker: int, message: CollectMetrics, seconds: float = 1.0) -> Any:
         await asyncio.sleep(0)
         if worker == 1:
             await self.responds.wait()
