@@ -26,7 +26,7 @@ sys.path.insert(0, str(PROJECT / "tests"))  # the tests start gateways in the sa
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 from e2e.running import Infergate  # noqa: E402
-from faults.watch import children, complaints, descriptors, resident  # noqa: E402
+from faults.watch import children, descriptors, logged_bugs, resident  # noqa: E402
 
 from .soak_deployment import Behind, Front, Trust  # noqa: E402
 from .soak_outages import Disturbances, Reloads  # noqa: E402
@@ -113,7 +113,7 @@ async def _calmed(gateway: Infergate, before: State) -> State:
 
 
 def _complaints(gateway: Infergate) -> str:
-    reported = complaints(gateway).splitlines()
+    reported = logged_bugs(gateway).splitlines()
     return "\n".join(line for line in reported if _MISTAKEN not in line)
 
 

@@ -125,7 +125,7 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
     before: State,
     sizes: Sequence[Size],
     after: State,
-    complaints: str,
+    logged_bugs: str,
     *,
     workers: int = 1,
 ) -> list[str]:
@@ -146,8 +146,8 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
         found.append(f"{name}: {left} are counted, though all clients are gone")
     if after.generations > 1:
         found.append(f"{name}: {after.generations} configurations serve, though one was the last")
-    if complaints:
-        found.append(f"{name} complains:\n{complaints}")
+    if logged_bugs:
+        found.append(f"{name} complains:\n{logged_bugs}")
     return found
 
 

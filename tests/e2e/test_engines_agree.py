@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import INFER, RpcBackend, channel, infer_message
-from faults.watch import SECONDS, alive, complaints
+from faults.watch import SECONDS, alive, logged_bugs
 
 MIB = 1 << 20
 CONFIG = """
@@ -54,7 +54,7 @@ def gateways(rpc: RpcBackend) -> Iterator[list[Infergate]]:
         yield [compat, own]
         for each in (compat, own):
             assert alive(each)
-            assert complaints(each) == ""
+            assert logged_bugs(each) == ""
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.running import Infergate, started_infergate
 from e2e.test_streams import streaming, tensor
 from faults.peer import Client, Connection, scripted
-from faults.watch import SECONDS, complaints, counted, limited_growth, until
+from faults.watch import SECONDS, counted, limited_growth, logged_bugs, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -51,7 +51,7 @@ REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
 def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
     with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
         yield running
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 def ask(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
@@ -401,4 +401,4 @@ def test_unusual_server_streams(written: bytes, said: str) -> None:
         assert (status, first["outputs"][0]["data"]) == (200, [7])
         assert said in error["error"]
         assert fake.address not in error["error"]
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""

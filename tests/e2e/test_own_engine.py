@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import INFER, RpcBackend, call, channel, infer_message
-from faults.watch import alive, complaints
+from faults.watch import alive, logged_bugs
 
 CONFIG = """
 backends:
@@ -40,7 +40,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
         with started_infergate(config, engine="own") as outer:
             yield outer
             assert alive(outer)
-            assert complaints(outer) == ""
+            assert logged_bugs(outer) == ""
 
 
 def tensors(size: int = 4) -> list[triton.InferInput]:

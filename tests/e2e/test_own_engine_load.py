@@ -31,9 +31,9 @@ from faults.watch import (
     MIB,
     SECONDS,
     alive,
-    complaints,
     descriptors,
     limited_growth,
+    logged_bugs,
     resident,
     until,
 )
@@ -61,7 +61,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
     with started_infergate(CONFIG.format(rpc=rpc.address), engine="own") as running:
         yield running
         assert alive(running)
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 def gauge(gateway: Infergate, name: str) -> float:
@@ -197,7 +197,7 @@ def test_a_backend_that_restarts_repeatedly() -> None:
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
         assert begun <= 5 * 6, "only what was under way"
-        assert complaints(gateway) == ""
+        assert logged_bugs(gateway) == ""
 
 
 def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
@@ -228,7 +228,7 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
             assert each.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         go.set()
         until(lambda: not alive(gateway), "it is gone")
-        assert complaints(gateway) == ""
+        assert logged_bugs(gateway) == ""
     rpc.answer = quick
     assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
 

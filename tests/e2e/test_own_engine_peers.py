@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message
-from faults.watch import SECONDS, alive, complaints
+from faults.watch import SECONDS, alive, logged_bugs
 from peers.support.grpclib import grpclib_report, started_grpclib
 from peers.support.installed import Installed
 
@@ -57,7 +57,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         yield running
         assert alive(running)
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_grpclib_as_a_server(grpclib: Installed) -> None:
         stream = rpc_channel.stream_stream(STREAM)
         got = list(stream(iter([infer_message("depot")] * 20), timeout=SECONDS))
         assert len(got) == 20
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 # ---- Envoy
@@ -161,7 +161,7 @@ def _through_envoy(
         started_infergate(PASSING.format(proxy=proxy.grpc), engine="own") as running,
     ):
         yield running.grpc
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
                 ]
                 assert sum(len(list(each)) for each in streams) == 300
         assert alive(running)
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 @pytest.mark.peers

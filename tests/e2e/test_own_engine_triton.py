@@ -14,7 +14,7 @@ from tritonclient.grpc import aio
 from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
-from faults.watch import SECONDS, alive, complaints, limited_growth, until
+from faults.watch import SECONDS, alive, limited_growth, logged_bugs, until
 from peers.support.triton import Triton
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(CONFIG.format(grpc=triton.grpc), engine="own") as running:
         yield running
         assert alive(running)
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 def numbers(size: int) -> np.ndarray[Any, Any]:

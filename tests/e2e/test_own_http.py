@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 
 from e2e.running import Infergate, started_infergate
-from faults.watch import alive, complaints
+from faults.watch import alive, logged_bugs
 
 INNER = 'backends: {ours: {protocol: builtin}}\nroutes: [{model: "*", backend: ours}]\n'
 OUTER = """
@@ -35,7 +35,7 @@ def gateway() -> Iterator[Infergate]:
         yield outer
         for each in (inner, outer):
             assert alive(each)
-            assert complaints(each) == ""
+            assert logged_bugs(each) == ""
 
 
 @pytest.fixture

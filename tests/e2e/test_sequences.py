@@ -170,8 +170,8 @@ def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]
 
 
 def test_sequences_of_an_unreachable_endpoint_fail() -> None:
-    with started_infergate(INSIDE) as kept, ExitStack() as leaving:
-        lost = leaving.enter_context(started_infergate(INSIDE))
+    with started_infergate(INSIDE) as kept, ExitStack() as forwarding:
+        lost = forwarding.enter_context(started_infergate(INSIDE))
         urls = f'["http://{kept.http}", "http://{lost.http}"]'
         text = (
             f"backends:\n  both: {{protocol: v2-rest, endpoints: {urls}}}\n"
@@ -181,7 +181,7 @@ def test_sequences_of_an_unreachable_endpoint_fail() -> None:
             numbers = range(1, 17)
             for number in numbers:
                 added(created, "accumulate", number, sequence_id=number, sequence_start=True)
-            leaving.close()
+            forwarding.close()
             away = {}
             for number in numbers:
                 try:

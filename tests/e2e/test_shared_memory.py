@@ -96,7 +96,7 @@ def registered(one: Client, size: int = 4 * SIZE) -> Iterator[Shared]:
             one.unregister_system_shared_memory(created.name)
 
 
-def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
+def infer_in_region(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
     """Run ``simple`` with INPUT0, INPUT1 and OUTPUT0 in ``region``."""
     module = one._module
     inputs = [module.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
@@ -176,7 +176,7 @@ def check_repeated(one: Client, region: Shared, model: str, *more: Any) -> None:
 
 def check(one: Client, region: Shared, model: str) -> None:
     region.put(A, B)
-    answer = placed(one, region, model)
+    answer = infer_in_region(one, region, model)
     assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + B).all()
     assert (answer.as_numpy("OUTPUT1") == A - B).all()
     output = answer.get_output("OUTPUT0")
@@ -257,7 +257,7 @@ def test_registrations_are_listed_and_removed(to_demo: Client) -> None:
             to_demo.get_system_shared_memory_status(region.name)
         assert gone.value.status() in ("404", "StatusCode.NOT_FOUND")
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-            placed(to_demo, region)
+            infer_in_region(to_demo, region)
 
 
 def test_all_regions_are_unregistered(to_demo: Client) -> None:
@@ -280,10 +280,10 @@ def test_a_truncated_region_is_reported_and_harms_no_other_request(to_demo: Clie
         region.put(A, B)
         region.cut(SIZE)
         with pytest.raises(InferenceServerException, match="become shorter"):
-            placed(to_demo, region)
+            infer_in_region(to_demo, region)
         region.cut(0)
         with pytest.raises(InferenceServerException, match="become shorter"):
-            placed(to_demo, region)
+            infer_in_region(to_demo, region)
         region.cut(4 * SIZE)
         check(to_demo, region, "simple")
 
@@ -292,10 +292,10 @@ def test_an_output_that_does_not_fit_names_itself_and_the_sizes(to_demo: Client)
     with registered(to_demo) as region:
         region.put(A, B)
         with pytest.raises(InferenceServerException, match=r"'OUTPUT0' \(10 bytes\).* 64 bytes"):
-            placed(to_demo, region, out=10)
+            infer_in_region(to_demo, region, out=10)
         assert not region.get(np.int32, [1, 16], 2 * SIZE).any()
         with pytest.raises(InferenceServerException, match=r"Invalid offset \+ byte size"):
-            placed(to_demo, region, out=2 * SIZE + 1)
+            infer_in_region(to_demo, region, out=2 * SIZE + 1)
 
 
 def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None:
@@ -311,7 +311,7 @@ def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None
             for turn in range(30):
                 try:
                     one.register_system_shared_memory(region.name, region.key, 4 * SIZE)
-                    placed(one, region)
+                    infer_in_region(one, region)
                     if (region.get(np.int32, [1, 16], 2 * SIZE) != A + mine).any():
                         wrong.append((number, turn))
                 except InferenceServerException as error:
@@ -510,7 +510,7 @@ def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: st
 
 
 @pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
-def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
+def forwarding(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
     """A gateway that forwards regions to Triton."""
     rest = request.param == "v2-rest"
     endpoint = f"http://{triton.http}" if rest else f"grpc://{triton.grpc}"
@@ -539,40 +539,40 @@ def same_protocol(gateway: Infergate, one: Client) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_regions_are_registered_with_a_backend_that_reads_them(
-    leaving: Infergate, triton: Triton, form: str
+    forwarding: Infergate, triton: Triton, form: str
 ) -> None:
     with (
-        client(form, leaving.http, leaving.grpc) as one,
+        client(form, forwarding.http, forwarding.grpc) as one,
         client("http", triton.http, triton.grpc) as direct,
         registered(one) as region,
     ):
         assert direct.get_system_shared_memory_status(region.name)
         check(one, region, "forwarded.simple")
-        assert ways(leaving, one) == {"translate"}  # to compare offsets with sizes
+        assert ways(forwarding, one) == {"translate"}  # to compare offsets with sizes
         with pytest.raises(InferenceServerException, match="Invalid offset"):
-            placed(one, region, "forwarded.simple", out=2 * SIZE + 1)
+            infer_in_region(one, region, "forwarded.simple", out=2 * SIZE + 1)
         check(one, region, "simple")  # another backend: the gateway reads the region
         # the regions stay with Triton when it reports an unknown model
         direct.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-            placed(one, region, "forwarded.simple")
+            infer_in_region(one, region, "forwarded.simple")
         check(one, region, "simple")
 
 
-def test_forwarded_regions_in_streams(leaving: Infergate) -> None:
-    with client("grpc", leaving.http, leaving.grpc) as one, registered(one) as region:
+def test_forwarded_regions_in_streams(forwarding: Infergate) -> None:
+    with client("grpc", forwarding.http, forwarding.grpc) as one, registered(one) as region:
         check_stream(one, region, "forwarded.simple")
         check_stream(one, region, "simple")
-        if same_protocol(leaving, one):
+        if same_protocol(forwarding, one):
             wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
             check_repeated(one, region, "forwarded.repeat_int32", wait)
 
 
 def test_regions_rejected_by_a_backend_are_not_registered(
-    leaving: Infergate, triton: Triton
+    forwarding: Infergate, triton: Triton
 ) -> None:
     with (
-        client("grpc", leaving.http, leaving.grpc) as one,
+        client("grpc", forwarding.http, forwarding.grpc) as one,
         client("http", triton.http, triton.grpc) as direct,
         shared() as region,
     ):
@@ -603,7 +603,7 @@ def test_shared_memory_is_off_by_default(triton: Triton) -> None:
                 one.unregister_system_shared_memory()
                 for model in ("simple", "rest.simple", "grpc.simple"):
                     with pytest.raises(InferenceServerException, match="not enabled") as refused:
-                        placed(one, region, model)
+                        infer_in_region(one, region, model)
                     assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
                 metadata = one.get_server_metadata()
                 response = metadata["extensions"] if one.http else metadata.extensions

@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import call, channel
-from faults.watch import SECONDS, complaints, counted, limited_growth, until
+from faults.watch import SECONDS, counted, limited_growth, logged_bugs, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -73,21 +73,21 @@ listeners:
 def inside() -> Iterator[Infergate]:
     with started_infergate(INSIDE) as running:
         yield running
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 @pytest.fixture(scope="module")
 def before_triton(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(triton=triton)) as running:
         yield running
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 @pytest.fixture(scope="module")
 def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
     with started_infergate(MLSERVER.format(mlserver=mlserver)) as running:
         yield running
-        assert complaints(running) == ""
+        assert logged_bugs(running) == ""
 
 
 @pytest.fixture(params=["inside", pytest.param("triton", marks=pytest.mark.triton)])

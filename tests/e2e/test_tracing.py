@@ -150,7 +150,7 @@ def test_an_unreachable_collector_fails_no_request(monkeypatch: pytest.MonkeyPat
         for _ in range(20):
             infer(running.http)
         deadline = time.monotonic() + 200
-        while not (lines := complaints(running.log.read_text())):
+        while not (lines := logged_bugs(running.log.read_text())):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         infer(running.http)
@@ -200,6 +200,6 @@ def scrape(running: Infergate) -> list[str]:
         return str(answer.read().decode()).splitlines()
 
 
-def complaints(log: str) -> list[dict[str, str]]:
+def logged_bugs(log: str) -> list[dict[str, str]]:
     found = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     return [each for each in found if each.get("logger", "").startswith("opentelemetry")]

@@ -1,1 +1,1 @@
-"""Bad input and faults against a running infergate, one topic a file."""
+"""Bad input and faults against a running infergate, one topic per file."""

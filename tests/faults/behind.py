@@ -25,7 +25,7 @@ from faults.peer import (
     scripted,
 )
 from faults.rpc import Status, call, channel, good_answer, infer_message
-from faults.watch import MIB, counted, rises, until, well
+from faults.watch import MIB, assert_healthy, counted, rises, until
 
 REQUESTS = "infergate_requests_total"
 TIMEOUT = 1.0
@@ -174,7 +174,7 @@ def started_harness() -> Iterator[Harness]:
             for model in ("rest.fwd", "rest.tr", "grpc.fwd", "grpc.tr"):
                 harness.good(model)
             yield harness
-            well(gateway)
+            assert_healthy(gateway)
 
 
 def fails_over_http(harness: Harness, model: str, kind: str, script: Script) -> None:

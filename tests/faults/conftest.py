@@ -1,4 +1,4 @@
-"""One gateway of tight limits for all files of a process, and what each fault on it is held to."""
+"""Shared gateways, and the checks that apply to every fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faults.watch import done, unharmed
 
 _DOC = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
 APART = dict(re.findall(r"^\| `(faults/[^`]+)` \| (.+) \|$", _DOC, re.MULTILINE))
-"""The tests that cannot be held to all four, and why, as docs/faults.md tells."""
+"""The tests to which the common checks do not apply, with the reasons in docs/faults.md."""
 
 
 def _is_apart(item: pytest.Item) -> bool:
@@ -26,41 +26,42 @@ def _is_apart(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def watched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each fault is tried while others are served and memory and descriptors are watched, or
-    docs/faults.md says why not."""
+    """Check that each fault ran with other clients, and with memory and descriptors watched, or
+    that docs/faults.md lists an exception."""
     begun = done.begun
     yield
     if not _is_apart(request.node):
-        assert done.open or done.begun > begun, "nobody watches: see faults.watch.unharmed"
+        assert done.open or done.begun > begun, "not watched: see faults.watch.unharmed"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def counts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In each file some metric is looked at, unless only tests run that docs/faults.md exempts."""
+    """Check that each file reads some metric, unless docs/faults.md exempts all tests that ran."""
     metrics = done.metrics
     yield
     tests = [item for item in request.session.items if item.path == request.path]
     if not all(map(_is_apart, tests)):
-        assert done.metrics > metrics, "no metric is looked at: see faults.watch.rises"
+        assert done.metrics > metrics, "no metric is read: see faults.watch.rises"
 
 
 @pytest.fixture(scope="session")
 def tight() -> Iterator[Tight]:
-    """The engine that the tests run with."""
+    """A gateway with tight limits."""
     with started_tight(ENGINE) as gateway:
         yield gateway
 
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Whatever a test does to it, others are served meanwhile; afterwards it has what it had."""
+    """The gateway; other clients are served during a test, and no resources are left over after
+    it."""
     with unharmed(tight, lambda: good(tight)):
         yield tight
 
 
 @pytest.fixture(scope="session")
 def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
-    """The same of ``engine: own``, whatever the others run with."""
+    """The same with ``engine: own``, whatever the engine of other tests."""
     if ENGINE == "own":
         yield request.getfixturevalue("tight")
     else:
@@ -70,15 +71,15 @@ def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
 
 @pytest.fixture(scope="session")
 def behind() -> Iterator[Harness]:
-    """A gateway before backends that do what a script says."""
+    """A gateway in front of scripted backends."""
     with started_harness() as harness:
         yield harness
 
 
 @pytest.fixture
 def harness(behind: Harness) -> Iterator[Harness]:
-    """Whatever its backends do, clients of others are served meanwhile; afterwards it has what it
-    had, of which one is a connection to each of them."""
+    """The gateway and its backends; other clients are served during a test. Afterwards the gateway
+    holds no more resources than before, including one connection to each backend."""
     behind.restored()
     with unharmed(behind.gateway, behind.others):
         yield behind

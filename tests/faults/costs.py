@@ -33,7 +33,7 @@ MAX_SECONDS = 0.05
 """CPU seconds of one callback, on a machine on which ``timed.calibrated`` takes ``UNIT``."""
 UNIT = 0.0025
 TRIES = 5
-"""A message is too expensive only if it is each time: other load costs time as well."""
+"""A message is too expensive only if every attempt is: other load costs time as well."""
 MAX_WAIT = 1.0
 """A good client's p99 in seconds."""
 ATTACKS = examples(3)

@@ -72,7 +72,7 @@ class Replica:
         self.grpc = self.running.listeners["grpc"].address.port
 
     async def kill(self) -> None:
-        """Stop at once: requests in progress break off."""
+        """Stop immediately, and break requests in progress."""
         running, self.running = self.running, None
         if running is not None:
             await running.stop(0)
@@ -81,7 +81,7 @@ class Replica:
         return f"{carrier}://{self.host}:{getattr(self, carrier)}"
 
     def connections(self) -> int:
-        """TCP connections to the server, over IPv4 or, as grpcio makes them, over IPv6."""
+        """TCP connections to the server, over IPv4 or, with grpcio, over IPv6."""
         address = socket.inet_aton(self.host)[::-1].hex().upper()
         ports = (self.http, self.grpc)
         ends = tuple(f"{address}:{port:04X}" for port in ports if port)
@@ -146,7 +146,7 @@ class Load:
 
     @asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
-        """Another client sends requests continuously, and all are answered."""
+        """Another client sends requests continuously, and all succeed."""
         pending = asyncio.ensure_future(self._others())
         try:
             yield
@@ -237,8 +237,8 @@ GRPC_KEEPS = 8
 
 @asynccontextmanager
 async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
-    """Whatever this process opens and starts within the block is closed soon after it, and memory
-    never grows by more than ``grows`` bytes."""
+    """Check that everything that this process opens and starts within the block is closed soon
+    after it, and that memory never grows by more than ``grows`` bytes."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
     with done.watching(), limited_growth(os.getpid(), grows):

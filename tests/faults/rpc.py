@@ -104,7 +104,7 @@ def rpc_backend() -> Iterator[RpcBackend]:
     """A counting gRPC server on a free port."""
     backend = RpcBackend()
     with ThreadPoolExecutor(16) as threads:
-        # By default, grpc-core rejects calls at random from 1000 waiting ones on (a busy machine).
+        # By default, grpc-core rejects calls at random from 1000 waiting calls on (a busy machine).
         waiting = [
             (f"grpc.server.max_pending_requests{kind}", 10_000) for kind in ("", "_hard_limit")
         ]

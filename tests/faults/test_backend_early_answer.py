@@ -1,7 +1,7 @@
 """A backend that responds before it has the whole request, and then reads the rest, ignores it, or
 closes.
 
-The response is passed on, and the rest of the request is not taken for the next one.
+The response is passed on, and the rest of the request is not sent as the next one.
 """
 
 from __future__ import annotations

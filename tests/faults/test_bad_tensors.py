@@ -1,5 +1,5 @@
-"""Every case of bad tensors before every frontend: refused in its protocol's form, by name, before
-any backend hears of it; and the next request on the same connection is served."""
+"""Every case of bad tensors with every frontend is rejected in its protocol's form, by name,
+before any backend is contacted; and the next request on the same connection is served."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from faults.bad_tensors import (
 from faults.legacy import OLD, OLD_INFER, code_name
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
-from faults.watch import counted, unharmed, well
+from faults.watch import assert_healthy, counted, unharmed
 from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
 from peers.support.process import free_ports
 
@@ -75,15 +75,15 @@ CODES = {
     OLD_HTTP: {**TRTIS, "": "SUCCESS"},
     OLD_GRPC: {**TRTIS, "": "SUCCESS"},
 }
-"""How each frontend tells how a request ended; empty: well."""
+"""The outcome in each protocol's terms; empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
-"""How the old servers refuse what they cannot read."""
+"""The legacy servers' text for unreadable requests."""
 NO_HTTP = "400"
 
 
 @dataclass(frozen=True)
 class Reported:
-    """How a request ended, as CODES has it, and the words."""
+    """The outcome, as in CODES, and the error text."""
 
     code: str
     words: str = ""
@@ -103,7 +103,7 @@ class Harness:
             assert client.answer().status == 200
 
     def warm(self) -> None:
-        """The frontends' connections are still open."""
+        """Check that the frontends' connections are still open."""
         for frontend in FRONTENDS:
             with ExitStack() as stack:
                 result = self.connected(frontend, stack).ask(GOOD[frontend])
@@ -111,7 +111,7 @@ class Harness:
         self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> Talk:
-        """A connection of its own, but for gRPC, which is to live through all of this."""
+        """A new connection, except over gRPC, where one connection must survive all cases."""
         match frontend:
             case "v2-grpc raw" | "v2-grpc typed" | "trtis-grpc":
                 return Talk(frontend, self.channel)
@@ -128,7 +128,7 @@ class Talk:
     peer: Client | grpc.Channel
 
     def ask(self, bad: Bad) -> Reported:
-        """``asked`` and its answer, whose form is checked."""
+        """Send ``asked`` and return its response, whose form is checked."""
         match self.frontend:
             case "v2-rest json" | "v2-rest binary":
                 return self._rest(bad)
@@ -215,11 +215,11 @@ def harness() -> Iterator[Harness]:
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
         assert wrong == len(harness.refused), "each is counted, once"
-        well(gateway)
+        assert_healthy(gateway)
 
 
 def test_every_case_is_tested() -> None:
-    """A frontend that has no words for a case says why."""
+    """A frontend that cannot express a case has the reason."""
     assert not BAD.keys() & CANNOT.keys()
     assert BAD.keys() | CANNOT.keys() == set(itertools.product(CASES, FRONTENDS))
 
@@ -249,7 +249,7 @@ def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
 
 @pytest.mark.parametrize("frontend", [each for each in FRONTENDS if each != FRAMES])
 def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) -> None:
-    """A raw socket names no model: its listener does."""
+    """A raw socket has no model name: its listener determines the model."""
     before = len(harness.rest.requests)
     with ExitStack() as stack:
         talk = harness.connected(frontend, stack)

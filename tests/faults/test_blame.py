@@ -108,7 +108,7 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
 
 
 async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
-    """Each request that a killed server breaks off is doubtful; a check settles it at once."""
+    """Each request broken by a killed server is doubtful; a check decides immediately."""
     async with (
         replicas(LOCAL, LOCAL) as two,
         picky(*two) as (proxies, urls),

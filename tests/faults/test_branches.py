@@ -15,7 +15,7 @@ from faults.behind import good_rpc
 from faults.payloads import document, tensor
 from faults.peer import Backend, Connection, good_http, http_answer, post, scripted
 from faults.rpc import call, channel, infer_message
-from faults.watch import counted, descriptors_come_back, metric, unharmed, until, well
+from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 CONFIG = """
 backends:
@@ -90,7 +90,7 @@ def harness() -> Iterator[Harness]:
             harness.ask("chosen")
             with unharmed(gateway, harness.others, opens=len(("to the mirror", "more to steady"))):
                 yield harness
-            well(gateway)
+            assert_healthy(gateway)
 
 
 def test_a_header_or_metadata_chooses(harness: Harness) -> None:
@@ -134,7 +134,7 @@ def test_a_hanging_mirror_delays_no_request_and_holds_little_memory(harness: Har
         connection.gone()
 
     harness.mirror.use(hangs)
-    with descriptors_come_back(harness.gateway.pid):
+    with closes_descriptors(harness.gateway.pid):
         for _ in range(20):
             harness.ask("copied")
         until(lambda: len(harness.mirror.requests) == 3, "three copies hang")

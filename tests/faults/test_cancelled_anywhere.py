@@ -51,7 +51,7 @@ SLOW = 0.01
 
 @types.coroutine
 def left_at(doing: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
-    """Run a task and cancel it at its ``place``-th await. Return whether it got that far."""
+    """Run a task and cancel it at its ``place``-th await. Return whether it reached that await."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     waits = 0
@@ -190,8 +190,8 @@ async def is_left_everywhere(harness: Harness, route: str) -> int:
     for position in range(1, MAX_STEPS):
         before = harness.counted()
         another = asyncio.create_task(harness.ask(route))
-        leaving = asyncio.create_task(left_at(harness.ask(route), position))
-        outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
+        forwarding = asyncio.create_task(left_at(harness.ask(route), position))
+        outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
         assert isinstance(outcome, bool | asyncio.CancelledError), outcome
         assert await another == "ok", "others are served"
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
@@ -224,9 +224,9 @@ async def test_the_first_request(frontend: str, carrier: str) -> None:
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, carrier, "own", None) as harness:
                 tasks = len(asyncio.all_tasks())
-                leaving = asyncio.create_task(left_at(harness.ask("translated"), position))
+                forwarding = asyncio.create_task(left_at(harness.ask("translated"), position))
                 another = asyncio.create_task(harness.ask("translated"))
-                outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
+                outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
                 assert isinstance(outcome, bool | asyncio.CancelledError), outcome
                 assert await another == "ok", "others are served"
                 await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]

@@ -9,7 +9,7 @@ import pytest
 from faults import frames
 from faults.peer import Client
 from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
-from faults.watch import lets_go
+from faults.watch import releases_connections
 
 _PREFIXES = {
     "in the line": b"POST /v2",
@@ -23,7 +23,7 @@ _PREFIXES = {
 
 @pytest.mark.parametrize("prefix", _PREFIXES)
 def test_a_reset(gateway: Tight, prefix: str) -> None:
-    with lets_go(gateway, "http"), Client(gateway.http) as client:
+    with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         good(gateway)
         client.reset()
@@ -32,7 +32,7 @@ def test_a_reset(gateway: Tight, prefix: str) -> None:
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
 def test_a_half_close(gateway: Tight, prefix: str) -> None:
     """End of file means that the client disconnected: TCP cannot distinguish a half-close."""
-    with lets_go(gateway, "http"), Client(gateway.http) as client:
+    with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)
         assert client.rest() == b""
@@ -43,7 +43,7 @@ def test_a_half_close(gateway: Tight, prefix: str) -> None:
 )
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
 def test_a_raw_socket(gateway: Tight, sent: bytes, how: str) -> None:
-    with lets_go(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
+    with releases_connections(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
         if how == "reset":
             client.reset()

@@ -17,8 +17,8 @@ from faults import h2
 from faults.peer import Client
 from faults.watch import (
     alive,
-    complaints,
     descriptors,
+    logged_bugs,
     metric,
     rises,
     sample,
@@ -87,7 +87,7 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
             with Client(gateway.http) as late:
                 assert is_accepted(late)
     assert alive(gateway)
-    assert complaints(gateway) == ""
+    assert logged_bugs(gateway) == ""
     assert gateway.log.read_bytes().count(b"no more files") < 5
 
 
@@ -98,7 +98,7 @@ def open_descriptors(scraping: Client) -> float:
 
 
 def turned_away(address: str) -> None:
-    """One connection more is closed at once."""
+    """One connection more is closed immediately."""
     with suppress(ConnectionError), Client(address) as one_more:
         assert not one_more.rest().startswith(b"HTTP")
 
@@ -129,7 +129,7 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
             if engine == "own":  # the same slots
                 with Client(gateway.http) as again:
                     assert is_accepted(again)
-        assert complaints(gateway) == ""
+        assert logged_bugs(gateway) == ""
 
 
 def is_greeted(address: str) -> bool:

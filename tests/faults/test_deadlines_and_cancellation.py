@@ -23,7 +23,7 @@ from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, good_http, post, scripted
 from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
-from faults.watch import SECONDS, at_rest, counted, rises, unharmed, until, well
+from faults.watch import SECONDS, assert_healthy, at_rest, counted, rises, unharmed, until
 from peers.support.triton import Triton
 
 LONG = 60.0
@@ -78,7 +78,7 @@ def running() -> Iterator[tuple[Harness, RpcBackend]]:
                 )
             with unharmed(gateway, lambda: others(harness), opens=len(("to the shop",))):
                 yield harness, rpc
-            well(gateway)
+            assert_healthy(gateway)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def before_triton(triton: Triton) -> Iterator[Infergate]:
             assert call(rpc_channel, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
         with unharmed(gateway, lambda: counting(gateway)):
             yield gateway
-        well(gateway)
+        assert_healthy(gateway)
 
 
 def slow_message(model: str, seconds: float) -> bytes:

@@ -24,10 +24,10 @@ from faults.peer import Client
 from faults.watch import (
     MIB,
     alive,
-    complaints,
     descriptors,
     done,
     limited_growth,
+    logged_bugs,
     sample,
     until,
 )
@@ -57,7 +57,7 @@ class Harness:
     def ended(self) -> None:
         until(lambda: not alive(self.gateway), "it ends")
         assert "stopped" in self.gateway.log.read_text()
-        assert complaints(self.gateway) == ""
+        assert logged_bugs(self.gateway) == ""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
 
 
 async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
-    """All HTTP and gRPC requests are answered; the one on ``raw`` has not arrived."""
+    """All HTTP and gRPC requests are completed; the one on ``raw`` has not arrived."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
         assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
         idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)

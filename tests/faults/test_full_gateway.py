@@ -1,5 +1,5 @@
-"""The limits of concurrent requests and of their bytes: requests beyond them are rejected at once,
-in each protocol's form, and served later. The admin listener always responds."""
+"""The limits of concurrent requests and of their bytes: requests beyond them are rejected
+immediately, in each protocol's form, and served later. The admin listener always responds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from faults.payloads import document, tensor
 from faults.peer import Answer, Backend, Client, Connection, post, scripted
 from faults.rpc import Status, call, channel
 from faults.tight import GOOD, PATH, body, head, message
-from faults.watch import metric, refused_by, unharmed, until, well
+from faults.watch import assert_healthy, metric, refused_by, unharmed, until
 from peers.support.process import free_ports
 
 REQUESTS = 3
@@ -86,12 +86,12 @@ def running() -> Iterator[Harness]:
             assert harness.http(LARGE).status == 200
             assert harness.grpc(1).code is grpc.StatusCode.OK
             yield harness
-            well(gateway)
+            assert_healthy(gateway)
 
 
 @pytest.fixture
 def harness(running: Harness) -> Iterator[Harness]:
-    """The admin listener answers whatever happens."""
+    """The admin listener responds even at the limit."""
     with unharmed(running.gateway, running.admin):
         yield running
 

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 from e2e.running import Infergate, started_infergate
 from faults.peer import Client, post
 from faults.rpc import INFER, call, channel
-from faults.watch import counted, unharmed, well
+from faults.watch import assert_healthy, counted, unharmed
 from searching import examples
 
 CONFIG = """
@@ -50,7 +50,7 @@ def harness() -> Iterator[Harness]:
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
         with unharmed(gateway, lambda: http_answer(gateway, *GOOD[0]) == 200):
             yield Harness(gateway, rpc_channel)
-        well(gateway)
+        assert_healthy(gateway)
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
 
 

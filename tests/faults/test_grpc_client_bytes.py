@@ -15,7 +15,7 @@ from faults.peer import Client
 from faults.rpc import INFER
 from faults.test_broken_requests import HELLO
 from faults.tight import Tight, good_call, message
-from faults.watch import counted, lets_go, rises, unharmed
+from faults.watch import counted, releases_connections, rises, unharmed
 
 REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
 LIVE = INFER.replace("ModelInfer", "ServerLive")
@@ -42,7 +42,7 @@ def counted_rejection(gateway: Tight, reason: str) -> contextlib.AbstractContext
 def counting(gateway: Tight) -> contextlib.AbstractContextManager[None]:
     """grpcio may reject it without a log line."""
     if ENGINE == "compat":
-        return lets_go(gateway, "grpc")
+        return releases_connections(gateway, "grpc")
     return rises(gateway, REQUESTS, operation="server_live", protocol="v2-grpc", outcome="ok")
 
 
@@ -102,7 +102,7 @@ _STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
 @pytest.mark.parametrize("stage", ["headers", "half a message", "whole"])
 def test_a_reset(gateway: Tight, stage: str) -> None:
     whole = h2.message(message(1000))
-    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
+    with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM)
         if stage != "headers":
@@ -117,7 +117,7 @@ def test_a_reset(gateway: Tight, stage: str) -> None:
 )
 def test_bodies_without_exactly_one_message(gateway: Tight, data: bytes) -> None:
     before = counted(gateway, outcome="bad_request")
-    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
+    with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))
         for frame in h2.frames(client.exactly):
@@ -133,9 +133,9 @@ def test_bodies_without_exactly_one_message(gateway: Tight, data: bytes) -> None
     ids=["none", "cut", "short", "flag 2"],
 )
 def test_calls_that_grpcio_leaves_open_end_with_the_connection(gateway: Tight, data: bytes) -> None:
-    """grpcio treats a truncated message as a call that was cancelled at once and sends no status,
-    nor always for an invalid flag; correct clients send neither. Such a call holds only a
-    stream of its own connection."""
-    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
+    """grpcio treats a truncated message as a call that was cancelled immediately and sends no
+    status, nor always for an invalid flag; correct clients send neither. Such a call holds only
+    a stream of its own connection."""
+    with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))

@@ -1,5 +1,5 @@
-"""Attacks by HTTP/2 frames on ``engine: own``, whatever engine the other tests use: each ends as
-it should, other clients are served meanwhile, and all resources are released."""
+"""Attacks by HTTP/2 frames on ``engine: own``, whatever engine the other tests use: each has the
+expected end, other clients are served meanwhile, and all resources are released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from faults.peer import Client
 from faults.rpc import INFER, channel
 from faults.tight import HEADERS, Tight, message
 from faults.tight import good_call as good
-from faults.watch import SECONDS, descriptors, lets_go, refused_by, rises, unharmed, until
+from faults.watch import (
+    SECONDS,
+    descriptors,
+    refused_by,
+    releases_connections,
+    rises,
+    unharmed,
+    until,
+)
 
 PRIORITY, PUSH_PROMISE = 2, 5
 REFUSED, LIMITED = "infergate_refused_connections_total", "infergate_refused_requests_total"
@@ -108,7 +116,7 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
 }  # fmt: skip
 
 
-def goodbye(client: Client) -> int:
+def goaway(client: Client) -> int:
     """The code of the GOAWAY that ends the connection."""
     code = None
     with contextlib.suppress(EOFError, ConnectionError):
@@ -136,7 +144,7 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
         if len(reported) < 100_000:  # otherwise the unread bytes may reset the connection
-            assert goodbye(client) == code
+            assert goaway(client) == code
         else:
             client.rest()
 
@@ -240,14 +248,14 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
 @pytest.mark.parametrize("method", [INFER, STREAM])
 def test_messages_that_drip(gateway: Tight, method: str) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
-    drip = h2.frame(h2.DATA, 0, 1, b"x")
+    trickle = h2.frame(h2.DATA, 0, 1, b"x")
     with refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
         client.socket.settimeout(0.1)  # the slow sender itself
         ended, came = False, b""
         began = time.monotonic()
         while not ended and time.monotonic() - began < SECONDS:
-            client.send(drip)
+            client.send(trickle)
             with contextlib.suppress(TimeoutError):
                 came += client.some()
             ended = b"grpc-status" in came or any(
@@ -316,7 +324,7 @@ def test_readers_that_stop(gateway: Tight, first: int) -> None:
     whole = h2.message(message(64 * 1024))
     slow = rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
     if first > 1:  # no wait if the socket buffers hold all of it
-        slow = lets_go(gateway, "grpc")
+        slow = releases_connections(gateway, "grpc")
     with slow, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, first)))
         if first > 1:

@@ -16,7 +16,7 @@ from faults import h2
 from faults.peer import Client
 from faults.rpc import INFER
 from faults.tight import Tight, good_call
-from faults.watch import lets_go, rises, unharmed
+from faults.watch import releases_connections, rises, unharmed
 
 REFUSED = "infergate_refused_connections_total"
 
@@ -56,7 +56,11 @@ _SHORT = {"WINDOW_UPDATE", "streams without end"}
 def test_floods(gateway: Tight, flood: str) -> None:
     """Beyond the budget the connection is closed, and counted."""
     is_counted = ENGINE == "own" and flood not in _SHORT
-    cut_off = rises(gateway, REFUSED, listener="grpc") if is_counted else lets_go(gateway, "grpc")
+    cut_off = (
+        rises(gateway, REFUSED, listener="grpc")
+        if is_counted
+        else releases_connections(gateway, "grpc")
+    )
     with cut_off, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         with suppress(ConnectionResetError, BrokenPipeError):  # it has sent enough

@@ -13,7 +13,7 @@ import pytest
 from e2e.running import Infergate, started_infergate
 from faults.peer import Client, post
 from faults.tight import PATH, good, head
-from faults.watch import MIB, counted, metric, rises, unharmed, until, well
+from faults.watch import MIB, assert_healthy, counted, metric, rises, unharmed, until
 
 CONFIG = """
 backends:
@@ -46,7 +46,7 @@ def one() -> Iterator[Infergate]:
         good(gateway)
         assert post(gateway.http, PATH, MODEST).status == 200
         yield gateway
-        well(gateway)
+        assert_healthy(gateway)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from e2e.running import ENGINE
 from faults import frames, h2
 from faults.peer import Client
 from faults.tight import GOOD, Tight, head
-from faults.watch import lets_go, rises
+from faults.watch import releases_connections, rises
 
 IDLE = "infergate_idle_connections_closed_total"
 
@@ -45,7 +45,9 @@ def test_a_silent_admin_connection_is_closed(gateway: Tight) -> None:
 
 
 def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
-    return rises(gateway, name, **labels) if ENGINE == "own" else lets_go(gateway, "grpc")
+    return (
+        rises(gateway, name, **labels) if ENGINE == "own" else releases_connections(gateway, "grpc")
+    )
 
 
 @pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])

@@ -22,7 +22,7 @@ from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
 from faults.peer import Client, post
 from faults.rpc import call, channel
-from faults.watch import complaints, counted, rises, unharmed, until
+from faults.watch import counted, logged_bugs, rises, unharmed, until
 from peers.support.process import Launch, free_ports, started
 from peers.support.triton import started_triton
 
@@ -208,7 +208,7 @@ def test_servers_are_killed_in_sequence_under_load(
             assert "backend 'three': the backend" in words
             assert "closed the connection" in words or "broke off" in words
         assert counted(gateway, route="twice", outcome="ok") == load.responses["twice", "ok"]
-        assert complaints(gateway) == ""
+        assert logged_bugs(gateway) == ""
 
 
 def _requests(gateway: Infergate, index: int) -> float:

@@ -1,4 +1,4 @@
-"""A worker is killed, dies again and again, or cannot begin; the supervisor is killed."""
+"""A worker is killed, crashes repeatedly, or cannot start; the supervisor is killed."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Counters:
 
     answers: int = 0
     port: int = 0
-    """The client's own, over HTTP."""
+    """The responses over the client's HTTP connection."""
     lost: list[str] = field(default_factory=list)
-    """How its connections were lost: gRPC may send once more on one that is."""
+    """How its connections were lost: gRPC may send one more request on a lost connection."""
 
 
 class Load:
-    """Clients that ask without a pause, each on a connection of its own; it is made again where it
-    is lost."""
+    """Clients that send requests continuously, each on its own connection, which is replaced when
+    it is lost."""
 
     def __init__(self, running: Infergate) -> None:
         self._running = running
@@ -78,7 +78,7 @@ class Load:
         await self.more(5)
 
     async def more(self, count: int) -> None:
-        """Until each client has had so many answers more."""
+        """Wait until each client has had so many more responses."""
         wanted = [(each, each.answers + count) for each in (*self.over_http, *self.over_grpc)]
         async with asyncio.timeout(100):
             while any(each.answers < enough for each, enough in wanted):
@@ -136,7 +136,7 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
 
 
 async def one_is_killed(running: Infergate) -> int:
-    """Under load, and another has taken its place. The worker that stayed."""
+    """A worker is killed under load and replaced; return the one that stayed."""
     load = Load(running)
     await load.begin()
     killed, other = workers(running)
@@ -149,7 +149,7 @@ async def one_is_killed(running: Infergate) -> int:
     await load.more(20)
     tallies = (*load.over_http, *load.over_grpc)
     losers = [each for each in tallies if each.lost]
-    # gRPC connects again unnoticed where no call is under way.
+    # gRPC reconnects unnoticed if no call is in progress.
     assert len(losers) <= cut, tallies
     assert [len(each.lost) for each in load.over_http if each.lost] == [1] * cut_over_http, tallies
     await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
@@ -157,7 +157,7 @@ async def one_is_killed(running: Infergate) -> int:
     assert value(running, "infergate_workers") == 2
     assert metric(running, "infergate_worker_restarts_total") == 1
     await load.end()
-    assert requests(running) > counted  # what the killed one had told is not forgotten
+    assert requests(running) > counted  # the last metrics of the killed worker are kept
     assert [each for each in tallies if each.lost] == losers
     return other
 
@@ -192,7 +192,7 @@ async def orphan(running: Infergate) -> None:
     host, _, port = running.http.rpartition(":")
 
     def is_free() -> bool:
-        """A moment later: a thread of theirs may outlive its process by that."""
+        """Wait a moment: a thread may outlive its process by that."""
         with socket.socket() as other:
             return other.connect_ex((host, int(port))) == errno.ECONNREFUSED
 

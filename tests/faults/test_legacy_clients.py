@@ -33,12 +33,12 @@ from faults.rpc import Status, call, channel
 from faults.watch import (
     HELPERS,
     SECONDS,
+    assert_healthy,
     counted,
     limited_growth,
     refused_by,
     unharmed,
     until,
-    well,
 )
 from legacy.messages import SERVICE
 
@@ -65,7 +65,7 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         yield gateway, four
         response = counted(gateway, outcome="bad_request", protocol="trtis-http")
         assert response >= len(REFUSED), "each is counted"
-        well(gateway)
+        assert_healthy(gateway)
 
 
 @pytest.fixture
@@ -759,7 +759,7 @@ def test_errors_and_responses_keep_their_order(rpc: grpc.Channel) -> None:
 
 
 def test_a_malformed_message_ends_the_stream(rpc: grpc.Channel) -> None:
-    """Requests sent before it are answered first."""
+    """Requests sent before it get their responses first."""
     good = old_message("simple")
     codes, status = streamed(rpc, good, good, b"\xff", good)
     assert codes == ["SUCCESS", "SUCCESS"]

@@ -50,7 +50,7 @@ from faults.legacy import (
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, post, scripted
 from faults.rpc import channel
-from faults.watch import HELPERS, counted, descriptors_come_back, unharmed, until, well
+from faults.watch import HELPERS, assert_healthy, closes_descriptors, counted, unharmed, until
 from legacy.running import LegacyServer, started_legacy
 from peers.support.process import free_ports
 
@@ -155,7 +155,7 @@ def harness() -> Iterator[Harness]:
                 yield harness
                 harness.serves("http.m")
                 harness.serves("grpc.m")
-            well(gateway)
+            assert_healthy(gateway)
 
 
 # ---- inferences over HTTP --------------------------------------------------------------------
@@ -251,7 +251,7 @@ HTTP: dict[str, tuple[str, Act]] = {
 @pytest.mark.parametrize("fault", HTTP)
 def test_http(harness: Harness, fault: str) -> None:
     kind, infer = HTTP[fault]
-    with descriptors_come_back(harness.gateway.pid):
+    with closes_descriptors(harness.gateway.pid):
         harness.http.use(old_http(infer))
         harness.fails("http.m", kind)
         harness.http.use(old_http(GOOD_HTTP))
@@ -494,7 +494,7 @@ def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate,
         works(clients, "trtis-grpc", "simple")
         with unharmed(gateway, lambda: works(clients, "trtis-http", "simple"), opens=opens):
             yield gateway, clients
-        well(gateway)
+        assert_healthy(gateway)
 
 
 @pytest.fixture(scope="module")

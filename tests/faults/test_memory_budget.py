@@ -23,6 +23,7 @@ from faults.tight import GOOD, PATH, head, message
 from faults.watch import (
     KEEPS,
     MIB,
+    assert_healthy,
     children,
     metric,
     refused_by,
@@ -30,7 +31,6 @@ from faults.watch import (
     rises,
     unharmed,
     until,
-    well,
 )  # fmt: skip
 
 BUDGET = 64 * MIB
@@ -142,7 +142,7 @@ def harness() -> Iterator[Harness]:
             with Client(gateway.http) as client:  # helpers open files at first use
                 assert _is_accepted(client, to("identity", WORDY))
             yield harness
-            well(gateway)
+            assert_healthy(gateway)
 
 
 @pytest.fixture(autouse=True)

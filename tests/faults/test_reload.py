@@ -21,9 +21,9 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in
 from faults.peer import Client, post
 from faults.watch import (
-    complaints,
+    closes_descriptors,
     descriptors,
-    descriptors_come_back,
+    logged_bugs,
     metric,
     open_files,
     rises,
@@ -115,12 +115,12 @@ def taken(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
 
 
 def complaints_but_of_reloads(gateway: Infergate) -> str:
-    lines = complaints(gateway).splitlines()
+    lines = logged_bugs(gateway).splitlines()
     return "\n".join(line for line in lines if "configuration rejected" not in line)
 
 
 def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> None:
-    with descriptors_come_back(harness.gateway.pid), Client(harness.gateway.http) as client:
+    with closes_descriptors(harness.gateway.pid), Client(harness.gateway.http) as client:
         before = harness.page()
         harness.file.write_text(harness.first + "nonsense: 1\n")
         with failing(harness):
@@ -146,7 +146,7 @@ def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> No
 def test_a_reload_to_a_taken_address(harness: Harness) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
-        descriptors_come_back(harness.gateway.pid),
+        closes_descriptors(harness.gateway.pid),
     ):
         port = other.getsockname()[1]
         (free,) = free_ports(1)
@@ -187,7 +187,7 @@ def come_and_go(harness: Harness) -> None:
         assert error_in(client) == ""
         with pytest.raises(ConnectionRefusedError):
             Client(f"127.0.0.1:{other}")
-        # Requests in progress on a removed listener are answered.
+        # Requests in progress on a removed listener are completed.
         client.send(GOOD[:6])
         until(lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(), "begun")
         harness.file.write_text(harness.first.replace(harness.gateway.grpc, f"127.0.0.1:{grpc}"))

@@ -20,7 +20,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.load import STREAM, Load, stream_values, streamed
 from faults.payloads import document, tensor
 from faults.peer import post
-from faults.watch import complaints, counted, descriptors, metric, resident, unharmed, until
+from faults.watch import counted, descriptors, logged_bugs, metric, resident, unharmed, until
 from peers.support.process import free_ports
 
 MIB = 1 << 20
@@ -182,6 +182,6 @@ async def fifty_reloads(harness: Harness) -> int:
     assert metric(gateway, "infergate_config_last_reload_successful") == 1
     until(lambda: descriptors(gateway.pid) <= open_then, f"descriptors are back to {open_then}")
     assert sizes[-1] - sizes[9] < 12 * MIB, sizes
-    assert complaints(gateway) == ""
-    assert complaints(harness.behind) == ""
+    assert logged_bugs(gateway) == ""
+    assert logged_bugs(harness.behind) == ""
     return sum(load.served.values())

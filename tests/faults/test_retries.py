@@ -1,4 +1,4 @@
-"""Retries: endpoints that refuse, break off, decline or are slow beside a healthy one, and
+"""Retries: endpoints that refuse, break off, decline or are slow next to a healthy one, and
 overloaded backends.
 
 Over HTTP and gRPC, with both engines; every fault has its own two endpoints.
@@ -32,7 +32,7 @@ from faults.peer import (
     scripted,
 )
 from faults.rpc import call, channel, good_answer, infer_message
-from faults.watch import counted, descriptors_come_back, metric, unharmed, until, well
+from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 FAULTS = ("refused", "broken", "declined", "silent", "outage", "slow", "full")
 PROTOCOLS = {"rest": ("v2-rest", "http"), "grpc": ("v2-grpc", "grpc")}
@@ -154,7 +154,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
         harness.connected()
         with unharmed(gateway, harness.others):
             yield harness
-        well(gateway)
+        assert_healthy(gateway)
 
 
 both = pytest.mark.parametrize("kind", PROTOCOLS)
@@ -192,7 +192,7 @@ def _half(kind: str) -> Script:
 def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"broken-{kind}"]
     faulty.use(_half(kind))
-    with descriptors_come_back(harness.gateway.pid):
+    with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
                 all(case.is_good for case in harness.many(kind, "broken", "twice", 4))
@@ -291,7 +291,7 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
         silent(connection, backend)
 
     faulty.use({"rest": silent, "grpc": silent_rpc}[kind])
-    with descriptors_come_back(harness.gateway.pid):
+    with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
                 all(case.is_good for case in harness.many(kind, "silent", "tries", 4))
@@ -358,7 +358,7 @@ AT_ONCE = 40
 
 @both
 def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> None:
-    """All requests in progress break off at once: a fifth of them is retried, the others fail."""
+    """All requests in progress break off together: a fifth of them is retried, the others fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
@@ -421,7 +421,7 @@ def test_a_hedge_wins_and_the_slow_try_is_cancelled(harness: Harness, kind: str)
                 cancelled.set()
 
     faulty.use({"rest": http, "grpc": rpc}[kind])
-    with descriptors_come_back(harness.gateway.pid):
+    with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
                 all(case.is_good for case in harness.many(kind, "slow", "hedged", 4))

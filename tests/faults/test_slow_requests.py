@@ -1,5 +1,5 @@
-"""Slow clients that stall or drip within a head, a body, a chunk or a frame get an error in time,
-over HTTP and on raw sockets. (HTTP/2: test_h2_attacks.)"""
+"""Slow clients that stall or trickle within a head, a body, a chunk or a frame get an error in
+time, over HTTP and on raw sockets. (HTTP/2: test_h2_attacks.)"""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_stalled_run_is_reported(gateway: Tight, stall: str) -> None:
         assert client.rest() == b""
 
 
-def drip(client: Client, piece: bytes) -> bytes:
+def trickle(client: Client, piece: bytes) -> bytes:
     """Send ``piece`` repeatedly until there is a response."""
     client.socket.setblocking(False)
     while True:
         client.send(piece)
-        time.sleep(0.1)  # the drip itself, with shorter pauses than the limits allow
+        time.sleep(0.1)  # the slow client itself, with shorter pauses than the limits allow
         try:
             return client.socket.recv(65536)
         except BlockingIOError:
@@ -60,7 +60,7 @@ def test_trickling_requests_are_ended(
     before = counted(gateway, outcome="timeout")
     with refused_by(gateway, limit), Client(gateway.http) as client:
         client.send(begin)
-        assert drip(client, piece).startswith(b"HTTP/1.1 408 ")
+        assert trickle(client, piece).startswith(b"HTTP/1.1 408 ")
     assert counted(gateway, outcome="timeout") == before + 1
 
 
@@ -82,7 +82,7 @@ def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
 def test_a_frame_that_drips(gateway: Tight) -> None:
     with refused_by(gateway, "idle_body_time"), Client(gateway.raw) as client:
         client.send(frame(MIB))
-        assert b"in time" in drip(client, b"x")
+        assert b"in time" in trickle(client, b"x")
         good_frame(gateway)
 
 

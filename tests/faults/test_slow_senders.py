@@ -18,7 +18,7 @@ from faults import h2
 from faults.peer import Client
 from faults.rpc import INFER
 from faults.tight import Tight, good, head
-from faults.watch import MIB, metric, refused_by, unharmed, until, well
+from faults.watch import MIB, assert_healthy, metric, refused_by, unharmed, until
 from peers.support.process import free_ports
 
 BUDGET = 16 * MIB
@@ -61,7 +61,7 @@ DRIPS: dict[str, tuple[str, bytes, bytes]] = {
     "a message of a stream": ("grpc", grpc(STREAM, 1000), DATA),
 }  # fmt: skip
 if ENGINE == "compat":  # grpcio delivers complete messages only
-    DRIPS = {name: drip for name, drip in DRIPS.items() if drip[0] != "grpc"}
+    DRIPS = {name: trickle for name, trickle in DRIPS.items() if trickle[0] != "grpc"}
 REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
 
 
@@ -72,7 +72,7 @@ def harness() -> Iterator[Tight]:
     with started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as each:
         assert ask(each) == 200
         yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
-        well(each)
+        assert_healthy(each)
 
 
 def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float = 0.0) -> int:
@@ -84,7 +84,7 @@ def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float 
         split = f"Inference-Header-Content-Length: {len(document)}"
         client.send(head(split, length=len(document) + size) + document)
         for _ in range(pieces):
-            with suppress(ConnectionError):  # rejected: the response says why
+            with suppress(ConnectionError):  # rejected: the response has the reason
                 client.send(bytes(size // pieces))
             time.sleep(pause)  # the sender's own rate
         return client.answer().status
@@ -94,7 +94,7 @@ def held(gateway: Infergate) -> float:
     return metric(gateway, "infergate_in_flight_bytes")
 
 
-class Drippers:
+class SlowSenders:
     """Clients that send slowly until they are rejected; ``told`` has each one's status."""
 
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
@@ -106,12 +106,12 @@ class Drippers:
             with suppress(ConnectionError):
                 client.send(begin)
             client.socket.setblocking(False)
-        thread = threading.Thread(target=self._drip)
+        thread = threading.Thread(target=self._trickle)
         thread.start()
         stack.callback(thread.join)
         stack.callback(self._over.set)
 
-    def _drip(self) -> None:
+    def _trickle(self) -> None:
         while not self._over.wait(0.3):
             for number, client in enumerate(self._clients):
                 with suppress(BlockingIOError, ConnectionError):
@@ -121,10 +121,10 @@ class Drippers:
 
 
 @pytest.mark.parametrize("drip", DRIPS)
-def test_memory_is_not_held_by_dripping(harness: Tight, drip: str) -> None:
+def test_memory_is_not_held_by_dripping(harness: Tight, trickle: str) -> None:
     """A new client is rejected at first, then served within seconds. A client that sends at a
     steady rate is not disconnected."""
-    kind, begin, piece = DRIPS[drip]
+    kind, begin, piece = DRIPS[trickle]
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (
         unharmed(harness, lambda: good(harness), grows=4 * BUDGET),
@@ -134,7 +134,7 @@ def test_memory_is_not_held_by_dripping(harness: Tight, drip: str) -> None:
         steady = beside.submit(ask, harness, SIZE, 64, 0.08)
         until(lambda: held(harness) >= SIZE, "it sends")
         with refused_by(harness, "in_flight_bytes"):
-            drippers = Drippers(address, begin, piece, stack)
+            drippers = SlowSenders(address, begin, piece, stack)
             until(lambda: held(harness) > BUDGET * 3 // 4, "they hold much")
             began = time.monotonic()
             until(lambda: ask(harness) == 200, "there is room")

@@ -17,7 +17,7 @@ from faults.legacy import OLD, OLD_INFER, code_name
 from faults.load import PROFILES
 from faults.peer import Client, post
 from faults.rpc import call, channel
-from faults.watch import refused_by, unharmed, well
+from faults.watch import assert_healthy, refused_by, unharmed
 from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
@@ -106,7 +106,7 @@ def running() -> Iterator[Harness]:
         harness.posted("v2-rest", 2, 2)
         harness.called("v2-grpc", 2, 2)
         yield harness
-        well(gateway)
+        assert_healthy(gateway)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from e2e.running import ENGINE, Infergate, started_infergate
 from faults.payloads import REST, RPC, Wrong, document, tensor
 from faults.peer import Backend, good_http, post, scripted
 from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
-from faults.watch import alive, counted, unharmed, well
+from faults.watch import alive, assert_healthy, counted, unharmed
 
 CONFIG = """
 backends:
@@ -93,7 +93,7 @@ def harness() -> Iterator[Harness]:
             with unharmed(gateway, harness.good):
                 yield harness
             assert sum(counted(gateway, outcome=each) for each in WRONG) >= len(harness.refused)
-            well(gateway)
+            assert_healthy(gateway)
 
 
 def refused_by_rest(harness: Harness, path: str, wrong: Wrong) -> None:

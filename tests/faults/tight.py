@@ -1,5 +1,5 @@
-"""The gateway of the client fault tests: its limits are tight, on each of its listeners. And valid
-requests to it, over HTTP, gRPC and a raw socket."""
+"""The gateway of the client fault tests, with tight limits on each listener, and valid requests to
+it over HTTP, gRPC and a raw socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
 from faults.peer import Client, post
 from faults.rpc import call, channel
-from faults.watch import MIB, well
+from faults.watch import MIB, assert_healthy
 from peers.support.process import free_ports
 
 HEADERS = 4096
@@ -55,7 +55,7 @@ def started_tight(engine: str) -> Iterator[Tight]:
 """
     with started_infergate(CONFIG, listeners, engine) as each:
         gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
-        good(gateway)  # it opens these files once
+        good(gateway)  # opens files that stay open
         good_call(gateway)
         good_frame(gateway)
         assert post(gateway.http, PATH, body(elements=200_000)).status == 200
@@ -63,7 +63,7 @@ def started_tight(engine: str) -> Iterator[Tight]:
             client.send(frames.LONG_FRAME)
             assert frames.error_in(client, frames.LONG) == ""
         yield gateway
-        well(gateway)
+        assert_healthy(gateway)
 
 
 # ---- over HTTP
@@ -87,11 +87,12 @@ def head(*lines: str, length: int | None = len(GOOD), path: str = PATH) -> bytes
 
 
 HELD_UP = 0.5
-"""Seconds within which a client that is not delayed itself connects and sends its request."""
+"""Seconds within which a client connects and sends its request unless the machine is busy."""
 
 
 def good(gateway: Infergate) -> None:
-    """A client that was itself too slow for the limits, on a busy machine, tries again."""
+    """Send a valid request, again if this client itself was too slow for the limits on a busy
+    machine."""
     while True:
         began = time.monotonic()
         with Client(gateway.http) as client:

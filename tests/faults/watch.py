@@ -1,5 +1,5 @@
-"""Observes a process from outside: its liveness, resources and counters, and that a fault caused
-by one client or server affects no other."""
+"""Observes a process from outside: its liveness, resources and counters, and whether a fault
+caused by one client or server affects others."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from pathlib import Path
 from e2e.running import ENGINE, Infergate
 
 SECONDS = 60.0
-"""How long a condition may take to come true before the test gives up on it."""
+"""The time limit for a condition."""
 MIB = 1 << 20
 KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
-"""Memory comes back in large pieces, and grpcio keeps some of what its messages took."""
+"""Memory is released in large pieces, and grpcio keeps some of it."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PAUSE = 0.1
-"""Seconds between two requests of who is there as well."""
+"""Seconds between two requests of the other client."""
 
 
 @dataclass
 class Done:
-    """The number of faults so far, by which conftest checks that each test has one."""
+    """Counts checked faults; conftest uses it to verify that each test has one."""
 
     begun: int = 0
-    """How often something was to be as before."""
+    """The number of watched blocks so far."""
     open: int = 0
-    """How many of those times are not over."""
+    """The number of watched blocks that are still running."""
     metrics: int = 0
-    """How often a metric was asked for."""
+    """The number of metrics that were read."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Check the block as every fault is checked."""
+        """Count the block as watched."""
         self.begun += 1
         self.open += 1
         try:
@@ -51,7 +51,7 @@ done = Done()
 
 
 def until(met: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    """Wait for a condition that nothing tells us of."""
+    """Poll a condition that sends no notification."""
     deadline = time.monotonic() + seconds
     pause = 0.005
     while not met():
@@ -61,7 +61,7 @@ def until(met: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
 
 
 def open_files(pid: int) -> list[str]:
-    """The target of each open descriptor of a process."""
+    """Return the target of each open descriptor of a process."""
     held = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -81,14 +81,14 @@ def _memory(pid: int, field: str) -> int:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory held now."""
+    """Return the resident memory in bytes."""
     return _memory(pid, "VmRSS")
 
 
 @contextmanager
 def limited_growth(pid: int, size: int) -> Iterator[None]:
-    """The process never holds ``size`` bytes more than it does now while the block runs."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here on
+    """Check that the process never holds ``size`` bytes more than now while the block runs."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the peak
     before = resident(pid)
     yield
     grown = _memory(pid, "VmHWM") - before
@@ -96,24 +96,24 @@ def limited_growth(pid: int, size: int) -> Iterator[None]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """Return the child processes."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError):  # it may end while it is looked at
+        with suppress(FileNotFoundError):  # it may end meanwhile
             found += map(int, (task / "children").read_text().split())
     return found
 
 
 @contextmanager
-def descriptors_come_back(pid: int) -> Iterator[None]:
-    """Descriptors that the process opens in the block are closed soon afterwards."""
+def closes_descriptors(pid: int) -> Iterator[None]:
+    """Check that descriptors that the process opens in the block are closed soon afterwards."""
     before = descriptors(pid)
     yield
     until(lambda: descriptors(pid) <= before, f"descriptors are back to {before}")
 
 
-def complaints(gateway: Infergate) -> str:
-    """Bugs that the log reports: none is expected. Request lines may report a backend's."""
+def logged_bugs(gateway: Infergate) -> str:
+    """Return the log lines that report bugs, except request lines, which may report a backend's."""
     log = gateway.log.read_text(errors="replace")
     lines = [
         line
@@ -128,18 +128,18 @@ def complaints(gateway: Infergate) -> str:
 
 
 def alive(gateway: Infergate) -> bool:
-    """The process that was started still runs (and is no zombie)."""
+    """Return whether the started process still runs (and is not a zombie)."""
     stat = Path(f"/proc/{gateway.pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def metric(gateway: Infergate, name: str, **labels: str) -> float:
-    """The sum of those samples of a metric that have these labels; 0 where there is none."""
+    """Return the sum of the samples of a metric with these labels; 0 without any."""
     return sample(gateway.metrics(), name, **labels)
 
 
 def sample(scrape: str, name: str, **labels: str) -> float:
-    """The same of what a scrape has read."""
+    """Return the same from the text of a scrape."""
     done.metrics += 1
     total = 0.0
     for line in scrape.splitlines():
@@ -152,7 +152,7 @@ def sample(scrape: str, name: str, **labels: str) -> float:
 
 
 def counted(gateway: Infergate, **labels: str) -> float:
-    """How many requests with these labels ``infergate_requests_total`` has."""
+    """Return the number of requests with these labels in ``infergate_requests_total``."""
     return metric(gateway, "infergate_requests_total", **labels)
 
 
@@ -161,21 +161,21 @@ def counted(gateway: Infergate, **labels: str) -> float:
 
 @contextmanager
 def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterator[None]:
-    """A metric is at least ``by`` higher soon after the block."""
+    """Check that a metric is at least ``by`` higher soon after the block."""
     before = metric(gateway, name, **labels)
     yield
     until(lambda: metric(gateway, name, **labels) >= before + by, f"{name}{labels} rises by {by}")
 
 
 def refused_by(gateway: Infergate, limit: str) -> contextlib.AbstractContextManager[None]:
-    """A request is refused in the block because of a limit, by its name in docs/limits.md."""
+    """Check that a request is rejected in the block by this limit of docs/limits.md."""
     return rises(gateway, "infergate_refused_requests_total", limit=limit)
 
 
 @contextmanager
-def lets_go(gateway: Infergate, listener: str) -> Iterator[None]:
-    """Clients in the block leave, and soon after it are not counted as connected. They asked for
-    nothing, so that no request is. (The gRPC library does not count its connections.)"""
+def releases_connections(gateway: Infergate, listener: str) -> Iterator[None]:
+    """Check that clients that disconnect in the block are not counted as connected soon after it.
+    (The gRPC library does not count its connections.)"""
     name = "infergate_open_connections"
     before = metric(gateway, name, listener=listener)
     yield
@@ -184,8 +184,8 @@ def lets_go(gateway: Infergate, listener: str) -> Iterator[None]:
 
 @contextmanager
 def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
-    """While the block runs another client asks again and again: ``good`` raises, or is False, where
-    it is not answered as it should be."""
+    """While the block runs, let another client send requests repeatedly: ``good`` raises, or
+    returns False, on a wrong response."""
     over = threading.Event()
 
     def ask() -> None:
@@ -204,7 +204,7 @@ def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
 
 
 def at_rest(gateway: Infergate) -> bool:
-    """Whether nothing is under way."""
+    """Return whether no request is in progress."""
     result = gateway.metrics()
     return (
         "infergate_in_flight_requests 0.0" in result and "infergate_in_flight_bytes 0.0" in result
@@ -239,8 +239,8 @@ def unharmed(
     assert alive(gateway)
 
 
-def well(gateway: Infergate) -> None:
-    """Whatever was done to it, it had no bug."""
+def assert_healthy(gateway: Infergate) -> None:
+    """Check that the process runs and has reported no bug."""
     assert alive(gateway)
-    assert complaints(gateway) == ""
+    assert logged_bugs(gateway) == ""
     assert counted(gateway, outcome="internal") == 0

@@ -96,7 +96,7 @@ async def page(harness: Harness) -> AsyncIterator[Page]:
             "document.querySelectorAll('#column-routes .node').length > 3", "it is drawn"
         )
         yield opened
-        assert opened.complaints == []
+        assert opened.console_errors == []
         own = f"http://{harness.gateway.admin}/"
         assert [each for each in opened.requests if not each.startswith(own)] == []
 
@@ -187,7 +187,7 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
     await page.until("document.querySelector('#diff pre')?.textContent.includes('percent')")
     await page.eval("document.getElementById('reload').click()")
     await page.until("document.getElementById('reload-note').textContent.startsWith('Rejected')")
-    page.complaints.clear()  # the browser's own message for a status 500
+    page.console_errors.clear()  # the browser's own message for a status 500
     harness.file.write_text(text)
 
 
@@ -244,7 +244,7 @@ async def test_actions_require_a_key_if_keys_are_configured() -> None:
             await page.eval("document.getElementById('send').click()")
             await page.until("document.querySelector('#try-summary .pill')?.textContent === 'ok'")
             assert not any("opensesame" in each for each in page.requests)
-            page.complaints.clear()  # the browser's own message for a status 401
+            page.console_errors.clear()  # the browser's own message for a status 401
 
 
 async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -> None:
@@ -260,7 +260,7 @@ async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -
     ):
         await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
     assert number(harness) == before
-    page.complaints.clear()  # the browser reports a violation of the policy
+    page.console_errors.clear()  # the browser reports a violation of the policy
     page.requests.clear()
 
 
@@ -278,9 +278,9 @@ async def test_only_the_consoles_own_scripts_run(page: Page) -> None:
         " return new Promise((done) => { i.onerror = () => setTimeout(done, 100); }); })()"
     )
     assert await page.eval("window.bad === undefined")
-    blocked = [each for each in page.complaints if "Content Security Policy" in each]
-    assert len(blocked) == len(page.complaints) == 2
-    page.complaints.clear()
+    blocked = [each for each in page.console_errors if "Content Security Policy" in each]
+    assert len(blocked) == len(page.console_errors) == 2
+    page.console_errors.clear()
     page.requests[:] = [
         each for each in page.requests if not each.startswith("http://127.0.0.1:9/")
     ]

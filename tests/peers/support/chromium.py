@@ -45,15 +45,15 @@ def chromium() -> str:
 
 
 class Page:
-    """A browser tab. ``complaints`` are the console's errors and warnings, uncaught exceptions and
-    failed responses; ``requests`` are all requested URLs."""
+    """A browser tab. ``console_errors`` has errors and warnings of the console, uncaught
+    exceptions and failed responses; ``requests`` has all requested URLs."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._session = ""
-        self.complaints: list[str] = []
+        self.console_errors: list[str] = []
         self.requests: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
@@ -94,13 +94,13 @@ class Page:
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         match method:
             case "Runtime.consoleAPICalled" if params["type"] in {"error", "warning", "assert"}:
-                self.complaints.append(f"console: {params['args']}")
+                self.console_errors.append(f"console: {params['args']}")
             case "Runtime.exceptionThrown":
                 details = params["exceptionDetails"]
                 thrown = details.get("exception", {}).get("description", details["text"])
-                self.complaints.append(f"exception: {thrown}")
+                self.console_errors.append(f"exception: {thrown}")
             case "Log.entryAdded" if params["entry"]["level"] in {"error", "warning"}:
-                self.complaints.append(
+                self.console_errors.append(
                     f"log: {params['entry']['text']} {params['entry'].get('url')}"
                 )
             case "Network.requestWillBeSent":
