@@ -31,8 +31,7 @@ _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN_MODEL)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sequential requests, each with a ``deadline`` in seconds if set, and the error that the last
-    one is expected to get, if any."""
+    """Sequential requests with a ``deadline`` in seconds, and the expected error of the last."""
 
     name: str
     requests: tuple[InferRequest, ...]

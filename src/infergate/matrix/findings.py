@@ -80,8 +80,7 @@ def error_differences(expected: GatewayError, received: GatewayError | None) -> 
 
 
 def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
-    """Yield the differences, except for the model's name, between a request and the one that the
-    model received."""
+    """Yield the differences between the sent and the received request, except for model names."""
     note = "the version is not sent to the server"
     yield from _difference(note, expected.version, received.version)
     note = "the id is not sent to the server; the client gets its own id back"

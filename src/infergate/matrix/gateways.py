@@ -88,8 +88,7 @@ _INNER_CONFIG: Final = {
 def _outer_config(
     inner: Mapping[str, Address], models: Sequence[str], *, typed: bool = False
 ) -> dict[str, Any]:
-    """Return a configuration with backends at ``inner``. With ``typed``, V2 gRPC clients get typed
-    contents."""
+    """With ``typed``, V2 gRPC clients get typed contents."""
     backends: dict[str, Any] = {}
     routes, raw_sockets = [], []
     for protocol in BACKENDS:

@@ -20,8 +20,7 @@ _GRACE_SECONDS: Final = 0.2
 
 
 class EchoModel(UnaryModel):
-    """Returns the inputs as outputs, with the request's id and version and with ``parameters``; or
-    raises ``error``."""
+    """Returns the inputs as outputs, with the request's id and version, or raises ``error``."""
 
     def __init__(
         self,

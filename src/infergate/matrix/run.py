@@ -24,7 +24,7 @@ _ROUNDING_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """The findings for a client: of each of ``CASES``, one for each of ``BACKENDS``."""
+    """The findings for a client, by case and backend."""
 
     name: str
     findings: tuple[tuple[Finding, ...], ...]

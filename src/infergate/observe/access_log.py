@@ -45,7 +45,7 @@ _MAX_ERROR_TEXT: Final = 1024
 
 
 def iso_time(now: float) -> str:
-    """Format the wall clock time ``now`` in UTC, to the millisecond."""
+    """Format the wall-clock time ``now`` in UTC, to the millisecond."""
     second, micros = divmod(round(now * 1e6), 1_000_000)
     return f"{_iso_second(second)}.{micros // 1000:03}+00:00"
 
@@ -60,7 +60,7 @@ class LogFields(NamedTuple):
     """The fields of an access log line, truncated to their maximum lengths."""
 
     time: float
-    """The wall clock time at which the request finished."""
+    """The wall-clock time at which the request finished."""
     request: tuple[str, str]
     labels: tuple[str, ...]
     """The values that many requests share, by the names in ``_LABELS``."""

@@ -22,12 +22,9 @@ T = TypeVar("T")
 
 
 class BackendMetrics(Collector):
-    """The counters of backends and routes of a process. Not thread-safe.
-
-    ``concurrency`` returns the usage of backends with ``limits.max_requests``. ``names`` returns
-    the routes and backends of the current configuration, or None if unknown; a scrape drops the
-    counters of all others.
-    """
+    """The counters of backends and routes of a process. Not thread-safe. ``concurrency`` returns
+    the usage of backends with ``limits.max_requests``. ``names`` returns the configured routes
+    and backends, or None if unknown; a scrape drops the counters of all others."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple

@@ -32,11 +32,8 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
 
 
 class TextLines(logging.Formatter):
-    """Formats ``TIME LEVEL EVENT: MESSAGE``, with advice if there is any.
-
-    Records without an event have the logger's name in its place. A traceback follows on separate
-    lines.
-    """
+    """Formats ``TIME LEVEL EVENT: MESSAGE``, with advice if there is any, and a traceback below.
+    Records without an event have the logger's name in its place."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text with control characters escaped, against hidden or forged text."""

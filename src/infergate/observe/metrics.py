@@ -127,10 +127,7 @@ class Metrics:
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:
-        """Return the gauges, and the metrics of endpoints, backends and listeners.
-
-        Their cost does not depend on the number of request counters.
-        """
+        """Return metrics with a cost independent of the number of request counters."""
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
         families = chain.from_iterable(
             item.collect() for item in (self.endpoints, self.listeners, self.backends, *gauges)
@@ -145,8 +142,5 @@ class Metrics:
         return b"".join(exposition(self.registry).chunks)
 
     async def scrape(self, accept: str) -> Exposition:
-        """Return all metrics in the format that the Accept header ``accept`` requests.
-
-        With several workers, ``WorkerGroup.scrape`` is used instead.
-        """
+        """Return all metrics in the format that the Accept header ``accept`` requests."""
         return exposition(self.registry, accept)

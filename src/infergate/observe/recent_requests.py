@@ -54,7 +54,7 @@ class RecentRequests:
     def record_failure(
         self, record: RequestRecord, request_id: str, seconds: float, now: float
     ) -> None:
-        """Record a request that failed after ``seconds``, at wall clock time ``now``."""
+        """Record a request that failed after ``seconds``, at wall-clock time ``now``."""
         self.failures.append(
             Failure(
                 now,

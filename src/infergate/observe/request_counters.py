@@ -26,11 +26,9 @@ MAX_FLOWS: Final = 2000
 
 
 class RequestFlow(NamedTuple):
-    """A snapshot of the counters of one combination of labels.
-
-    ``counts`` are the requests in each of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and
-    ``own`` are counts and total seconds, spent at the backend and in the gateway.
-    """
+    """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
+    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and ``own`` are counts and total
+    seconds, spent at the backend and in the gateway."""
 
     labels: tuple[str, ...]
     """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
@@ -67,11 +65,8 @@ class _Series:
 
 
 class RequestCounters(Collector):
-    """The request metrics of a process. Not thread-safe.
-
-    ``names`` returns the routes and backends of the current configuration, or None if unknown; a
-    scrape drops the counters of all others.
-    """
+    """The request metrics of a process. Not thread-safe. ``names`` returns the configured routes
+    and backends, or None if unknown; a scrape drops the counters of all others."""
 
     def __init__(self) -> None:
         self.names: Callable[[], MetricNames | None] = lambda: None

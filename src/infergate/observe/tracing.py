@@ -1,9 +1,10 @@
 """Request spans with OpenTelemetry. Imported only if tracing is on (docs/decisions/0030).
 
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
-The default sampler follows the sampling decision in a request's ``traceparent``. *Rule 2.* A span
-has the fields of the access log line as attributes, and never tensors, headers or secrets. *Rule
-3.* No request waits for a collector: a thread exports spans, and drops them if it is too slow.
+The default sampler follows the sampling decision in a request's ``traceparent``.
+*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
+secrets.
+*Rule 3.* No request waits for a collector: a thread exports spans, and drops them if it is slow.
 """
 
 from __future__ import annotations
@@ -246,10 +247,8 @@ def _attributes(context: RequestContext) -> dict[str, str | int | float]:
 
 
 def create_tracer() -> OpenTelemetry | None:
-    """Create a tracer from the environment variables; None if they disable OpenTelemetry.
-
-    Raises OSError for an unknown exporter.
-    """
+    """Create a tracer from the environment variables; None if they disable OpenTelemetry. Raises
+    OSError for an unknown exporter."""
     if os.environ.get(_DISABLED, "").strip().lower() == "true":
         return None
     name = {} if _names_service() else {SERVICE_NAME: _NAME}

@@ -114,9 +114,8 @@ class RoundRobin(Generic[M]):
 
 
 class ConsistentHash(Generic[M]):
-    """Sends all requests with the same key to one member while it is available; ``fallback`` picks
-    the member for requests without a key. Slow-start shares are ignored, because keys would
-    move twice."""
+    """Sends requests with the same key to one member while it is available, others to
+    ``fallback``. Slow-start shares are ignored, because keys would move twice."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

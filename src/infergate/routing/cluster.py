@@ -28,8 +28,7 @@ _SLOW_START_STEPS: Final = 20
 
 
 class ClusterMember:
-    """An endpoint. ``name`` is the same in all gateways, ``weight`` is relative to the other
-    members."""
+    """An endpoint. ``name`` is the same in all gateways; ``weight`` is relative."""
 
     __slots__ = (
         "active",

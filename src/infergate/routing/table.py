@@ -143,8 +143,7 @@ class Route:
         return self.rewrite.version or version
 
     def client_version(self, requested: str, reported: str) -> str:
-        """Return the version to show a client that requested ``requested``, if the backend
-        reported ``reported``."""
+        """Return the version for the client, from the requested and the reported one."""
         return (requested or self.version or reported) if self.rewrite.version else reported
 
 

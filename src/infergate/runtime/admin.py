@@ -41,14 +41,13 @@ class SubtreeApp(Protocol):
     """An application that serves all paths below a prefix."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Answer one request."""
+        """Respond to one request."""
         ...
 
 
 class AdminApp:
-    """Serves ``/metrics`` (Prometheus), ``/healthz`` (liveness), ``/readyz`` (readiness),
-    ``/config`` (the active configuration), ``/console`` (the web console) and, if enabled, POST
-    ``/reload``."""
+    """Serves ``/metrics``, ``/healthz`` (liveness), ``/readyz`` (readiness), ``/config`` (the
+    active configuration), ``/console`` and, if enabled, POST ``/reload``."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -75,7 +74,7 @@ class AdminApp:
         self._paths: Final = (*_PATHS, _CONSOLE) if make_console else _PATHS
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Answer one request."""
+        """Respond to one request."""
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
         if self._make_console is not None and _is_console_path(wire.path):
@@ -121,8 +120,7 @@ class AdminApp:
         }
 
     async def _respond_reload(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Reload and respond with Prometheus' statuses: 403 if disabled, 500 if the configuration
-        was rejected."""
+        """Reload. Respond as Prometheus: 403 if disabled, 500 if the configuration was rejected."""
         if wire.method != "POST":
             return _not_allowed("POST")
         reload = self._history.reload

@@ -65,7 +65,7 @@ READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
 _FIXED_GRPC: Final = {"the protocol": "grpc"}
-"""Options that cannot change while a listener listens, see ``ListenerSpec``."""
+"""The fixed options of listeners (``ListenerSpec``)."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
 """Protocols of listeners, by their ALPN names."""
 
@@ -367,8 +367,7 @@ class _FrontendFactory:
 def _make_frontends(
     transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of one kind of transport by the paths or services they claim, starting
-    with the fallback."""
+    """Return the frontends of one kind of transport by their claims, the fallback first."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):

@@ -16,8 +16,7 @@ from infergate.observe.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """The result of a reload. ``error`` is the reason why the configuration was rejected, or
-    empty."""
+    """The result of a reload; ``error`` is empty unless the configuration was rejected."""
 
     trigger: str
     """The cause, for example a signal."""

@@ -31,8 +31,7 @@ _CLIENT_SHARE: Final = 3, 4
 
 
 def raise_limit() -> None:
-    """Raise the soft limit to the hard limit, as Go programs do; the low default is for programs
-    that use select(2)."""
+    """Raise the soft limit, low by default for select(2), to the hard limit, as Go programs do."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # some systems allow less than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -48,8 +47,7 @@ def max_client_connections(wanted: int) -> int:
 
 
 def count_open() -> int:
-    """Return the number of open descriptors; the limit itself if no descriptor is left for
-    counting."""
+    """Return the number of open descriptors; the limit if none is left for counting."""
     try:
         return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself uses one
     except OSError as error:

@@ -19,8 +19,7 @@ _LEAST_REQUEST: Final = "least-request"
 
 
 def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
-    """Return the configured endpoints. A backend with shared memory must be a single server, so its
-    host name counts as a single endpoint."""
+    """Return the configured endpoints. With shared memory, a host name is a single endpoint."""
     looks_up = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, display_names(urls), compiled.endpoints(config), strict=True)

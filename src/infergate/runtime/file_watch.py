@@ -30,8 +30,8 @@ async def watch_files(
     quiet_seconds: Callable[[], float | None],
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``on_change`` whenever something near ``paths`` has changed and the quiet period has
-    passed. While ``quiet_seconds`` returns None, do nothing. Runs until cancelled."""
+    """Call ``on_change`` after changes in the directories of ``paths`` and the quiet period. While
+    ``quiet_seconds`` returns None, do nothing. Runs until cancelled."""
     while True:
         seconds = quiet_seconds()
         folders = await asyncio.to_thread(_directories, paths())
@@ -80,8 +80,7 @@ async def _change_events(
 
 
 def _directories(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Return all directories on the way to ``paths``, through symlinks, each with the identity
-    (device and inode) that changes if it is replaced."""
+    """Return the directories of ``paths`` and of symlink targets, each with device and inode."""
     identities: dict[Path, tuple[int, int]] = {}
     for path in paths:
         for folder in _directories_of(path):

@@ -151,8 +151,7 @@ class RunningGateway:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called after an old configuration was closed, when objects can be frozen without keeping
-        that configuration."""
+        """Called after an old configuration was closed; then objects may be frozen."""
 
     @property
     def config(self) -> Config:
@@ -188,7 +187,7 @@ class RunningGateway:
         return 1 + len(self._retiring)
 
     async def start(self, bind: BindFunction | None = None) -> None:
-        """Bind all listeners (with ``bind``, if given, also in later configurations), then accept
+        """Bind all listeners (with ``bind``, also in later configurations), then accept
         connections. Raises OSError naming the address that cannot be bound; then no listener is
         open."""
         self._bind = bind

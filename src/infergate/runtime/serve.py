@@ -105,8 +105,7 @@ def _make_service(config: Config, history: ConfigHistory) -> _GatewayService:
 
 
 class _Signals:
-    """The signals received: ``stop_signals`` in order, and ``reload_requested`` for any number of
-    SIGHUPs."""
+    """Received ``stop_signals`` in order, and whether a SIGHUP requested a reload."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,8 +119,7 @@ class _Signals:
 async def _start_unless_stopped(
     running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running``. Return False if a stop signal arrives first. Raises the errors of
-    ``start``."""
+    """Start ``running``; return False if a stop signal arrives first. Raises its errors."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)

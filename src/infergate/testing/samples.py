@@ -112,8 +112,7 @@ SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
 
 
 def metadata_for(operation: Operation, response: Response) -> ModelMetadata | None:
-    """Return the metadata of a model that responds to the inference ``operation`` with
-    ``response``; None for other operations."""
+    """Return metadata that matches an inference and its response; None for other operations."""
     if not isinstance(operation, InferRequest) or not isinstance(response, InferResponse):
         return None
 

@@ -74,8 +74,7 @@ class Vector:
 
 
 def load(folder: Path) -> list[Vector]:
-    """Return all cases in the folder of a protocol, sorted by name. Raises ValueError naming an
-    invalid case."""
+    """Return all cases in the folder of a protocol, sorted by name. Raises ValueError."""
     return [load_case(path.parent) for path in sorted(folder.glob("*/case.json"))]
 
 
@@ -206,8 +205,7 @@ T = TypeVar("T")
 
 
 def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -> T:
-    """Return ``parsed``, completed with the metadata ``model`` if it needs it. Raises client
-    errors."""
+    """Return ``parsed``, completed with ``model`` if needed. Raises client errors."""
     if not isinstance(parsed, PartialInferRequest):
         return parsed
     assert model is not None, f"the message for '{parsed.model}' needs the model's metadata"

@@ -184,9 +184,8 @@ class Console:
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """Compare the configuration with the file, in a thread because a long file takes long.
-        Only one comparison runs at a time, because the file system may hang, and a reload needs
-        a thread, too."""
+        """Compare the configuration with the file in a thread, one comparison at a time: the file
+        system may hang, and reloads need a thread, too."""
         task = self._comparisons.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))

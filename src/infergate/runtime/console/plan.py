@@ -17,8 +17,7 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """Return the JSON of ``/console/plan``. ``addresses`` are the bound ones, by configuration
-    name."""
+    """Return the JSON of ``/console/plan``, with the bound ``addresses`` of listeners by name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),

@@ -45,8 +45,7 @@ class ConsoleSource(Protocol):
         ...
 
     async def run_action(self, action: str, request: Json) -> Json:
-        """Perform an action in one of the processes (``try_request.run_action``). Raises
-        GatewayError."""
+        """Perform an action in one of the processes. Raises GatewayError."""
         ...
 
 

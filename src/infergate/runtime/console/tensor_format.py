@@ -30,9 +30,9 @@ _DYNAMIC_SIZE: Final = 4
 MAX_BYTES: Final = 16 * MIB
 """The maximum size of a tensor. Processing it, above all as JSON, delays other requests."""
 _MAX_ELEMENTS: Final = 256
-"""The number of elements of an output that are shown."""
+"""The maximum number of output elements shown."""
 _MAX_ELEMENT_BYTES: Final = 256
-"""The number of bytes that are shown of a BYTES element."""
+"""The maximum number of bytes shown of a BYTES element."""
 
 
 def parse(description: Any, limits: Limits) -> Tensor:

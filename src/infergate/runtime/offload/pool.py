@@ -260,8 +260,7 @@ def _pickled_function(function: Callable[..., Any]) -> bytes:
 
 
 class _HelperProcess(asyncio.SubprocessProtocol):
-    """A helper process, seen from the serving process. ``ended`` is done when the process has
-    ended."""
+    """A helper process, seen from the serving process. ``ended`` is done after its exit."""
 
     def __init__(self) -> None:
         self._start = b""  # of a response, until it includes the header

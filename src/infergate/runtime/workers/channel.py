@@ -47,8 +47,7 @@ class WorkerChannel(asyncio.Protocol):
         self.closed: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     async def request(self, message: object) -> Any:
-        """Send a request and return the response. Raises RequestFailedError and
-        ChannelClosedError."""
+        """Send a request, return the response. Raises RequestFailedError, ChannelClosedError."""
         if self.closed.done():
             raise ChannelClosedError("the other process has ended")
         request_id = next(self._request_ids)

@@ -57,8 +57,7 @@ async def bind_listener(
 
 
 def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, list[int]]:
-    """Return the layout of the sockets for a message to a worker, and the descriptors to send with
-    it."""
+    """Return the layout of the sockets in a message, and the descriptors to send with it."""
     entries = [(item.address, item.descriptors) for item in listeners]
     layout = tuple((address, len(descriptors)) for address, descriptors in entries)
     return layout, [item for _, descriptors in entries for item in descriptors]
@@ -78,8 +77,7 @@ def worker_addresses(config: Config) -> dict[str, Address]:
 
 
 def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
-    """Return the worker's part of ``config``: everything but the admin listener, with listeners at
-    ``addresses``."""
+    """Return the worker's part of ``config``: no admin listener, others at ``addresses``."""
     listeners = config.listeners
     changes: dict[str, Any] = {"admin": None}
     for name in ("http", "grpc"):

@@ -78,8 +78,7 @@ _STOPPING: Final = "the gateway is stopping"
 
 
 class Supervisor:
-    """Runs ``config.workers`` workers. ``history`` is the configuration history that the admin
-    listener reports."""
+    """Runs ``config.workers`` workers. The admin listener reports ``history``."""
 
     def __init__(self, config: Config, history: ConfigHistory) -> None:
         metrics = self._metrics = Metrics()

@@ -65,8 +65,7 @@ class Worker(asyncio.SubprocessProtocol):
         )
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
-        """Send the descriptors that the next request describes. Raises ChannelClosedError if the
-        process has ended, and OSError."""
+        """Send descriptors for the next request. Raises ChannelClosedError, OSError."""
         if self.exited.done():
             raise ChannelClosedError("the worker has ended")
         self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it

@@ -20,7 +20,7 @@ _PREPARE_TIMEOUT_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A slot for one worker at a time. ``last_metrics`` are those of the current worker."""
+    """``last_metrics`` are those of the current worker."""
 
     number: int
     worker: Worker | None = None
