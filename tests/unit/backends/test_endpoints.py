@@ -210,7 +210,7 @@ def break_off(endpoint: EndpointHandle, times: int = 5) -> None:
         endpoint.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
 
 
-def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
+def with_suspicion() -> tuple[Endpoints, list[EndpointHandle]]:
     among, _ = endpoints()
     suspects: list[EndpointHandle] = []
     among.on_suspected = suspects.append
@@ -218,7 +218,7 @@ def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
 
 
 def test_a_broken_connection_causes_a_check_before_ejection() -> None:
-    among, suspects = suspecting()
+    among, suspects = with_suspicion()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 4)
     assert not suspects
@@ -234,7 +234,7 @@ def test_a_broken_connection_causes_a_check_before_ejection() -> None:
 
 
 def test_declined_requests_need_no_check() -> None:
-    among, suspects = suspecting()
+    among, suspects = with_suspicion()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 3)
     fail(endpoint, 4)
@@ -246,7 +246,7 @@ def test_declined_requests_need_no_check() -> None:
 
 
 def test_a_response_clears_suspected_failures() -> None:
-    among, suspects = suspecting()
+    among, suspects = with_suspicion()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 4)
     endpoint.begin_attempt().finish_attempt(AttemptOutcome.OK)
@@ -257,7 +257,7 @@ def test_a_response_clears_suspected_failures() -> None:
 
 
 def test_the_last_endpoint_is_not_suspected() -> None:
-    among, suspects = suspecting()
+    among, suspects = with_suspicion()
     fail(among.all_handles()[0])
     break_off(among.all_handles()[1], 50)
     assert not suspects
@@ -265,7 +265,7 @@ def test_the_last_endpoint_is_not_suspected() -> None:
 
 def test_checks_end_an_ejection_caused_by_a_check() -> None:
     """Even if more requests in flight fail afterwards."""
-    among, suspects = suspecting()
+    among, suspects = with_suspicion()
     endpoint = among.all_handles()[0]
     break_off(endpoint)
     assert suspects == [endpoint]

@@ -208,7 +208,7 @@ async def test_only_codecs_that_need_descriptions_get_them() -> None:
         assert codec.given == [("triton", model), model]
 
 
-async def newer_after(
+async def refreshed_after(
     codec: FakeCodec, made: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
     """Cache a description, advance the clock by two seconds, and replace the model."""
@@ -230,7 +230,7 @@ async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
     codec.refusal = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
-    new = await newer_after(codec, created, monkeypatch)
+    new = await refreshed_after(codec, created, monkeypatch)
     assert await created.perform(InferRequest("m"), call()) == InferResponse("m")
     assert [given for given in codec.given if isinstance(given, ModelMetadata)] == [new]
 
@@ -246,7 +246,7 @@ async def test_a_request_that_fits_no_description_is_refused(
         with pytest.raises(GatewayError, match="does not fit"):
             await created.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
-    new = await newer_after(codec, created, monkeypatch)
+    new = await refreshed_after(codec, created, monkeypatch)
     codec.refuses = new
     assert await created.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
@@ -285,7 +285,7 @@ async def test_a_mismatching_response_invalidates_the_metadata(
     codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     codec.answers[InferRequest] = refusal(kind)
     created = backend(codec)
-    new = await newer_after(codec, created, monkeypatch)
+    new = await refreshed_after(codec, created, monkeypatch)
     with pytest.raises(GatewayError) as caught:
         await created.perform(InferRequest("m"), call())
     assert caught.value.kind is kind
@@ -397,7 +397,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
 # ---- asked in another way ----------------------------------------------------------------------
 
 
-class Rephrased(FakeCodec):
+class Alternative(FakeCodec):
     """A second upstream for everything but inferences, which returns ``second``."""
 
     def __init__(self) -> None:
@@ -432,8 +432,8 @@ class EchoUpstream(FakeUpstream):
         return RpcResponse(details=wire.method)
 
 
-def rephrased() -> tuple[Rephrased, RemoteBackend[Any, Any]]:
-    codec = Rephrased()
+def alternative() -> tuple[Alternative, RemoteBackend[Any, Any]]:
+    codec = Alternative()
     created: Any = codec
     server = BackendSettings("b1", [Endpoint("a", 1)], profile=KSERVE)
     return codec, RemoteBackend(server, created, EchoUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
@@ -451,7 +451,7 @@ NOT_UNDERSTOOD = [
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     assert await created.describe("m", "", call()) == MODEL
     assert codec.asks_again == 1
@@ -459,7 +459,7 @@ async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
 async def test_any_other_failure_is_reported(kind: Kind) -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     with pytest.raises(GatewayError) as caught:
         await created.describe("m", "", call())
@@ -468,7 +468,7 @@ async def test_any_other_failure_is_reported(kind: Kind) -> None:
 
 
 async def test_an_inference_is_never_retried() -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
         await created.perform(InferRequest("m"), call())
@@ -477,7 +477,7 @@ async def test_an_inference_is_never_retried() -> None:
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(kind)
     with pytest.raises(GatewayError) as caught:
@@ -494,7 +494,7 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     codec.second = refusal(kind)
     with pytest.raises(
@@ -505,7 +505,7 @@ async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None
 
 
 async def test_other_operations_report_the_first_failure() -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.UNSUPPORTED)
     with pytest.raises(GatewayError) as caught:
@@ -514,7 +514,7 @@ async def test_other_operations_report_the_first_failure() -> None:
 
 
 async def test_a_server_that_disappeared_is_reported() -> None:
-    codec, created = rephrased()
+    codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.CONNECT)
     with pytest.raises(GatewayError) as caught:

@@ -163,8 +163,8 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
 
 
 async def test_a_failed_endpoint_is_retried_itself() -> None:
-    away = GatewayError(Kind.CONNECT, "cannot connect")
-    upstream = FakeUpstream(b=away)
+    unreachable = GatewayError(Kind.CONNECT, "cannot connect")
+    upstream = FakeUpstream(b=unreachable)
     with pytest.raises(GatewayError, match="1 of 3") as caught:
         await backend(upstream).perform_on_all(LOAD, call())
     assert caught.value.kind is Kind.CONNECT

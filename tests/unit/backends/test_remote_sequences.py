@@ -30,11 +30,11 @@ class Upstream:
 
     def __init__(self) -> None:
         self.requests: list[Endpoint] = []
-        self.away: set[Endpoint] = set()
+        self.unreachable: set[Endpoint] = set()
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.requests.append(endpoint)
-        if endpoint in self.away:
+        if endpoint in self.unreachable:
             raise GatewayError(
                 Kind.CONNECT,
                 "could not be reached",
@@ -123,7 +123,7 @@ async def test_a_sequence_fails_if_its_endpoint_is_unreachable(act: Act) -> None
     remote = backend(upstream, ENDPOINTS)
     await act(remote, request("mine"))
     kept = upstream.requests.pop()
-    upstream.away.add(kept)
+    upstream.unreachable.add(kept)
     with pytest.raises(GatewayError) as caught:
         await act(remote, request("mine"))
     assert set(upstream.requests) == {kept}
@@ -135,14 +135,14 @@ async def test_a_sequence_fails_if_its_endpoint_is_unreachable(act: Act) -> None
     )
     assert caught.value.detail == kept.authority
     assert caught.value.limit == "connect_time"
-    upstream.away.clear()
+    upstream.unreachable.clear()
     await act(remote, request("mine"))
     assert upstream.requests[-1] == kept
 
 
 async def test_a_long_id_is_cut_in_the_error() -> None:
     upstream = Upstream()
-    upstream.away = set(ENDPOINTS)
+    upstream.unreachable = set(ENDPOINTS)
     with pytest.raises(GatewayError) as caught:
         await perform(backend(upstream, ENDPOINTS), request("x" * 10_000))
     assert len(caught.value.public) < 200
@@ -150,7 +150,7 @@ async def test_a_long_id_is_cut_in_the_error() -> None:
 
 async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
     upstream = Upstream()
-    upstream.away = {ENDPOINTS[0]}
+    upstream.unreachable = {ENDPOINTS[0]}
     remote = backend(upstream, ENDPOINTS)
     for _ in range(50):
         await perform(remote, request(0))
@@ -166,7 +166,7 @@ async def test_a_single_endpoint_owns_all_sequences() -> None:
     assert backend(upstream, ENDPOINTS).has_several_endpoints
     for number in range(1, 5):
         await perform(remote, request(number))
-    upstream.away = {ENDPOINTS[0]}
+    upstream.unreachable = {ENDPOINTS[0]}
     with pytest.raises(GatewayError) as caught:
         await perform(remote, request(1))
     assert caught.value.public == "backend 'b': could not be reached"

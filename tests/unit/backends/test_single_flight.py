@@ -104,11 +104,11 @@ async def test_an_error_holds_no_references_to_its_waiters() -> None:
         kept.append(weakref.ref(message))
         await server.cache.get(call())
 
-    async def away(context: RequestContext) -> tuple[int, float]:
+    async def unreachable(context: RequestContext) -> tuple[int, float]:
         await asyncio.sleep(0)
         raise GatewayError(Kind.CONNECT, "down")
 
-    server.cache = SingleFlightCache(away)
+    server.cache = SingleFlightCache(unreachable)
     gc.collect()
     gc.disable()
     try:
@@ -178,11 +178,11 @@ async def test_a_fetch_timeout_fails_all_waiters() -> None:
     server = Server()
     ask: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
 
-    async def impatient(own: RequestContext) -> tuple[int, float]:
+    async def with_deadline(own: RequestContext) -> tuple[int, float]:
         own.shorten_deadline(time.monotonic() + 1)
         return await ask(own)
 
-    cache: SingleFlightCache[int] = SingleFlightCache(impatient)
+    cache: SingleFlightCache[int] = SingleFlightCache(with_deadline)
     server.error = GatewayError(Kind.TIMEOUT, "silent")
     server.open.clear()
     waiting = [asyncio.create_task(cache.get(call())) for _ in range(3)]

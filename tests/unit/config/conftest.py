@@ -10,23 +10,25 @@ from infergate.codecs.base import Codec, CodecPlugin, TransportKind
 from infergate.config import protocols
 
 
-def _unmade(options: Any) -> Codec[Any, Any]:
+def _without_codecs(options: Any) -> Codec[Any, Any]:
     raise AssertionError("reading a configuration makes no codec")
 
 
 PLUGINS = {
     "v2-rest": CodecPlugin(
-        "v2-rest", TransportKind.HTTP, ("v2",), _unmade, supports_shared_memory=True
+        "v2-rest", TransportKind.HTTP, ("v2",), _without_codecs, supports_shared_memory=True
     ),
-    "v2-grpc": CodecPlugin("v2-grpc", TransportKind.GRPC, (), _unmade, supports_shared_memory=True),
+    "v2-grpc": CodecPlugin(
+        "v2-grpc", TransportKind.GRPC, (), _without_codecs, supports_shared_memory=True
+    ),
     "trtis-http": CodecPlugin(
-        "trtis-http", TransportKind.HTTP, ("api",), _unmade, supports_shared_memory=True
+        "trtis-http", TransportKind.HTTP, ("api",), _without_codecs, supports_shared_memory=True
     ),
     "graphpipe": CodecPlugin(
-        "graphpipe", TransportKind.HTTP, ("graphpipe",), _unmade, supports_framing=True
+        "graphpipe", TransportKind.HTTP, ("graphpipe",), _without_codecs, supports_framing=True
     ),
     "trtis-grpc": CodecPlugin(
-        "trtis-grpc", TransportKind.GRPC, (), _unmade, supports_shared_memory=True
+        "trtis-grpc", TransportKind.GRPC, (), _without_codecs, supports_shared_memory=True
     ),
 }
 

@@ -11,7 +11,7 @@ REGION = RegionRef("region", 1, 2)
 
 
 @record
-class Noted:
+class ExampleRecord:
     """A record for the tests below."""
 
     name: str
@@ -21,7 +21,7 @@ class Noted:
 def test_records_compare_by_their_fields() -> None:
     assert RegionRef("region", 1, 2) == REGION != RegionRef("region", 1, 3)
     assert hash(RegionRef("region", 1, 2)) == hash(REGION)
-    assert Noted("a").notes is not Noted("a").notes
+    assert ExampleRecord("a").notes is not ExampleRecord("a").notes
 
 
 def test_a_record_has_no_other_attributes() -> None:

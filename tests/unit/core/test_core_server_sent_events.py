@@ -40,7 +40,7 @@ def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
     return found, events.is_between_events
 
 
-def by_the_book(lines: list[bytes]) -> list[bytes]:
+def parse_by_the_standard(lines: list[bytes]) -> list[bytes]:
     """Parse whole lines by the steps of the standard."""
     found, data = [], []
     for line in lines:
@@ -60,7 +60,7 @@ def test_events_do_not_depend_on_how_the_body_is_split(
     body = b"".join(line + end for line, end in expected)
     marks = sorted({0, len(body), *(at for at in cuts if at < len(body))})
     parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
-    assert cut(parts)[0] == by_the_book(re.split(rb"\r\n|\n|\r", body)[:-1])
+    assert cut(parts)[0] == parse_by_the_standard(re.split(rb"\r\n|\n|\r", body)[:-1])
 
 
 @given(st.lists(st.text().map(lambda text: text.translate({10: None, 13: None}).encode())))

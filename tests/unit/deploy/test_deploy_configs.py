@@ -77,17 +77,17 @@ def built(overlay: str) -> tuple[Manifest, ...]:
     return tuple(yaml.safe_load_all(done.stdout))
 
 
-def of_kind(overlay: str, kind: str) -> list[Manifest]:
+def manifests_of_kind(overlay: str, kind: str) -> list[Manifest]:
     return [each for each in built(overlay) if each["kind"] == kind]
 
 
-def the(overlay: str, kind: str) -> Manifest:
-    (one,) = of_kind(overlay, kind)
+def only(overlay: str, kind: str) -> Manifest:
+    (one,) = manifests_of_kind(overlay, kind)
     return one
 
 
 def pod(overlay: str) -> Manifest:
-    template: Manifest = the(overlay, "Deployment")["spec"]["template"]
+    template: Manifest = only(overlay, "Deployment")["spec"]["template"]
     return template
 
 
@@ -98,7 +98,7 @@ def gateway(overlay: str) -> Manifest:
 
 
 def config_of(overlay: str) -> Config:
-    return parse(the(overlay, "ConfigMap")["data"]["routes.yaml"], overlay, {})
+    return parse(only(overlay, "ConfigMap")["data"]["routes.yaml"], overlay, {})
 
 
 def mebibytes(amount: str) -> int:
@@ -108,7 +108,7 @@ def mebibytes(amount: str) -> int:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_pod_mounts_its_configuration(overlay: str) -> None:
-    config = the(overlay, "ConfigMap")
+    config = only(overlay, "ConfigMap")
     spec = pod(overlay)["spec"]
     volumes = {each["name"]: each for each in spec["volumes"]}
     (mount,) = (
@@ -127,7 +127,7 @@ def test_ports_are_the_listeners(overlay: str) -> None:
     ports = {each["name"]: each["containerPort"] for each in gateway(overlay)["ports"]}
     assert ports == {name: address.port for name, address in addresses.items()}
     assert {address.host for address in addresses.values()} == {"0.0.0.0"}
-    for service in of_kind(overlay, "Service"):
+    for service in manifests_of_kind(overlay, "Service"):
         if service["spec"]["selector"] == pod(overlay)["metadata"]["labels"]:
             assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports.keys()
             assert all(each["port"] == ports[each["name"]] for each in service["spec"]["ports"])
@@ -171,15 +171,15 @@ def test_the_memory_limit_covers_requests_in_flight(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_selectors_match_the_gateways(overlay: str) -> None:
     labels = pod(overlay)["metadata"]["labels"]
-    assert the(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
-    for policy in of_kind(overlay, "NetworkPolicy"):
+    assert only(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
+    for policy in manifests_of_kind(overlay, "NetworkPolicy"):
         assert policy["spec"]["podSelector"]["matchLabels"] == labels
-    assert any(each["spec"]["selector"] == labels for each in of_kind(overlay, "Service"))
+    assert any(each["spec"]["selector"] == labels for each in manifests_of_kind(overlay, "Service"))
 
 
 def test_the_network_policy_admits_clients_and_prometheus() -> None:
     for overlay in OVERLAYS:
-        spec = the(overlay, "NetworkPolicy")["spec"]
+        spec = only(overlay, "NetworkPolicy")["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         ports = [{each["port"] for each in rule["ports"]} for rule in spec["ingress"]]
         assert ports == [{"http", "grpc"}, {"admin"}]
@@ -188,16 +188,16 @@ def test_the_network_policy_admits_clients_and_prometheus() -> None:
 
 
 def test_the_backends_are_let_out_to() -> None:
-    def out(overlay: str) -> set[int]:
+    def rendered(overlay: str) -> set[int]:
         return {
             port["port"]
-            for rule in the(overlay, "NetworkPolicy")["spec"]["egress"]
+            for rule in only(overlay, "NetworkPolicy")["spec"]["egress"]
             for port in rule["ports"]
         }
 
-    assert out("base") == {53, 8001}
-    assert out("fleet") == {53, 8001}
-    assert out("sidecar") == {53}
+    assert rendered("base") == {53, 8001}
+    assert rendered("fleet") == {53, 8001}
+    assert rendered("sidecar") == {53}
 
 
 def test_the_sidecars_server_is_the_gateways_backend() -> None:
@@ -217,24 +217,24 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
 
 
 def test_the_sidecar_mounts_its_configuration() -> None:
-    assert the("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
+    assert only("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    assert the("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")  # and its hash
+    assert only("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")  # and its hash
 
 
 def test_the_fleet_belongs_together() -> None:
     labels = pod("fleet")["metadata"]["labels"]
-    deployment = the("fleet", "Deployment")
+    deployment = only("fleet", "Deployment")
     assert (
         "replicas" not in deployment["spec"]
     )  # otherwise each apply would undo the autoscaler's changes
-    scaler = the("fleet", "HorizontalPodAutoscaler")["spec"]
+    scaler = only("fleet", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] >= 2
     assert gateway("fleet")["resources"]["requests"][
         "cpu"
     ]  # a share of CPU refers to the requested CPU
-    budget = the("fleet", "PodDisruptionBudget")["spec"]
+    budget = only("fleet", "PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels
     assert budget["maxUnavailable"] < scaler["minReplicas"]
     for constraint in pod("fleet")["spec"]["topologySpreadConstraints"]:
@@ -242,24 +242,26 @@ def test_the_fleet_belongs_together() -> None:
 
 
 def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
-    services = {each["metadata"]["name"]: each["spec"] for each in of_kind("fleet", "Service")}
+    services = {
+        each["metadata"]["name"]: each["spec"] for each in manifests_of_kind("fleet", "Service")
+    }
     (backend,) = config_of("fleet").backends.values()
     (endpoint,) = compiled.endpoints(backend)
     headless = services[endpoint.host]
     assert headless["clusterIP"] == "None"  # a name with one address per pod
     assert endpoint.port in {each["port"] for each in headless["ports"]}
-    allowed = the("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
+    allowed = only("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
     assert allowed["matchLabels"] == headless["selector"]
     assert services["infergate-pods"]["clusterIP"] == "None"
 
 
 def test_prometheus_finds_each_gateway_once() -> None:
-    monitor = the("fleet", "ServiceMonitor")["spec"]
+    monitor = only("fleet", "ServiceMonitor")["spec"]
     (endpoint,) = monitor["endpoints"]
     wanted = monitor["selector"]["matchLabels"].items()
     matching = [
         each["metadata"]["name"]
-        for each in of_kind("fleet", "Service")
+        for each in manifests_of_kind("fleet", "Service")
         if wanted <= each["metadata"].get("labels", {}).items()
         and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
     ]

@@ -149,7 +149,7 @@ class Memory:
         pass
 
 
-class Wired(Memory):
+class WireBackend(Memory):
     """A backend behind the line protocol."""
 
     protocol = "line"

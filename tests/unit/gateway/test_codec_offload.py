@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Wired, new_context
+from fakes import WireBackend, new_context
 
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.codecs.base import ParsedRequest, Profile
@@ -80,7 +80,7 @@ class _Offload:
             memory.shrink(size)
 
 
-class _Rest(Wired):
+class _Rest(WireBackend):
     protocol = "v2-rest"
 
     def __init__(self, reply: HttpResponse) -> None:

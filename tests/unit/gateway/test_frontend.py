@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, new_context
+from fakes import LineCodec, Memory, WireBackend, new_context
 
 from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.core.errors import GatewayError, Kind
@@ -19,7 +19,7 @@ def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcReques
 
 async def test_the_same_protocol_passes_through_undecoded() -> None:
     codec = LineCodec()
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     context = new_context()
     answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
     assert answer.message == [b"as it came"]
@@ -31,7 +31,7 @@ async def test_the_same_protocol_passes_through_undecoded() -> None:
 
 async def test_a_rewritten_model_is_still_not_decoded() -> None:
     codec = LineCodec()
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     rewrite = Rewrite("real", "4")
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 2 id"), new_context()
@@ -55,7 +55,7 @@ async def test_anything_else_is_translated(
 ) -> None:
     codec = LineCodec()
     codec.can_pass_through = codec_forwards
-    backend = Wired("b", other)
+    backend = WireBackend("b", other)
     context = new_context()
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 1 id"), context
@@ -67,7 +67,7 @@ async def test_anything_else_is_translated(
 
 async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
     codec = LineCodec()
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     context = new_context()
     await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), context)
     assert codec.decoded == 1
@@ -75,7 +75,9 @@ async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
     assert context.record.pipeline == "translate"
 
 
-@pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
+@pytest.mark.parametrize(
+    "backend", [WireBackend("b", LineCodec()), Memory("b")], ids=["wire", "other"]
+)
 async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend: Any) -> None:
     context = new_context()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
@@ -86,14 +88,14 @@ async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend
 
 
 async def test_a_trusted_routes_message_is_not_read() -> None:
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     handler = frontend(backend, LineCodec(), validate=False)
     assert (await handler.respond(RpcRequest("infer m 1 bad"), new_context())).code == 0
 
 
 @pytest.mark.parametrize("validate", [True, False])
 async def test_a_forwarded_sequence_has_the_backends_model_name(validate: bool) -> None:
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
     await handler.respond(RpcRequest("infer m 1 id"), new_context())
@@ -101,7 +103,7 @@ async def test_a_forwarded_sequence_has_the_backends_model_name(validate: bool) 
 
 
 async def test_one_endpoint_needs_no_sequence_lookup() -> None:
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     backend.has_several_endpoints = False
     handler = frontend(backend, LineCodec())
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
@@ -109,7 +111,7 @@ async def test_one_endpoint_needs_no_sequence_lookup() -> None:
 
 
 async def test_a_backends_error_is_written_in_this_protocol() -> None:
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
     context = new_context()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
@@ -155,7 +157,7 @@ async def test_outputs_that_need_translation_are_translated() -> None:
         def rewrite_response(self, *_: Any) -> RpcResponse:
             raise OutputsNeedTranslationError(Kind.BAD_REQUEST, "not in JSON")
 
-    backend = Wired("b", LineCodec())
+    backend = WireBackend("b", LineCodec())
     sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
     refused = await frontend(backend, Refusing()).respond(sequence, new_context())
     assert refused.details == "bad_request: not in JSON"

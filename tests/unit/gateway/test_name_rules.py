@@ -119,7 +119,7 @@ REQUESTS = {
 }
 
 
-class Nobody:
+class DenyAll:
     """An authorizer that must not be called."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
@@ -129,7 +129,7 @@ class Nobody:
         raise AssertionError
 
 
-class Everybody:
+class AllowAll:
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         return summary
 
@@ -159,7 +159,7 @@ async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, b
     memory, context = Memory("b"), new_context()
     in_body = "memory" in name or "cuda" in name or "repository" in name
     gate = (
-        Everybody() if in_body else Nobody()
+        AllowAll() if in_body else DenyAll()
     )  # fields of the whole message are read after the rules
     await frontend(protocol, memory, gate).respond(wire(bad), context)
     assert memory.requests == []
@@ -178,7 +178,7 @@ async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, b
 async def test_a_request_of_a_stream() -> None:
     memory = Memory("b")
     with pytest.raises(GatewayError, match="the model name contains"):
-        await frontend("v2-grpc", memory, Nobody()).parse_stream_request(
+        await frontend("v2-grpc", memory, DenyAll()).parse_stream_request(
             RpcRequest(V2 + "ModelStreamInfer", (field(1, "a\0b"),)), new_context()
         )
 
@@ -191,7 +191,7 @@ async def test_a_slash_is_accepted_if_configured(codec: str) -> None:
         "v2-grpc": RpcRequest(V2 + "ModelReady", (field(1, "team-a/bert"),)),
         "graphpipe": HttpRequest("GET", "/graphpipe/team-a%2Fbert"),
     }[codec]
-    await frontend(codec, memory, Everybody(), NameRule(allow_slash=True)).respond(wire, context)
+    await frontend(codec, memory, AllowAll(), NameRule(allow_slash=True)).respond(wire, context)
     operations = [ModelMetadataRequest, ModelReadyRequest]
     assert [getattr(each, "model", "") for each in memory.requests if type(each) in operations] == [
         "team-a/bert"
@@ -214,7 +214,7 @@ async def test_a_tensors_name(name: str) -> None:
     }
     for protocol, wire in messages.items():
         memory, context = Memory("b"), new_context()
-        await frontend(protocol, memory, Everybody()).respond(wire, context)
+        await frontend(protocol, memory, AllowAll()).respond(wire, context)
         assert context.record.outcome == Kind.BAD_REQUEST.value
         assert "name" in context.record.error
         assert memory.requests == []
@@ -239,7 +239,7 @@ async def test_the_region_of_a_tensor(name: str) -> None:
         memory.description = ModelMetadata(
             "m", ("1",), inputs=(TensorMetadata("I", "INT8", (1,)),), max_batch_size=8
         )
-        await frontend(protocol, memory, Everybody()).respond(wire, context)
+        await frontend(protocol, memory, AllowAll()).respond(wire, context)
         assert context.record.outcome == Kind.BAD_REQUEST.value
         assert "the name of a shared memory region " in context.record.error
         assert memory.requests == []

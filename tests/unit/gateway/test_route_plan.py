@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, new_context
+from fakes import LineCodec, Memory, WireBackend, new_context
 
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
@@ -60,7 +60,7 @@ def test_a_plan_has_only_the_required_steps(
 
 async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
     codec = LineCodec()
-    backends = {"b": Wired("b", codec), "other": Memory("other")}
+    backends = {"b": WireBackend("b", codec), "other": Memory("other")}
     gateway = Gateway(RouteTable([PLAIN, Route("n", "other"), Route("o", "b")]), backends, {})
     frontend: Frontend[Any, Any] = Frontend(codec, gateway, DEFAULT_LIMITS)
     assert not frontend._pipelines

@@ -68,14 +68,14 @@ def open_files() -> int:
     return found
 
 
-def lying(
+def tensor_in(
     tensor_region: RegionRef, datatype: Datatype = Datatype.UINT8, shape: Any = None
 ) -> Tensor:
     return Tensor("X", datatype, shape or (tensor_region.size,), b"", shared_memory=tensor_region)
 
 
 def request_with(*regions: RegionRef, output: RegionRef | None = None) -> InferRequest:
-    inputs = tuple(replace(lying(each), name=f"X{i}") for i, each in enumerate(regions))
+    inputs = tuple(replace(tensor_in(each), name=f"X{i}") for i, each in enumerate(regions))
     outputs = (RequestedOutput("Y", {}, output),) if output else ()
     return InferRequest("m", inputs=inputs, outputs=outputs)
 
@@ -133,7 +133,7 @@ async def test_inline_tensors_stay_unchanged() -> None:
     memory = await on()
     here = Tensor("H", Datatype.UINT8, (1,), b"h")
     request = replace(
-        request_with(RegionRef("r", 0, 1)), inputs=(here, lying(RegionRef("r", 0, 1)))
+        request_with(RegionRef("r", 0, 1)), inputs=(here, tensor_in(RegionRef("r", 0, 1)))
     )
     async with memory.stage(request, BACKEND) as staged:
         assert staged.request.inputs[0] is here
@@ -241,10 +241,10 @@ async def test_no_output_is_written_over_another(
 
 async def test_data_is_checked_after_the_copy() -> None:
     memory = await on()
-    wrong = lying(RegionRef("r", 0, 8), Datatype.FP32, (3,))
+    wrong = tensor_in(RegionRef("r", 0, 8), Datatype.FP32, (3,))
     error = await refused(memory, InferRequest("m", inputs=(wrong,)))
     assert "needs 12 bytes" in error.public
-    lengths = lying(RegionRef("r", 0, 8), Datatype.BYTES, (1,))
+    lengths = tensor_in(RegionRef("r", 0, 8), Datatype.BYTES, (1,))
     error = await refused(memory, InferRequest("m", inputs=(lengths,)))
     assert "past the end" in error.public
 
@@ -284,9 +284,14 @@ async def test_many_short_elements_count_as_large_data(
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     FILE.write_bytes(bytes(SIZE))
     memory = await on()
-    half = lying(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
+    half = tensor_in(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
     here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
-    inputs = (half, replace(half, name="Y"), here, replace(lying(RegionRef("r", 0, 99)), name="Z"))
+    inputs = (
+        half,
+        replace(half, name="Y"),
+        here,
+        replace(tensor_in(RegionRef("r", 0, 99)), name="Z"),
+    )
     async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as staged:
         assert staged.request.inputs[0].data == bytes(128)
     assert len(moved) == threads
@@ -309,7 +314,7 @@ async def test_memory_held_by_requests_is_bounded() -> None:
         assert error.retry_after
     async with memory.stage(two, BACKEND):
         pass
-    await refused(memory, InferRequest("m", inputs=(lying(RegionRef("r", 0, 8), shape=(9,)),)))
+    await refused(memory, InferRequest("m", inputs=(tensor_in(RegionRef("r", 0, 8), shape=(9,)),)))
     async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
         pass  # a refused request holds nothing
 
@@ -618,7 +623,10 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
         (request_with(RegionRef("gpu", 60, 5)), "'gpu'"),
         (request_with(output=RegionRef("gpu", 65, 0)), "'gpu'"),
         (
-            InferRequest("m", inputs=(lying(RegionRef("r", SIZE - 4, 4), Datatype.INT32, (16,)),)),
+            InferRequest(
+                "m",
+                inputs=(tensor_in(RegionRef("r", SIZE - 4, 4), Datatype.INT32, (16,)),),
+            ),
             "needs 64 bytes",
         ),
     ],

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, new_context
+from fakes import LineCodec, Memory, WireBackend, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.counters import RouteCounters
@@ -197,7 +197,7 @@ async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
 # ---- a mirror ----------------------------------------------------------------------------------
 
 
-class Held(Memory):
+class HeldBackend(Memory):
     """A backend that responds when it is released."""
 
     def __init__(self, name: str) -> None:
@@ -211,8 +211,8 @@ class Held(Memory):
         return await super().perform(operation, context)
 
 
-def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, Held]:
-    held = Held("mirror")
+def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, HeldBackend]:
+    held = HeldBackend("mirror")
     return Harness(
         Route("m", "own", mirror=MirrorTarget("mirror", percent, maximum)), mirror=held
     ), held
@@ -358,7 +358,7 @@ async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None
 
 
 async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
-    backend = Wired("own", LineCodec())
+    backend = WireBackend("own", LineCodec())
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
     known: dict[str, Any] = {"own": backend, "other": Memory("other")}
     created = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)

@@ -76,7 +76,7 @@ class Kept(RuleBasedStateMachine):
         self.number = 0
 
     @rule(patience=st.floats(0, 5))
-    def come(self, patience: float) -> None:
+    def arrive(self, patience: float) -> None:
         self.number += 1
         if self.limit.try_acquire():
             assert self.handled < 3
@@ -99,18 +99,18 @@ class Kept(RuleBasedStateMachine):
         self.handled -= expected is None
 
     @rule(data=st.data())
-    def give_up(self, data: st.DataObject) -> None:
+    def time_out(self, data: st.DataObject) -> None:
         if self.line:
             gone = data.draw(st.sampled_from(list(self.line)))
             self.line.remove(gone)
             self.limit.remove(gone[0])
 
     @rule(seconds=st.floats(0, 3))
-    def time_passes(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         self.now += seconds
 
     @invariant()
-    def it_is_as_the_model_has_it(self) -> None:
+    def matches_the_reference(self) -> None:
         assert self.limit.active == self.handled <= 3
         assert self.limit.waiting == len(self.line) <= 4
 

@@ -58,7 +58,7 @@ class World:
                 heapq.heappush(events, (time, next(order), what))
 
         def request(among: Cluster[ClusterMember]) -> Callable[[float], None]:
-            def come(now: float) -> None:
+            def arrive(now: float) -> None:
                 self.request_count += 1
                 tried: list[ClusterMember] = []
                 while len(tried) < ATTEMPTS:
@@ -74,16 +74,16 @@ class World:
                     tried.append(chosen)
                 else:
                     self.lost[int(now)] += 1
-                at(now + self.chance.expovariate(RATE), come)
+                at(now + self.chance.expovariate(RATE), arrive)
 
-            return come
+            return arrive
 
         def check(among: Cluster[ClusterMember], member: ClusterMember) -> Callable[[float], None]:
-            def look(now: float) -> None:
+            def lookup(now: float) -> None:
                 among.record_check(member, now, succeeded=self.is_up(int(member.name), now))
-                at(now + 5.0 * self.chance.uniform(0.9, 1.1), look)
+                at(now + 5.0 * self.chance.uniform(0.9, 1.1), lookup)
 
-            return look
+            return lookup
 
         for among in self.clusters:
             at(0.0, request(among))

@@ -21,7 +21,7 @@ def request_message(values: list[int], delays: list[int], **more: Any) -> InferR
     return InferRequest("repeat", inputs=(int32("IN", values), delay), **more)
 
 
-class Naps:
+class RecordedSleep:
     """A sleep that records its duration and returns immediately."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Naps:
 
 
 async def test_one_response_per_element_after_its_delay() -> None:
-    naps = Naps()
+    naps = RecordedSleep()
     backend = BuiltinBackend("demo", [Repeat(naps)])
     got = []
     async for response in backend.stream(request_message([4, -2, 0], [0, 1500, 7], id="r"), CALL):

@@ -34,7 +34,7 @@ def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequ
     return infer_requested_output_tensor
 
 
-def goes_on(wire: RpcRequest, profile: Any) -> bool:
+def is_passed_through(wire: RpcRequest, profile: Any) -> bool:
     return CODEC.rewrite_request(wire, "n", "", profile) is not None
 
 
@@ -51,9 +51,9 @@ def test_classes_are_requested_only_from_servers_that_support_them(
     outputs: Any, length: int
 ) -> None:
     wire = request(*outputs, data=bytes(length))
-    assert goes_on(wire, TRITON)
-    assert not goes_on(wire, KSERVE)
-    assert not goes_on(wire, GENERIC)  # an unknown server
+    assert is_passed_through(wire, TRITON)
+    assert not is_passed_through(wire, KSERVE)
+    assert not is_passed_through(wire, GENERIC)  # an unknown server
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
     data = b"\x0a\x0eclassification\x12\x02\x10\x02" * length
     wire = request(*outputs, data=data)
     for profile in (TRITON, KSERVE, GENERIC):
-        assert goes_on(wire, profile)
+        assert is_passed_through(wire, profile)
 
 
 def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
@@ -80,7 +80,7 @@ def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
     with raises_kind(Kind.BAD_REQUEST):
         CODEC.rewrite_request(wire, "n", "", GENERIC)
-    assert goes_on(wire, TRITON)
+    assert is_passed_through(wire, TRITON)
 
 
 def test_a_configuration_request_is_built() -> None:

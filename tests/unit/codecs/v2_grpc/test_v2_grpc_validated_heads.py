@@ -62,7 +62,7 @@ class NoAnswers(validated_heads.PassThroughHeads):
         del message, limits
 
 
-class Forgetful(V2Grpc):
+class UncachedCodec(V2Grpc):
     """A cache without heads, so that everything is checked."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Forgetful(V2Grpc):
 
 FAST = V2Grpc()
 """Shared by all tests, so that later tests use the heads cached by earlier ones."""
-SLOW = Forgetful()
+SLOW = UncachedCodec()
 
 
 def fields_of(message: Sequence[Any]) -> Any:

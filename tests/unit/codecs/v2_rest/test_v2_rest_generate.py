@@ -301,11 +301,11 @@ def test_an_output_with_an_unrepresentable_shape() -> None:
     batched = ModelMetadata("m", inputs=inputs, outputs=outputs, max_batch_size=4, decoupled=True)
     request = InferRequest("m", inputs=(text,))
     assert sent(request, batched)
-    answer = given_back(b'{"model_name":"m","out":["a","b"]}', request, batched)
+    answer = response_from(b'{"model_name":"m","out":["a","b"]}', request, batched)
     assert answer.outputs[0].shape == (1, 2)
 
 
-def given_back(
+def response_from(
     body: bytes,
     request: InferRequest | None = None,
     model: ModelMetadata | None = MODEL,
@@ -322,11 +322,11 @@ def test_an_event_of_triton() -> None:
     body = (
         b'{"OUT":1,"id":"i","model_name":"m","model_version":"3","out":"a","y":[1,2,3,4],"p":0.5}'
     )
-    answer = given_back(body.replace(b'"OUT":1', b'"Q":1'))
+    answer = response_from(body.replace(b'"OUT":1', b'"Q":1'))
     assert (answer.model, answer.version, answer.id) == ("m", "3", "i")
     assert answer.parameters == {"Q": 1, "p": 0.5}
     assert [(each.name, each.shape) for each in answer.outputs] == [("out", (1,)), ("y", (2, 2))]
-    only = given_back(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
+    only = response_from(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
     assert [each.name for each in only.outputs] == ["y"]
 
 
@@ -348,19 +348,21 @@ def test_an_event_of_triton() -> None:
 )
 def test_other_responses(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
     with raises_kind(kind):
-        given_back(body, None, MODEL, status, headers)
+        response_from(body, None, MODEL, status, headers)
 
 
 def test_an_event_without_a_requested_output() -> None:
     with pytest.raises(GatewayError, match="output 'y'"):
-        given_back(b'{"model_name":"m"}', InferRequest("m", outputs=(RequestedOutput("y"),)))
+        response_from(b'{"model_name":"m"}', InferRequest("m", outputs=(RequestedOutput("y"),)))
 
 
 def test_an_event_of_mlserver() -> None:
     body = b'{"model_name":"m","outputs":[{"name":"a","datatype":"INT32","shape":[1],"data":[3]}]}'
-    assert given_back(body, model=None).outputs[0].numpy().tolist() == [3]
+    assert response_from(body, model=None).outputs[0].numpy().tolist() == [3]
     with pytest.raises(GatewayError, match="the model failed"):
-        given_back(b"Traceback (most\n  x\nRuntimeError: the model failed", model=None, status=500)
+        response_from(
+            b"Traceback (most\n  x\nRuntimeError: the model failed", model=None, status=500
+        )
 
 
 @given(st.binary(max_size=60), st.sampled_from([MODEL, None]))
@@ -368,7 +370,7 @@ def test_every_event_is_a_response_or_a_declared_error(
     body: bytes, model: ModelMetadata | None
 ) -> None:
     with contextlib.suppress(GatewayError):
-        given_back(body, model=model)
+        response_from(body, model=model)
 
 
 @given(
