@@ -26,14 +26,18 @@ ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
-class MessageTooLongError(GatewayError):
+class MessageError(GatewayError):
+    """A message cannot be read."""
+
+
+class MessageTooLongError(MessageError):
     """A message exceeds the size limit, before or after inflation."""
 
     def __init__(self, public: str) -> None:
         super().__init__(Kind.TOO_LARGE, public, limit="body")
 
 
-class InvalidMessageError(GatewayError):
+class InvalidMessageError(MessageError):
     """The bytes are not a valid message."""
 
     def __init__(self, public: str) -> None:
@@ -64,7 +68,7 @@ def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | Deferred
 
 
 def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
-    """Inflate a message. Raises MessageTooLongError and InvalidMessageError."""
+    """Inflate a message. Raises MessageError."""
     try:
         yield from inflation.inflate_pieces(data, ENCODINGS[encoding], max_length)
     except inflation.CorruptDataError as error:
@@ -77,8 +81,7 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
 class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
     announced length, None until it has arrived. `message` is `bytes` if it arrived in one
-    piece; otherwise it is assembled in its final buffer. A compressed message may be
-    `DeferredInflation`."""
+    piece; otherwise it is assembled in its final buffer."""
 
     __slots__ = (
         "_buffer",
@@ -102,7 +105,7 @@ class SingleMessageReader:
         self.message: Buffer | DeferredInflation | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body. Raises MessageTooLongError and InvalidMessageError."""
+        """Take part of the body. Raises MessageError."""
         for part in parts:
             if self._buffer is not None:
                 self._fill(part)
@@ -218,8 +221,7 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message and its length in the body, or None if it is incomplete. Raises
-        MessageTooLongError and InvalidMessageError."""
+        """Return the next complete message, if any, and its length in the body. Raises MessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

@@ -86,7 +86,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake of an accepted connection."""
-        self._socket_transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._socket_transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's class is not a subclass
         self._peer = peer_address(transport)
         if not self._host.register(self, self._peer):
             self.abort()
