@@ -120,7 +120,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         if call.deadline < self._timer_due:
             self._set_deadline_timer(call.deadline)
         self.flush_soon()
-        if call.has_no_deadline:
+        if call.deadline == math.inf:
             self._calls_without_deadline.add(call)
             if self._silence_timer is None:
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
@@ -252,11 +252,6 @@ class ClientCall:
         )
         self._stream.owner = self
         connection.register(self)
-
-    @property
-    def has_no_deadline(self) -> bool:
-        """Whether the call has no deadline."""
-        return self.deadline == math.inf
 
     # ---- to be implemented by subclasses
 

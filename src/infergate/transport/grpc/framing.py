@@ -49,14 +49,10 @@ def encode_prefix(length: int) -> bytes:
     return PREFIX.pack(0, length)
 
 
-def too_long(length: int, max_length: int) -> MessageTooLongError:
-    """Return the error for a message of `length` bytes, worded as in grpc-core."""
-    return MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
-
-
 def _check_prefix(flag: int, length: int, max_length: int, encoding: str) -> None:
     if length > max_length:
-        raise too_long(length, max_length)
+        # The text is grpc-core's.
+        raise MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
     if flag > 1:
         raise InvalidMessageError(f"a message with the invalid compression flag {flag}")
     if flag and encoding not in ENCODINGS:
@@ -221,7 +217,7 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next complete message, if any, and its length in the body. Raises MessageError."""
+        """Return the next message, if complete, and its length in the body. Raises MessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

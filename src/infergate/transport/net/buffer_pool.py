@@ -25,11 +25,6 @@ IDLE_SECONDS: Final = 30.0
 Memory = npt.NDArray[np.uint8]
 
 
-def allocate_plain(size: int) -> memoryview:
-    """Allocate ``size`` bytes from the C library."""
-    return np.empty(size, np.uint8).data
-
-
 class BufferPool:
     """Allocates buffers, and takes them back when nothing refers to them any more. At most
     ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``."""
@@ -43,7 +38,7 @@ class BufferPool:
     def allocate(self, size: int) -> memoryview:
         """Return a buffer of ``size`` arbitrary bytes. Untouched new pages use no memory."""
         if size < MIN_POOLED_BYTES:
-            return allocate_plain(size)
+            return np.empty(size, np.uint8).data
         memory = self._take_unused(size)
         if memory is None:
             memory = np.empty(size, np.uint8)

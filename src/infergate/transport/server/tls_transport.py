@@ -173,7 +173,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
         self._timer.close()
         self._client_names = san_names(self._ssl.getpeercert())
-        if self._is_name_rejected:
+        has_certificate = self._ssl.getpeercert(binary_form=True) is not None
+        if has_certificate and not self._san_matcher.matches(self._client_names):
             names = ", ".join(self._client_names) or "no names"
             reason = f"the client certificate is for {names}: not allowed"
             self._refuse(ConnectionRefusal.NAME, reason)
@@ -182,11 +183,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_established = True
         self._app.connection_made(self)
         self._receive()
-
-    @property
-    def _is_name_rejected(self) -> bool:
-        has_certificate = self._ssl.getpeercert(binary_form=True) is not None
-        return has_certificate and not self._san_matcher.matches(self._client_names)
 
     def _on_handshake_timeout(self) -> None:
         self._refuse(ConnectionRefusal.HANDSHAKE_TIME, "the TLS handshake timed out")
