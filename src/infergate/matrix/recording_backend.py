@@ -38,7 +38,7 @@ class EchoModel(UnaryModel):
             raise self._error
         inputs = self.signature.checked_inputs(request)
         pairs = zip(self.signature.inputs, self.signature.outputs, strict=True)
-        outputs = [replace(inputs[given.name], name=output.name) for given, output in pairs]
+        outputs = [replace(inputs[tensor.name], name=output.name) for tensor, output in pairs]
         response = self.signature.build_response(request, outputs)
         return replace(response, version=request.version, parameters=self._parameters, is_last=True)
 

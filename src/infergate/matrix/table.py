@@ -93,7 +93,7 @@ def page(results: Sequence[ClientResult]) -> str:
         f"## From {result.name}\n\n" + "\n".join(_table(result, numbers)) + "\n"
         for result in results
     ]
-    notes = (f"{number}. {_escaped(note)}" for note, number in numbers.items())
+    notes = (f"{number}. {_escape_markdown(note)}" for note, number in numbers.items())
     parts.append("## Notes\n\n" + "\n".join(notes) + "\n")
     return "\n".join(parts)
 
@@ -114,7 +114,7 @@ def _cell(finding: Finding, numbers: dict[str, int]) -> str:
     return f"{finding.mark.value} {number}"
 
 
-def _escaped(note: str) -> str:
+def _escape_markdown(note: str) -> str:
     for special in "|<*":
         note = note.replace(special, f"\\{special}")
     return note

@@ -190,11 +190,11 @@ def _as_text(fields: Fields) -> str:
         if type(value) is not str:
             pairs.append(f"{key}={value}")
         elif value:
-            pairs.append(f"{key}={value if _is_plain(value) else _quoted(value)}")
+            pairs.append(f"{key}={value if _is_plain(value) else _quote(value)}")
     return " ".join(pairs)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return orjson.dumps(printable(text)).decode()
 
 

@@ -29,7 +29,7 @@ _END: Final = b"# EOF\n"
 _EXPONENT_FROM: Final = 1_000_000
 """From this value on, Go's number format has an exponent."""
 _LE: Final = "le"
-_go: Final[Callable[[float], str]] = floatToGoString
+_format_float: Final[Callable[[float], str]] = floatToGoString
 
 Encode = Callable[[Collector], bytes]
 
@@ -59,7 +59,7 @@ def _chunks(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes
     """Yield chunks of at least ``_CHUNK_CHARACTERS``, except the last."""
     texts: list[str] = []
     missing = _CHUNK_CHARACTERS
-    for text in _texts(metrics, encode):
+    for text in _family_texts(metrics, encode):
         texts.append(text)
         missing -= len(text)
         if missing <= 0:
@@ -68,13 +68,13 @@ def _chunks(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes
     yield "".join((*texts, end)).encode()
 
 
-def _texts(metrics: Collector, encode: Encode) -> Iterator[str]:
+def _family_texts(metrics: Collector, encode: Encode) -> Iterator[str]:
     for family in metrics.collect():
         if not isinstance(family, MetricFamily):
-            yield _encoded(family, encode)
+            yield _encode_family(family, encode)
             continue
         head = Metric(family.name, family.documentation, family.type, family.unit)
-        yield _encoded(head, encode)
+        yield _encode_family(head, encode)
         if family.type == "histogram":
             yield from map(
                 _histogram_formatter(family, exemplars=encode is openmetrics), family.rows
@@ -92,7 +92,7 @@ class _SingleFamily(NamedTuple):
         return (self.family,)
 
 
-def _encoded(family: Metric, encode: Encode) -> str:
+def _encode_family(family: Metric, encode: Encode) -> str:
     return encode(_SingleFamily(family)).removesuffix(_END).decode()
 
 
@@ -102,31 +102,31 @@ def _encoded(family: Metric, encode: Encode) -> str:
 def _row_formatter(family: MetricFamily) -> Callable[[Row], str]:
     name = family.name + ("_total" if family.type == "counter" else "")
     order = _sorted_indices(family.labels)
-    form = f"{name}{_braced([family.labels[i] for i in order])} %s\n"
+    form = f"{name}{_label_template([family.labels[i] for i in order])} %s\n"
 
     def text(row: Row) -> str:
         labels, value = row
         assert not isinstance(value, HistogramValue)
-        return form % (*[_escaped(labels[i]) for i in order], _number(value))
+        return form % (*[_escape(labels[i]) for i in order], _number(value))
 
     return text
 
 
 def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[Row], str]:
     name, names = family.name, family.labels
-    bounds = list(map(_go, (*family.bounds, math.inf)))
+    bounds = list(map(_format_float, (*family.bounds, math.inf)))
     order = _sorted_indices(names)
     before = [index for index in order if names[index] < _LE]
     after = order[len(before) :]
     head_form = "".join((f"{name}_bucket{{", *(f'{names[i]}="%s",' for i in before), f'{_LE}="'))
     tail_form = "".join(('"', *(f',{names[i]}="%s"' for i in after), "} "))
-    all_form = _braced([names[index] for index in order])
+    all_form = _label_template([names[index] for index in order])
 
     def text(row: Row) -> str:
         labels, value = row
         assert isinstance(value, HistogramValue)
-        first = [_escaped(labels[index]) for index in before]
-        last = [_escaped(labels[index]) for index in after]
+        first = [_escape(labels[index]) for index in before]
+        last = [_escape(labels[index]) for index in after]
         head, tail = head_form % (*first,), tail_form % (*last,)
         all_labels = all_form % (*first, *last)
         counts = list(map(_number, accumulate(value.counts)))
@@ -148,24 +148,24 @@ def _sorted_indices(labels: Labels) -> list[int]:
     return sorted(range(len(labels)), key=labels.__getitem__)
 
 
-def _braced(names: Iterable[str]) -> str:
+def _label_template(names: Iterable[str]) -> str:
     pairs = ",".join(f'{name}="%s"' for name in names)
     return f"{{{pairs}}}" if pairs else ""
 
 
-def _escaped(label: str) -> str:
+def _escape(label: str) -> str:
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _number(value: float) -> str:
     if type(value) is int and 0 <= value < _EXPONENT_FROM:
         return f"{value}.0"
-    return _go(value)
+    return _format_float(value)
 
 
 def _exemplar(exemplar: Exemplar) -> str:
     labels = ",".join(
-        f'{name}="{_escaped(exemplar.labels[name])}"' for name in sorted(exemplar.labels)
+        f'{name}="{_escape(exemplar.labels[name])}"' for name in sorted(exemplar.labels)
     )
     timestamp = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
-    return f" # {{{labels}}} {_go(exemplar.value)}{timestamp}"
+    return f" # {{{labels}}} {_format_float(exemplar.value)}{timestamp}"

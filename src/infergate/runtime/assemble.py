@@ -345,9 +345,11 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     if "admin" in addresses:
         scrape = group.scrape or group.metrics.scrape
         ready = group.check_ready or gateway.readiness.is_ready
-        guarded = authorize_admin(_make_admin(config, scrape, ready, shared), config, group.metrics)
+        admin_app = authorize_admin(
+            _make_admin(config, scrape, ready, shared), config, group.metrics
+        )
         listen(
-            ADMIN, addresses["admin"], guarded, transports.make_http_server, _FIXED_HTTP, _HTTP_1
+            ADMIN, addresses["admin"], admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1
         )
     return listeners
 

@@ -64,12 +64,12 @@ class ConnectionGates:
             max_connections=max_connections,
         )
 
-    def _max_connections(self, wanted: int) -> int:
-        allowed = max_client_connections(wanted)
-        if allowed < wanted and allowed != self._warned_limit:
+    def _max_connections(self, configured: int) -> int:
+        allowed = max_client_connections(configured)
+        if allowed < configured and allowed != self._warned_limit:
             self._warned_limit = allowed
             message = "limits.connections lowered to %d from %d: the system's limit of open files"
-            log.warning(message, allowed, wanted, extra=FEW_DESCRIPTORS)
+            log.warning(message, allowed, configured, extra=FEW_DESCRIPTORS)
         return allowed
 
     def _certificate_reload_counter(self, name: str) -> Callable[[bool], None]:

@@ -37,13 +37,13 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def max_client_connections(wanted: int) -> int:
-    """Return ``wanted`` connections, or fewer if the current limit does not allow them."""
+def max_client_connections(configured: int) -> int:
+    """Return ``configured`` connections, or fewer if the current limit does not allow them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
+        return configured
     part, whole = _CLIENT_SHARE
-    return min(wanted, max(1, soft * part // whole))
+    return min(configured, max(1, soft * part // whole))
 
 
 def count_open() -> int:

@@ -20,12 +20,12 @@ _LEAST_REQUEST: Final = "least-request"
 
 def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
     """Return the configured endpoints. With shared memory, a host name is a single endpoint."""
-    looks_up = bool(config.dns_refresh) and config.shared_memory == "copy"
+    resolves_name = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, display_names(urls), compiled.endpoints(config), strict=True)
     return [
-        ConfiguredEndpoint(endpoint, shown, url.weight, looks_up and is_dns_name(endpoint.host))
-        for url, shown, endpoint in rows
+        ConfiguredEndpoint(endpoint, name, url.weight, resolves_name and is_dns_name(endpoint.host))
+        for url, name, endpoint in rows
     ]
 
 

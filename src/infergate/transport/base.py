@@ -30,8 +30,7 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's address: ``host`` and ``port`` (0 takes a free port), or the socket file at path
-    ``unix``, created with ``mode``."""
+    """A listener's address: ``host`` and ``port`` (0: a free one), or the socket file ``unix``."""
 
     host: str = ""
     port: int = 0
@@ -82,8 +81,8 @@ def _no_op() -> None:
 class BoundSockets:
     """The listening sockets of one address; several if its name resolves to several addresses. The
     listener closes them, then calls ``release``. ``worker_loads`` is set if other processes
-    accept from the same sockets. grpcio (engine ``compat``) accepts no sockets; its socket only
-    reserves a port."""
+    accept from them. grpcio (engine ``compat``) accepts no sockets; its socket only reserves a
+    port."""
 
     sockets: tuple[socket.socket, ...]
     release: Callable[[], None] = _no_op
@@ -111,14 +110,13 @@ class HttpApp(Protocol):
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Return the response to a complete request. The task is cancelled when the client
-        disconnects. The caller always closes the response's body stream, if there is one."""
+        disconnects. The caller always closes the response's body stream."""
         ...
 
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Return the response to a request that the transport itself rejects; ``wire`` has no
-        body."""
+        """Return the response to a request that the transport rejects. ``wire`` has no body."""
         ...
 
 
@@ -163,10 +161,10 @@ class RequestStream(Protocol):
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Return the responses to ``message``; requests are handled in the order of arrival.
-        ``error`` is set if the transport rejected the request; the response reports it.
-        ``memory`` is the account of this request. A response with a code other than 0 ends the
-        stream. The caller always closes the generator."""
+        """Return the responses to ``message``; requests are handled in the order of arrival. If
+        ``error`` is set, the transport rejected the request, and the response reports it. A
+        response with a code other than 0 ends the stream. The caller always closes the
+        generator."""
         ...
 
 
@@ -180,7 +178,7 @@ class Server(Protocol):
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """The listening sockets that are open and known to this object."""
+        """The open listening sockets known to this object."""
         ...
 
     async def bind(
@@ -196,8 +194,8 @@ class Server(Protocol):
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
-        """Send new requests to ``app``, an application of the same kind; requests in progress
-        finish with the previous one. New connections apply ``limits``."""
+        """Send new requests to ``app``, of the same kind; those in progress finish with the
+        previous one. New connections apply ``limits``."""
         ...
 
     def active_tasks(self) -> Iterable[asyncio.Task[None]]:
@@ -209,8 +207,8 @@ class Server(Protocol):
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them. A second
-        call shortens the grace period."""
+        """Stop accepting, let requests finish for ``grace`` seconds (a second call shortens them),
+        then cancel the rest."""
         ...
 
 
@@ -236,12 +234,10 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
         self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp_co, None]:
         """Send a request and yield the responses. Headers may accompany any response, or arrive
-        alone. The next response is read from the connection only when it is pulled, apart from
-        bytes that flow control already admitted.
-
-        ``timeout`` covers the whole stream, in seconds; None: no limit. Raises like ``exchange``.
-        Closing the generator, or cancelling a pull, cancels the upstream request.
-        """
+        alone. A response is read from the connection only when it is pulled, apart from bytes
+        that flow control already admitted. ``timeout`` covers the whole stream, in seconds.
+        Raises like ``exchange``. Closing the generator, or cancelling a pull, cancels the
+        upstream request."""
         ...
 
 

@@ -86,7 +86,7 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
     """Return the flows of running processes, and those of exited ones from the metrics."""
     rows = _Rows(_FLOW_LABELS)
     for flow in flows:
-        row = _initialized(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
+        row = _with_counters(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
         for outcome, count in flow.outcomes.items():
             row["outcomes"][outcome] = row["outcomes"].get(outcome, 0) + count
         duration = row["seconds"]
@@ -103,7 +103,7 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
     return rows.to_list()
 
 
-def _initialized(row: Json) -> Json:
+def _with_counters(row: Json) -> Json:
     if "outcomes" not in row:
         row["outcomes"] = {}
         row["seconds"] = {"sum": 0.0, "count": 0, "buckets": [[bound, 0] for bound in _BOUNDS]}
@@ -114,12 +114,12 @@ def _initialized(row: Json) -> Json:
 
 def _add_exited_workers(rows: _Rows, families: Families) -> None:
     for sample in _counter_samples(families, "infergate_requests", "_total"):
-        outcomes = _initialized(rows.get_or_add(sample.labels))["outcomes"]
+        outcomes = _with_counters(rows.get_or_add(sample.labels))["outcomes"]
         outcome = sample.labels["outcome"]
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
     for name, key in _TIME_KEYS.items():
         for sample in families.get(f"infergate_{name}_seconds", ()):
-            histogram = _initialized(rows.get_or_add(sample.labels))[key]
+            histogram = _with_counters(rows.get_or_add(sample.labels))[key]
             kind = sample.name.rpartition("_")[2]
             if kind in histogram:
                 histogram[kind] += sample.value
@@ -128,7 +128,7 @@ def _add_exited_workers(rows: _Rows, families: Families) -> None:
                 histogram["buckets"][_BUCKET_INDEX[bound]][1] += sample.value
     for family, key in (("request", "bytes_in"), ("response", "bytes_out")):
         for sample in _counter_samples(families, f"infergate_{family}_bytes", "_total"):
-            _initialized(rows.get_or_add(sample.labels))[key] += sample.value
+            _with_counters(rows.get_or_add(sample.labels))[key] += sample.value
 
 
 def _listeners(families: Families) -> list[Json]:

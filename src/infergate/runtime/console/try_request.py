@@ -245,13 +245,13 @@ def _build_request(
         # The codec's request does not name the model, because such a server has only one.
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
-        path = f"/{plugin.claims[0]}/{_quoted(model)}"
-        path += f"/versions/{_quoted(version)}" if version else ""
+        path = f"/{plugin.claims[0]}/{_quote_name(model)}"
+        path += f"/versions/{_quote_name(version)}" if version else ""
         wire.path = path + wire.path.rstrip("/")
     return wire
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return quote(name, safe="")
 
 
@@ -274,11 +274,11 @@ def _recording_gateway(
         return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
     route = replace(route, mirror=None)
     names = (route.backend, route.fallback, *(target.backend for target in route.split))
-    backends = {name: _recorded(backends_by_name[name], exchanges) for name in names if name}
+    backends = {name: _with_recording(backends_by_name[name], exchanges) for name in names if name}
     return Gateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
 
 
-def _recorded(backend: Backend, exchanges: list[Json]) -> Backend:
+def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:
     if not isinstance(backend, RemoteBackend):
         return backend  # an embedded model, which has no messages
     return backend.with_upstream(

@@ -127,11 +127,11 @@ class FairQueue(Generic[T]):
         heaviest = flows.get(name, flow)
         if weight(heaviest.cost, heaviest.count) <= weight(flow.cost + cost, flow.count + 1):
             return removed
-        lacking = cost if costly else 1
-        while lacking > 0:
+        missing = cost if costly else 1
+        while missing > 0:
             freed, last = heaviest.jobs.pop()
             removed.append(last)
-            lacking -= freed
+            missing -= freed
             for item in (self._root, group, heaviest):
                 item.shrink(freed)
         if not heaviest.count:

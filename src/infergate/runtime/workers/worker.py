@@ -39,11 +39,11 @@ class Worker(asyncio.SubprocessProtocol):
         """Start the process of worker ``number``; ``handle`` responds to its requests. Raises
         OSError if the system cannot start a process."""
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
+        supervisor_end, worker_end = socket.socketpair()
         self._descriptors, descriptors = socket.socketpair()
-        with theirs, descriptors:
+        with worker_end, descriptors:
             try:
-                passed_fds = (theirs.fileno(), descriptors.fileno(), *files)
+                passed_fds = (worker_end.fileno(), descriptors.fileno(), *files)
                 await loop.subprocess_exec(
                     lambda: self,
                     *python_command(_WORKER_MODULE, str(number), engine, *map(str, passed_fds)),
@@ -53,7 +53,7 @@ class Worker(asyncio.SubprocessProtocol):
                     stderr=None,
                 )
             except BaseException:
-                ours.close()
+                supervisor_end.close()
                 if self._process is None:
                     self._descriptors.close()
                     self.exited.set_result(1)
@@ -61,7 +61,7 @@ class Worker(asyncio.SubprocessProtocol):
         assert self._process is not None
         self.pid = self._process.get_pid()
         _, self.channel = await loop.create_unix_connection(
-            lambda: WorkerChannel(handle), sock=ours
+            lambda: WorkerChannel(handle), sock=supervisor_end
         )
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:

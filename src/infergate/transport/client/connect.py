@@ -27,8 +27,7 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return the origin of a failed connection: the gateway if this machine is out of descriptors,
-    memory or ports, otherwise the backend."""
+    """Return GATEWAY if this machine is out of descriptors, memory or ports, otherwise BACKEND."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 
@@ -58,7 +57,6 @@ async def open_connection(
 
 
 def _enable_keepalive(transport: asyncio.Transport) -> None:
-    """Enable TCP keepalive, to detect that the backend's host has disappeared."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -46,16 +46,16 @@ class PooledConnection(asyncio.BaseProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[HttpResponse] | None = None
-        self._response_started = False  # at least one byte of the response has arrived
+        self._response_started = False
         self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
-        self._counted = 0  # response bytes counted in _share
+        self._counted = 0  # response bytes counted in _memory
         self.idle_since = 0.0
 
     async def _exchange(
         self, parts: Sequence[Buffer], deadline: float, memory: MemoryAccount
     ) -> HttpResponse:
-        """Send ``parts`` and wait for the response until ``deadline`` (loop time). The response is
-        counted in ``memory``, and stays counted there if it is complete."""
+        """Send ``parts`` and wait for the response until ``deadline`` (loop time). A complete
+        response stays counted in ``memory``."""
         if not self.is_usable:
             raise StaleError(str(self._endpoint))
         self._response_started = False
@@ -88,13 +88,11 @@ class PooledConnection(asyncio.BaseProtocol):
         return True
 
     def _uncount_bytes(self) -> None:
-        """Stop counting an abandoned response."""
         self._memory.shrink(self._counted)
         self._memory, self._counted = UNLIMITED, 0
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether a response is expected, or more of it."""
         return self._waiter is not None
 
     @property
@@ -110,7 +108,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail or complete the exchange in progress."""
@@ -131,7 +129,6 @@ class PooledConnection(asyncio.BaseProtocol):
     # ---- the response
 
     def _complete(self, response: HttpResponse, *, keep: bool) -> None:
-        """Finish the exchange with ``response``; ``keep`` allows another on the connection."""
         waiter, self._waiter = self._waiter, None
         assert waiter is not None
         self._memory = UNLIMITED  # the request's account keeps counting the response
@@ -197,7 +194,7 @@ class Pool(Generic[PooledT]):
         return None
 
     async def connect(self, timeout: float) -> PooledT:
-        """Return a new connection within ``timeout`` and ``limits.connect_time``. Raises CONNECT,
+        """Return a new connection. Raises CONNECT (also after ``limits.connect_time``) and
         TIMEOUT."""
         limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
@@ -267,8 +264,8 @@ AnyPool = TypeVar("AnyPool", bound=_Closable)
 
 class EndpointPools(dict[Endpoint, AnyPool]):
     """The pool of each endpoint, created with ``create`` when first used. ``tls`` has the
-    authorities and the client certificate for TLS endpoints; None means the system's
-    authorities. ``protocol`` is offered in ALPN. Raises CertificateError."""
+    authorities and the client certificate; None: the system's authorities. ``protocol`` is
+    offered in ALPN. Raises CertificateError."""
 
     def __init__(
         self,

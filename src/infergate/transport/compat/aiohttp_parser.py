@@ -1,6 +1,5 @@
-"""aiohttp's parsers. They never decompress and never pause: the body is removed after each read,
-so their buffer stays empty. Requests are parsed strictly, responses as leniently as by
-aiohttp's client."""
+"""aiohttp's parsers. They never decompress and never pause, because the body is removed after each
+read. Requests are parsed strictly, responses as leniently as by aiohttp's client."""
 
 from __future__ import annotations
 

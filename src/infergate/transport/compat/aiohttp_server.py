@@ -72,7 +72,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     # ---- receiving
 
     def _receive_first_head(self, data: bytes) -> None:
-        """Collect the first head, and drop its Content-Length if it has both lengths."""
+        """Collect the first head, and drop its Content-Length if it also has Transfer-Encoding."""
         self._collect_head(data)
         if self._state is ConnectionState.HEAD and b"\r\n\r\n" in self._partial_head:
             head = message_head.drop_content_length(bytes(self._partial_head))
@@ -89,12 +89,12 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
                 return
             if messages:
                 self._begin_request(*messages[0])
-            inside = self._state is ConnectionState.BODY
-            if inside:
+            in_body = self._state is ConnectionState.BODY
+            if in_body:
                 self._read_body()
             if self._state is not ConnectionState.HEAD:
                 return
-            if not messages and not inside:
+            if not messages and not in_body:
                 if data:
                     self._collect_head(data)
                 return
@@ -124,9 +124,9 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
 
     def _begin_request(self, message: RawRequestMessage, payload: StreamReader) -> None:
         self._partial_head.clear()
-        host = self._listener
+        listener = self._listener
         context = RequestContext(self._peer, peer_identity=self._identity)
-        request = AiohttpRequest(message, payload, context, host.limits, host.admission)
+        request = AiohttpRequest(message, payload, context, listener.limits, listener.admission)
         self._request = request
         try:
             request.admit(message)
@@ -159,9 +159,9 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         self._parser.message_consumed()
         if receiving:
             return  # rejected within _feed, which continues with its data
-        held = self._read_ahead
-        if held:
+        pending = self._read_ahead
+        if pending:
             self._read_ahead = bytearray()
             if not self._transport.is_reading():
                 self._transport.resume_reading()
-        self._feed(held)
+        self._feed(pending)

@@ -90,8 +90,7 @@ class GrpcioUpstream:
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield each response message; a status other than OK is the last response. Metadata
-        accompanies the first message; trailing metadata, if any, a last response without a
-        message."""
+        accompanies the first message, trailing metadata a last response without a message."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()
@@ -156,7 +155,6 @@ class GrpcioUpstream:
 
 
 def _merged_metadata(first: Any, last: Any) -> dict[str, str]:
-    """Merge the metadata before and after the response; the latter takes precedence."""
     return {**grpc_metadata.read(first or ()), **grpc_metadata.read(last or ())}
 
 
@@ -210,8 +208,7 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 def _response_or_raise(
     error: Any, endpoint: Endpoint, *, is_late: bool, is_connected: bool, has_started: bool = False
 ) -> RpcResponse:
-    """Return the server's response, or raise the transport failure. The initial metadata is omitted
-    if the response `has_started`."""
+    """Return the server's response, or raise the transport failure."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     detail = f"{endpoint}: {code.name}: {details}"

@@ -112,7 +112,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Another process must not share the port by accident.
+            # Prevents another process from sharing the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -151,8 +151,7 @@ class GrpcioServer:
         """Do nothing: the library cannot stop accepting before it stops."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, wait `grace` seconds for calls, then cancel them. The request messages
-        of streams end immediately."""
+        """Stop accepting, end the messages of streams, wait `grace` seconds, then cancel calls."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
@@ -166,8 +165,7 @@ class GrpcioServer:
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the reason why `address` cannot be bound, found by binding it; `message` is grpcio's
-    own message, used if that succeeds."""
+    """Return the reason why `address` cannot be bound, found by binding it; else `message`."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -183,8 +181,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves all methods with the current `app`. `stopped` is set when the server stops; `active`
-    holds the active calls."""
+    """Serves all methods with `app`. `stopped` is set when the server stops; `active`: active
+    calls."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]

@@ -1,6 +1,5 @@
-"""TLS of a listener on grpcio. grpcio accepts every client with a valid certificate, so calls of
-clients with other names are rejected one by one. The configuration rejects TLS settings that
-grpcio does not support."""
+"""TLS of a listener on grpcio, which accepts every client with a valid certificate. Calls of
+clients with other names are therefore rejected one by one."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) 
 
 
 def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tuple[str, ...]]:
-    """Return a function that reads the client's names (`RequestContext.peer_identity`) from a
-    servicer context. It raises UNAUTHENTICATED if none of them is allowed."""
+    """Return a function that reads `RequestContext.peer_identity` from a servicer context. It
+    raises UNAUTHENTICATED if no name is allowed."""
     if certificates is None or certificates.settings.client_certificates == "none":
         return lambda _: ()
 

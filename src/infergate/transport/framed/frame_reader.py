@@ -66,7 +66,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """Missing bytes of the open frame."""
+        """Bytes of the open frame that have not arrived."""
         return self._length - self.received
 
     @property

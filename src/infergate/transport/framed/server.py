@@ -60,7 +60,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes of the current frame or, during a response, of the next one. Bytes after
-        an early rejection are not recorded, so the next ones overwrite them."""
+        an early rejection are overwritten."""
         state, frames = self._state, self._frames
         if state is ConnectionState.BODY:
             frames.buffer_written(nbytes)
@@ -86,23 +86,23 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
             self._begin_request(length)
 
     def _begin_request(self, length: int) -> None:
-        host, frames = self._listener, self._frames
-        # As a length, a ClientHello is many megabytes.
+        listener, frames = self._listener, self._frames
+        # Read as a length, a ClientHello is many megabytes.
         if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
-            host.gate.refuse_tls(self._peer)
+            listener.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED
             self._transport.abort()
             return
         whole = frames.has_whole(length)
         context = RequestContext(self._peer, peer_identity=self._identity)
-        request = self._request = IncomingHttpRequest(_empty_request(), context, host.admission)
+        request = self._request = IncomingHttpRequest(_empty_request(), context, listener.admission)
         request.is_complete = whole
         self._state = ConnectionState.BODY
         try:
             if not length:
                 raise bad_request("the frame is empty")
-            if length > host.limits.body:
-                raise message_head.body_too_large(length, host.limits)
+            if length > listener.limits.body:
+                raise message_head.body_too_large(length, listener.limits)
             request.account.admit(length)
         except GatewayError as error:
             if whole:

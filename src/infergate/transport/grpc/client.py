@@ -41,8 +41,7 @@ _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream` with streaming; `tls` as in
-    `EndpointPools`."""
+    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` as in `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -67,8 +66,7 @@ class H2Upstream(PooledUpstream):
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield each response message; a status other than OK is the last response. Metadata
-        accompanies the first message; trailing metadata, if any, a last response without a
-        message."""
+        accompanies the first message, trailing metadata a last response without a message."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
@@ -105,11 +103,11 @@ def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
 class _EndpointPool:
     """The connections to one endpoint, and the calls that wait for a free stream."""
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, trust: ClientTlsContext | None) -> None:
+    def __init__(self, limits: Limits, endpoint: Endpoint, tls: ClientTlsContext | None) -> None:
         self._endpoint: Final = endpoint
         self._limits: Final = limits
         self.loop: Final = asyncio.get_running_loop()
-        self._trust: Final = trust
+        self._tls: Final = tls
         self._connections: list[GrpcClientConnection] = []
         self._connecting: asyncio.Task[None] | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -122,8 +120,8 @@ class _EndpointPool:
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
-        """Return a connection with a free stream; open one or wait until `deadline` (loop time).
-        Raises CONNECT and TIMEOUT."""
+        """Return a connection with a free stream, before `deadline` (loop time). Raises CONNECT,
+        TIMEOUT."""
         while (connection := self.find_free()) is None:
             if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
@@ -158,9 +156,9 @@ class _EndpointPool:
         try:
             async with asyncio.timeout(self._limits.connect_time):
                 connection = await open_connection(
-                    self.loop, self._create_connection, self._endpoint, self._trust
+                    self.loop, self._create_connection, self._endpoint, self._tls
                 )
-                await connection.wait_ready(_PROTOCOL if self._trust is not None else "")
+                await connection.wait_ready(_PROTOCOL if self._tls is not None else "")
         except BaseException:
             if connection is not None:
                 connection.abort()
@@ -188,8 +186,7 @@ class _EndpointPool:
         self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
-        """Wake waiting calls, because streams may be free. `connection` is set if it is closed or
-        accepts no more calls."""
+        """Wake waiting calls: streams may be free, or `connection` accepts no more calls."""
         if connection is not None:
             if connection not in self._connections:
                 return

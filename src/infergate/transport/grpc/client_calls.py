@@ -7,23 +7,18 @@ from collections.abc import Mapping, Sequence
 from infergate.core.errors import backend_garbage
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcResponse
+from infergate.transport.grpc import framing
 from infergate.transport.grpc.client_connection import ClientCall
-from infergate.transport.grpc.framing import (
-    InvalidMessageError,
-    MessageReader,
-    MessageTooLongError,
-    SingleMessageReader,
-)
 from infergate.transport.grpc.headers import ResponseHeaders
 
 
 class UnaryClientCall(ClientCall):
     """A call with one response."""
 
-    _reader: SingleMessageReader | None = None
+    _reader: framing.SingleMessageReader | None = None
 
     def _on_response(self, response: ResponseHeaders) -> None:
-        self._reader = SingleMessageReader(self._connection.max_message, response.encoding)
+        self._reader = framing.SingleMessageReader(self._connection.max_message, response.encoding)
         self._initial_metadata = response.metadata
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
@@ -70,11 +65,11 @@ class UnaryClientCall(ClientCall):
 class StreamingClientCall(ClientCall):
     """A call with any number of responses, each read from the connection on request."""
 
-    _reader: MessageReader | None = None
+    _reader: framing.MessageReader | None = None
     _has_returned_end = False
 
     def _on_response(self, response: ResponseHeaders) -> None:
-        self._reader = MessageReader(self._connection.max_message, response.encoding)
+        self._reader = framing.MessageReader(self._connection.max_message, response.encoding)
         self._initial_metadata = response.metadata
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
@@ -83,8 +78,8 @@ class StreamingClientCall(ClientCall):
         self._wake()
 
     async def next_response(self) -> RpcResponse | None:
-        """Return the next response with the metadata that preceded it, then the end if it has a
-        code or metadata, then None. Raises StreamRefused and GatewayError."""
+        """Return the next response with the metadata before it, then the end if it has a code or
+        metadata, then None. Raises StreamRefused and GatewayError."""
         connection = self._connection
         self._set_counted(0)  # the previous message has been used
         while True:
@@ -92,9 +87,9 @@ class StreamingClientCall(ClientCall):
             try:
                 item = None if messages is None else messages.next_message()
                 if item is None and self._is_over and messages and not messages.is_empty:
-                    raise InvalidMessageError("truncated message")  # noqa: TRY301
-            except (MessageTooLongError, InvalidMessageError) as error:
-                if self._error is None or isinstance(error, MessageTooLongError):
+                    raise framing.InvalidMessageError("truncated message")
+            except framing.MessageError as error:
+                if self._error is None or isinstance(error, framing.MessageTooLongError):
                     raise self._message_error(error) from None
                 item = None
             if item is not None:
@@ -130,5 +125,4 @@ class StreamingClientCall(ClientCall):
 
 
 def _merged_metadata(first: Mapping[str, str], last: Mapping[str, str]) -> Mapping[str, str]:
-    """Merge the metadata before and after the response; the latter takes precedence."""
     return {**first, **last} if first else last

@@ -16,14 +16,9 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, total_size
 from infergate.transport.base import Endpoint
+from infergate.transport.grpc import framing
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
-from infergate.transport.grpc.framing import (
-    MESSAGE_OVERHEAD,
-    InvalidMessageError,
-    MessageTooLongError,
-    encode_prefix,
-)
 from infergate.transport.grpc.headers import ResponseHeaders
 from infergate.transport.http2.events import Failed, Goaway, Headers, Reset
 from infergate.transport.http2.frames import Code
@@ -66,7 +61,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     ) -> None:
         super().__init__(loop, Http2ClientConnection(_MAX_HEADER_BYTES))
         self.endpoint: Final = endpoint
-        self.max_message: Final = limits.body + MESSAGE_OVERHEAD
+        self.max_message: Final = limits.body + framing.MESSAGE_OVERHEAD
         self._ready_callback: Final = on_ready
         self._capacity_callback: Final = on_capacity_change
         self._ready_future: asyncio.Future[None] = loop.create_future()
@@ -81,8 +76,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS; check that it selected `protocol`, if any, in ALPN.
-        Raises OSError."""
+        """Wait for the server's SETTINGS; check the ALPN `protocol`, if any. Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
             if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
@@ -114,7 +108,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._capacity_callback(self)
 
     def _close(self) -> None:
-        """Close. Abort if output is pending, because the server might never read it."""
+        """Close, or abort if output is pending, because the server might never read it."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -126,14 +120,14 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         if call.deadline < self._timer_due:
             self._set_deadline_timer(call.deadline)
         self.flush_soon()
-        if call.has_no_deadline:
+        if call.deadline == math.inf:
             self._calls_without_deadline.add(call)
             if self._silence_timer is None:
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
 
     def _check_silence(self, pinged_at: float | None) -> None:
         """Ping a silent server while calls without a deadline are open; abort if it does not
-        respond. `pinged_at` is the time of an unacknowledged PING, if any."""
+        respond. `pinged_at` is the time of an unacknowledged PING."""
         self._silence_timer = None
         received_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
@@ -254,20 +248,14 @@ class ClientCall:
         self._has_response = False
         self._end_headers: ResponseHeaders | None = None
         self._stream: Final[Stream] = connection.engine.open_stream(
-            block, (encode_prefix(total_size(message)), *message)
+            block, (framing.encode_prefix(total_size(message)), *message)
         )
         self._stream.owner = self
         connection.register(self)
 
-    @property
-    def has_no_deadline(self) -> bool:
-        """Whether the call has no deadline."""
-        return self.deadline == math.inf
-
     # ---- to be implemented by subclasses
 
     def _on_response(self, response: ResponseHeaders) -> None:
-        """Prepare for response messages."""
         raise NotImplementedError
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
@@ -299,7 +287,7 @@ class ClientCall:
             return
         try:
             self._take_data(parts)
-        except (MessageTooLongError, InvalidMessageError) as error:
+        except framing.MessageError as error:
             self.fail(self._message_error(error))
         except GatewayError as error:
             self.fail(error)
@@ -316,7 +304,7 @@ class ClientCall:
         self._end_with(response)
 
     def sent(self) -> None:
-        """Ignore that all of the request was sent."""
+        """Do nothing: the call waits for the response."""
 
     def on_reset(self, event: Reset) -> None:
         """Handle that the server reset the stream or broke a rule."""
@@ -330,7 +318,6 @@ class ClientCall:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the deadline has passed. A server that stops at the deadline sends its status."""
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
@@ -414,14 +401,14 @@ class ClientCall:
             return message
         try:
             inflated = await message.inflate(self._memory)
-        except (MessageTooLongError, InvalidMessageError) as error:
+        except framing.MessageError as error:
             raise self._message_error(error) from None
         self._counted_bytes += len(inflated)
         return inflated
 
-    def _message_error(self, error: MessageTooLongError | InvalidMessageError) -> GatewayError:
+    def _message_error(self, error: framing.MessageError) -> GatewayError:
         detail = self._detail(error)
-        if isinstance(error, InvalidMessageError):
+        if isinstance(error, framing.InvalidMessageError):
             return backend_garbage("the backend's answer broke off", detail)
         return backend_failure(Kind.TOO_LARGE, "the backend's answer is too large", detail)
 
@@ -429,6 +416,6 @@ class ClientCall:
         return f"{self._connection.endpoint}: {reason}"
 
     def close(self) -> None:
-        """End the call, whose caller no longer waits for it."""
+        """End the call: the caller no longer waits."""
         if not self._is_over:
             self._finish()

@@ -7,18 +7,8 @@ import asyncio
 from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
+from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
-from infergate.transport.http2.events import (
-    Data,
-    Event,
-    Failed,
-    Goaway,
-    Headers,
-    Ready,
-    Reset,
-    Sent,
-    Trailers,
-)
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes in the transport's write buffer above which the peer is too slow."""
@@ -41,16 +31,16 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     # ---- to be implemented by subclasses
 
-    def _on_headers(self, event: Headers) -> None:
+    def _on_headers(self, event: events.Headers) -> None:
         raise NotImplementedError
 
     def _on_ready(self) -> None:
         """Handle the peer's SETTINGS."""
 
-    def _on_goaway(self, event: Goaway) -> None:
+    def _on_goaway(self, event: events.Goaway) -> None:
         """Handle that the peer accepts no more streams."""
 
-    def _on_failed(self, event: Failed) -> None:
+    def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError
 
     # ---- asyncio callbacks
@@ -65,33 +55,33 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Pass the bytes to the engine and handle its events."""
         for event in self.engine.receive(data, self.loop.time()):
             kind = type(event)
-            if kind is Data:
+            if kind is events.Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
-            elif kind is Headers:
+            elif kind is events.Headers:
                 self._on_headers(event)  # type: ignore[arg-type]
-            elif kind is Trailers:
+            elif kind is events.Trailers:
                 event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
                 self._on_other(event)
         self.flush()
 
-    def _on_other(self, event: Event) -> None:
+    def _on_other(self, event: events.Event) -> None:
         match event:
-            case Sent(stream):
+            case events.Sent(stream):
                 if stream.owner is not None:
                     stream.owner.sent()
-            case Reset(stream):
+            case events.Reset(stream):
                 if stream.owner is not None:
                     stream.owner.on_reset(event)
-            case Ready():
+            case events.Ready():
                 self._on_ready()
-            case Goaway():
+            case events.Goaway():
                 self._on_goaway(event)
-            case Failed():
+            case events.Failed():
                 self._on_failed(event)
 
     def pause_writing(self) -> None:
-        """Note that the write buffer is full."""
+        """Pause the writers."""
         self.is_write_paused = True
 
     def resume_writing(self) -> None:

@@ -26,14 +26,18 @@ ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
-class MessageTooLongError(GatewayError):
+class MessageError(GatewayError):
+    """A message cannot be read."""
+
+
+class MessageTooLongError(MessageError):
     """A message exceeds the size limit, before or after inflation."""
 
     def __init__(self, public: str) -> None:
         super().__init__(Kind.TOO_LARGE, public, limit="body")
 
 
-class InvalidMessageError(GatewayError):
+class InvalidMessageError(MessageError):
     """The bytes are not a valid message."""
 
     def __init__(self, public: str) -> None:
@@ -45,14 +49,10 @@ def encode_prefix(length: int) -> bytes:
     return PREFIX.pack(0, length)
 
 
-def too_long(length: int, max_length: int) -> MessageTooLongError:
-    """Return the error for a message of `length` bytes, worded as in grpc-core."""
-    return MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
-
-
 def _check_prefix(flag: int, length: int, max_length: int, encoding: str) -> None:
     if length > max_length:
-        raise too_long(length, max_length)
+        # The text is grpc-core's.
+        raise MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
     if flag > 1:
         raise InvalidMessageError(f"a message with the invalid compression flag {flag}")
     if flag and encoding not in ENCODINGS:
@@ -64,7 +64,7 @@ def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | Deferred
 
 
 def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
-    """Inflate a message. Raises MessageTooLongError and InvalidMessageError."""
+    """Inflate a message. Raises MessageError."""
     try:
         yield from inflation.inflate_pieces(data, ENCODINGS[encoding], max_length)
     except inflation.CorruptDataError as error:
@@ -77,8 +77,7 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
 class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
     announced length, None until it has arrived. `message` is `bytes` if it arrived in one
-    piece; otherwise it is assembled in its final buffer. A compressed message may be
-    `DeferredInflation`."""
+    piece; otherwise it is assembled in its final buffer."""
 
     __slots__ = (
         "_buffer",
@@ -102,7 +101,7 @@ class SingleMessageReader:
         self.message: Buffer | DeferredInflation | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body. Raises MessageTooLongError and InvalidMessageError."""
+        """Take part of the body. Raises MessageError."""
         for part in parts:
             if self._buffer is not None:
                 self._fill(part)
@@ -218,8 +217,7 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message and its length in the body, or None if it is incomplete. Raises
-        MessageTooLongError and InvalidMessageError."""
+        """Return the next message, if complete, and its length in the body. Raises MessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

@@ -54,8 +54,8 @@ def overload_code(overload: GatewayError) -> int:
 
 
 def is_abandoned(code: int, details: str) -> bool:
-    """Return whether a server's status reports only that the call was cancelled. grpc-core sends
-    such a status for calls that are open when its server stops."""
+    """Whether a server's status reports only that the call was cancelled, as grpc-core does for
+    calls that are open when the server stops."""
     return code == CANCELLED and details in _UNEXPLAINED
 
 
@@ -89,7 +89,7 @@ class RequestHeaders:
 
 
 def is_grpc(content_type: str) -> bool:
-    """Return whether `content_type` is that of gRPC."""
+    """Whether `content_type` is that of gRPC."""
     return content_type == _CONTENT_TYPE or content_type.startswith(_CONTENT_TYPE_PREFIXES)
 
 
@@ -118,7 +118,7 @@ OK_TRAILERS: Final = header_blocks.encode_block(("grpc-status", "0"))
 
 
 def encode_trailers(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
-    """Return the trailers of a response."""
+    """Return the header block of a response's trailers."""
     if not code and not metadata:
         return OK_TRAILERS
     pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
@@ -195,8 +195,7 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields. Encoded names are cached; `metadata.to_wire` encodes unusual
-    values."""
+    """Encode `entries` as fields, with cached names; `metadata.to_wire` encodes unusual values."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

@@ -1,6 +1,5 @@
 """gRPC metadata as the canonical mapping of header names to text, and back. Binary values (names
-ending in ``-bin``) keep their wire format, base64 without padding, so forwarded metadata
-arrives unchanged."""
+ending in ``-bin``) stay base64 without padding, so forwarded metadata arrives unchanged."""
 
 from __future__ import annotations
 
@@ -79,14 +78,14 @@ def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def parse_peer(peer: str) -> str:
-    """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``) to
-    the form of the HTTP transport: ``host:port`` with IPv6 in brackets, or ``unix``."""
+    """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``)
+    to ``host:port``, with IPv6 in brackets, or ``unix``."""
     scheme, _, rest = peer.partition(":")
     return unquote(rest) if scheme in _IP_SCHEMES else scheme
 
 
 def is_text(name: str) -> bool:
-    """Return whether metadata of that name is sent, as plain text."""
+    """Whether metadata of that name is sent, as plain text."""
     return (
         name not in _CONNECTION_NAMES
         and not name.startswith(_RESERVED_PREFIXES)

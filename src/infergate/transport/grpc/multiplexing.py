@@ -22,8 +22,8 @@ from infergate.transport.server.admission import Admission, RequestAccount
 async def multiplex(
     request_stream: RequestStream, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
-    """Yield the responses to all `messages`. Must be closed with `aclose`, which cancels the rest.
-    Raises GatewayError if the stream is refused."""
+    """Yield the responses to all `messages`; `aclose` cancels the rest. Raises GatewayError if
+    refused."""
     await request_stream.open()
     queue = _ResponseQueue()
     reading = asyncio.create_task(_read_requests(request_stream, messages, admission, queue))

@@ -1,4 +1,4 @@
-"""The use of an ``RpcApp`` by a gRPC server."""
+"""Helpers with which a gRPC server calls its ``RpcApp``."""
 
 from __future__ import annotations
 

@@ -17,16 +17,10 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.transport.base import RpcApp
-from infergate.transport.grpc import headers
+from infergate.transport.grpc import headers, server_call
 from infergate.transport.grpc.connection import NO_OWNER
 from infergate.transport.grpc.headers import RequestHeaders
 from infergate.transport.grpc.rpc_app import build_refusal, stream_handler
-from infergate.transport.grpc.server_call import (
-    CLOSING_SECONDS,
-    MESSAGE_TIMEOUT_TEXT,
-    CallConnection,
-    ServerCall,
-)
 from infergate.transport.grpc.server_call_kinds import StreamCall, UnaryCall
 from infergate.transport.http2.events import Failed, Headers
 from infergate.transport.http2.frames import Code
@@ -52,12 +46,12 @@ class H2Server(SocketListener[RpcApp]):
         return GrpcServerConnection(self)
 
 
-class GrpcServerConnection(CallConnection):
-    """A client's connection."""
+class GrpcServerConnection(server_call.CallConnection):
+    """The server's end of a client's connection."""
 
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
-        self._calls: set[ServerCall] = set()
+        self._calls: set[server_call.ServerCall] = set()
         self._max_streams: Final = listener.limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
@@ -86,7 +80,7 @@ class GrpcServerConnection(CallConnection):
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the client."""
+        """Process received bytes."""
         super().data_received(data)
         self._last_active = self.engine.last_received_at
         self._is_ping_pending = False
@@ -145,12 +139,10 @@ class GrpcServerConnection(CallConnection):
         handler = stream_handler(self.listener.app, request.method, self.listener.admission)
         if handler is not None:
             stream_call = StreamCall(self, stream, request)
-            stream.owner = stream_call
             self._calls.add(stream_call)
             stream_call.start(handler)
             return
         unary_call = UnaryCall(self, stream, request)
-        stream.owner = unary_call
         self._calls.add(unary_call)
         if event.end:
             unary_call.end(fields)
@@ -182,9 +174,9 @@ class GrpcServerConnection(CallConnection):
         # Closing immediately could reset the connection and lose the GOAWAY with the reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self.loop.call_later(CLOSING_SECONDS, self.abort)
+        self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
 
-    def remove_call(self, call: ServerCall) -> None:
+    def remove_call(self, call: server_call.ServerCall) -> None:
         """Remove `call`, which has ended."""
         self._calls.discard(call)
         if self._early_header_bytes and len(self._calls) <= self._max_streams:
@@ -239,14 +231,13 @@ class GrpcServerConnection(CallConnection):
             return
         for call in tuple(self._calls):
             if call.is_overdue(now, limits):
-                call.expire_with(MESSAGE_TIMEOUT_TEXT)
+                call.expire_with(server_call.MESSAGE_TIMEOUT_TEXT)
         if self.is_write_paused:  # silent because this server has stopped reading
             self._last_active = now
         self._check_silence(now, limits)
 
     def _check_silence(self, now: float, limits: Limits) -> None:
-        """Ping a silent client, and close if it does not respond. An idle client that responds may
-        stay, because gRPC clients do not expect to be disconnected."""
+        """Ping a silent client, and close if it does not respond. Idle clients may stay."""
         silent = now - self._last_active
         if silent >= limits.keepalive_time and not self._is_ping_pending:
             self._is_ping_pending = True
@@ -257,7 +248,7 @@ class GrpcServerConnection(CallConnection):
             self.abort()
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
-        """Return whether a handshake, header block or small frame is incomplete for too long."""
+        """Whether a handshake, header block or small frame is incomplete for too long."""
         engine = self.engine
         if engine.is_closed:
             return False
@@ -271,7 +262,7 @@ class GrpcServerConnection(CallConnection):
         return False
 
     def _is_output_unread(self, now: float, limits: Limits) -> bool:
-        """Return whether the client has stopped reading, or reads below the minimum rate."""
+        """Whether the client has stopped reading, or reads below the minimum rate."""
         if self.engine.is_closed:
             return False
         unwritten = self._transport.get_write_buffer_size()
@@ -303,7 +294,7 @@ class GrpcServerConnection(CallConnection):
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()
-            self.loop.call_later(CLOSING_SECONDS, self._announce_last_stream)
+            self.loop.call_later(server_call.CLOSING_SECONDS, self._announce_last_stream)
 
     def close_when_idle(self) -> None:
         """Close when all calls are done."""

@@ -16,14 +16,8 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse, total_size
 from infergate.transport.base import RpcApp
-from infergate.transport.grpc import headers
+from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
-from infergate.transport.grpc.framing import (
-    MESSAGE_OVERHEAD,
-    InvalidMessageError,
-    MessageTooLongError,
-    encode_prefix,
-)
 from infergate.transport.grpc.headers import RequestHeaders
 from infergate.transport.grpc.rpc_app import build_refusal
 from infergate.transport.http2.events import Reset
@@ -103,8 +97,9 @@ class ServerCall(IncomingRequest):
         super().__init__(context, connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
+        stream.owner = self
         self._request: Final = request
-        self._max_message: Final = connection.listener.limits.body + MESSAGE_OVERHEAD
+        self._max_message: Final = connection.listener.limits.body + framing.MESSAGE_OVERHEAD
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
@@ -121,11 +116,11 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
-        """Process trailers at the end of the body, which gRPC requests do not use."""
+        """Process trailers, which gRPC requests do not use."""
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Called when the whole response has been sent."""
+        """Handle that the whole response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Handle that the client reset the stream."""
@@ -145,7 +140,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def _report_if_late(self, is_late: bool) -> bool:  # noqa: FBT001
-        """Report a message that exceeded a time limit to the application; return `is_late`."""
+        """Report a late message to the application; return `is_late`."""
         if is_late:
             self.build_refusal(
                 GatewayError(Kind.TIMEOUT, MESSAGE_TIMEOUT_TEXT, limit="idle_body_time")
@@ -176,7 +171,6 @@ class ServerCall(IncomingRequest):
             self._refuse_message(too_slow())
 
     def _refuse_message(self, error: GatewayError) -> None:
-        """End the call with `error` while its message is still arriving."""
         raise NotImplementedError
 
     def _count_unsent(self) -> None:
@@ -187,7 +181,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Return whether the response waits for too long, in which case the call is ended."""
+        """Whether the response waits for too long, in which case the call is ended."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False
@@ -219,8 +213,7 @@ class ServerCall(IncomingRequest):
             self.expire_with(MESSAGE_TIMEOUT_TEXT)
 
     def _close(self) -> None:
-        """Release everything the call holds, and break the reference cycle of call, stream and
-        task, which would keep a message alive until garbage collection."""
+        """Release everything, and break the reference cycle of call, stream and task."""
         self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
@@ -251,8 +244,7 @@ class ServerCall(IncomingRequest):
         self.finish(refusal)
 
     def expire_with(self, details: str) -> None:
-        """End the call with DEADLINE_EXCEEDED without calling the application, or reset the stream
-        if the status was already sent."""
+        """End the call with DEADLINE_EXCEEDED, or reset the stream if its status was sent."""
         if self._has_ended:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._connection.flush_soon()
@@ -267,17 +259,15 @@ class ServerCall(IncomingRequest):
         app = self._connection.listener.app
         return build_refusal(app, error, self._request.method, self.context)
 
-    def invalid_message_response(
-        self, error: MessageTooLongError | InvalidMessageError
-    ) -> RpcResponse:
+    def invalid_message_response(self, error: framing.MessageError) -> RpcResponse:
         """Return gRPC's own status for an invalid message; the application records the error."""
         self.build_refusal(error)
         return self.invalid_message_status(error)
 
     @staticmethod
-    def invalid_message_status(error: MessageTooLongError | InvalidMessageError) -> RpcResponse:
+    def invalid_message_status(error: framing.MessageError) -> RpcResponse:
         """Return the same status for an error that the application has already recorded."""
-        is_too_long = isinstance(error, MessageTooLongError)
+        is_too_long = isinstance(error, framing.MessageTooLongError)
         code = headers.RESOURCE_EXHAUSTED if is_too_long else headers.INTERNAL
         return RpcResponse(code=code, details=error.public)
 
@@ -302,9 +292,8 @@ class ServerCall(IncomingRequest):
                 engine.send_headers(stream, headers.RESPONSE_HEADERS)
             engine.send_data(stream, (), ending)
         else:
-            engine.send_message(
-                stream, headers.RESPONSE_HEADERS, (encode_prefix(length), *response.message), ending
-            )
+            parts = (framing.encode_prefix(length), *response.message)
+            engine.send_message(stream, headers.RESPONSE_HEADERS, parts, ending)
         self._connection.end_stream_soon(stream)
         self._connection.flush_soon()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
@@ -16,16 +16,8 @@ from infergate.core.memory import UNLIMITED
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.transport.base import RpcApp, StreamHandler
-from infergate.transport.grpc import headers
+from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.drain import DRAIN_GRACE
-from infergate.transport.grpc.framing import (
-    PREFIX,
-    InvalidMessageError,
-    MessageReader,
-    MessageTooLongError,
-    SingleMessageReader,
-    encode_prefix,
-)
 from infergate.transport.grpc.headers import RequestHeaders
 from infergate.transport.grpc.server_call import CallConnection, ServerCall
 from infergate.transport.http2.header_blocks import HeaderBlock
@@ -43,7 +35,7 @@ class UnaryCall(ServerCall):
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
-        self._reader: Final = SingleMessageReader(self._max_message, request.encoding)
+        self._reader: Final = framing.SingleMessageReader(self._max_message, request.encoding)
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
         self._counted_bytes = 0
@@ -57,7 +49,7 @@ class UnaryCall(ServerCall):
             reader.add(parts)
             if reader.length is not None:
                 self._admit(reader.length, size)
-        except (MessageTooLongError, InvalidMessageError) as error:
+        except framing.MessageError as error:
             self._finish_with(self.invalid_message_response(error))
         except GatewayError as error:
             self._refuse_message(error)
@@ -69,7 +61,7 @@ class UnaryCall(ServerCall):
                 now = self._last_progress = self._connection.loop.time()
                 counted = self._counted_bytes
                 self._await_message(
-                    counted, max(0, counted + PREFIX.size - self._received_bytes), now
+                    counted, max(0, counted + framing.PREFIX.size - self._received_bytes), now
                 )
 
     def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
@@ -84,7 +76,7 @@ class UnaryCall(ServerCall):
             self.account.admit(length)
             self._counted_bytes = length
             if message is None:
-                self._connection.engine.expect(self._stream, length + PREFIX.size - arrived)
+                self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
         if message is not None and len(message) > self._counted_bytes:  # it was compressed
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
@@ -101,7 +93,8 @@ class UnaryCall(ServerCall):
             self._incoming_message.finish()
         message = self._reader.message
         if message is None:
-            self._finish_with(self.invalid_message_response(InvalidMessageError(_TRUNCATED)))
+            error = framing.InvalidMessageError(_TRUNCATED)
+            self._finish_with(self.invalid_message_response(error))
             return
         self.context.record.bytes_in = len(message)
         wire = RpcRequest(self._request.method, (), self._request.headers)
@@ -121,7 +114,7 @@ class UnaryCall(ServerCall):
             response = self._unexpected_error_response()
         message = self._reader.message
         if isinstance(message, DeferredInflation) and isinstance(
-            message.error, MessageTooLongError | InvalidMessageError
+            message.error, framing.MessageError
         ):
             # The application has already recorded the error.
             response = self.invalid_message_status(message.error)
@@ -135,7 +128,7 @@ class UnaryCall(ServerCall):
             self._count_unsent()
 
     def sent(self) -> None:
-        """Close the call: all of the response was sent."""
+        """Close the call, whose response was sent."""
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
@@ -167,7 +160,7 @@ class StreamCall(ServerCall):
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
-        self._reader = MessageReader(self._max_message, request.encoding)
+        self._reader = framing.MessageReader(self._max_message, request.encoding)
         self.context.memory = UNLIMITED  # each message has its own account in the application
         self._message_count = 0  # messages taken so far
         self._checked_count = -1  # `_message_count` when an incomplete message was last checked
@@ -213,10 +206,10 @@ class StreamCall(ServerCall):
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream. It may be idle for hours between messages. An
-        incomplete message that the application waits for has the limits of a unary call, from
-        the first check that finds it incomplete. Responses must be read even if the client
-        acknowledges PINGs."""
+        """Check the time limits of the stream, which may be idle for hours between messages. A
+        message that the application waits for has the limits of a unary call, from the first
+        check that finds it incomplete. Responses must be read even if the client acknowledges
+        PINGs."""
         if self._is_reader_slow(now, limits):
             return True
         if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:
@@ -240,8 +233,8 @@ class StreamCall(ServerCall):
             try:
                 item = self._reader.next_message()
                 if item is None and self._is_request_complete and not self._reader.is_empty:
-                    raise InvalidMessageError(_TRUNCATED)  # noqa: TRY301
-            except (MessageTooLongError, InvalidMessageError) as error:
+                    raise framing.InvalidMessageError(_TRUNCATED)
+            except framing.MessageError as error:
                 status = self.invalid_message_response(error)
                 self._fail(status.code, status.details)
                 item = None
@@ -277,7 +270,7 @@ class StreamCall(ServerCall):
             if not self.account.is_admitted:
                 self.account.admit(len(message))
             return await message.inflate(self.account)
-        except (MessageTooLongError, InvalidMessageError) as error:
+        except framing.MessageError as error:
             status = self.invalid_message_response(error)
             self._fail(status.code, status.details)
         except GatewayError as error:
@@ -289,7 +282,7 @@ class StreamCall(ServerCall):
         self._fail(refusal.code or headers.overload_code(error), refusal.details or error.public)
 
     def _admit(self, missing: int) -> bool:
-        """Admit a message that lacks `missing` bytes; return False if it is refused."""
+        """Admit a message of which `missing` bytes are due; return False if it is refused."""
         try:
             if not self.account.is_admitted:
                 self.account.admit(self._reader.held_bytes + missing)
@@ -339,7 +332,7 @@ class StreamCall(ServerCall):
             if not self._has_headers:
                 self._has_headers = True
                 engine.send_headers(stream, headers.RESPONSE_HEADERS)
-            engine.send_data(stream, (encode_prefix(total_size(message)), *message))
+            engine.send_data(stream, (framing.encode_prefix(total_size(message)), *message))
             refusal = RpcResponse()
         self.finish(refusal)
 
@@ -349,8 +342,8 @@ class StreamCall(ServerCall):
         if not self._has_headers:
             self._has_headers = True
             engine.send_headers(stream, headers.RESPONSE_HEADERS)
-        parts: tuple[Any, ...] = (encode_prefix(total_size(response.message)), *response.message)
-        if not engine.send_data(stream, parts):
+        prefix = framing.encode_prefix(total_size(response.message))
+        if not engine.send_data(stream, (prefix, *response.message)):
             self._write_waiter = connection.loop.create_future()
             connection.flush_soon()
             self._count_unsent()

@@ -41,8 +41,7 @@ class ChunkedBody:
 
     def feed(self, data: bytes, at: int) -> int:
         """Decode ``data`` from ``at`` on; return the position up to which it was consumed. Raises
-        HeadError for malformed chunks, and TOO_LARGE as soon as an announced size exceeds the
-        limit."""
+        HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the limit."""
         with memoryview(data) as view:
             while not self._in_trailers:
                 if self._missing:

@@ -26,7 +26,7 @@ _SCRATCH_BYTES: Final = 64 * KIB
 
 
 class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
-    """One connection to a backend."""
+    """A connection that parses plain responses."""
 
     def __init__(self, scratch: memoryview, pool: Pool[Any]) -> None:
         super().__init__(LenientReader, pool)

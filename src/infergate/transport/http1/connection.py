@@ -29,16 +29,16 @@ class Http1Connection(HttpServerConnection):
 
     def _write_response(self, response: HttpResponse) -> bool:
         request = self._request
-        method, keep, old = "", False, False
+        method, keep, is_http10 = "", False, False
         if request is not None:
-            method, old = request.wire.method, request.is_http10
+            method, is_http10 = request.wire.method, request.is_http10
             keep = request.is_complete and request.keep_alive and not self._is_last()
         if response.body_stream is not None:
-            keep = keep and not old  # in HTTP/1.0 the connection's end is the body's end
-            self._is_chunked = not old
+            keep = keep and not is_http10  # in HTTP/1.0 the connection's end is the body's end
+            self._is_chunked = not is_http10
         try:
             response_writer.write_response(
-                self._transport, method, response, keep_alive=keep, is_http10=old
+                self._transport, method, response, keep_alive=keep, is_http10=is_http10
             )
         except ValueError:
             log.exception("cannot send a response to %s", method, extra=BUG)

@@ -16,9 +16,8 @@ from infergate.transport.http1 import message_head
 
 class ResponseReader(Protocol):
     """Parses the response to one request and skips 1xx responses before it. ``status`` is 0, and
-    all other fields undefined, until the head is complete. ``is_complete`` is set when the body
-    is. ``keep_alive``: the connection can carry another exchange, because nothing followed the
-    response."""
+    all other fields undefined, until the head is complete. ``keep_alive``: the connection can
+    carry another exchange, because nothing followed the response."""
 
     status: int
     headers: Mapping[str, str]

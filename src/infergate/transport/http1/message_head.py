@@ -1,5 +1,5 @@
-"""Heads of HTTP/1 messages (RFC 9110 and 9112): validation of requests, errors, and serialization.
-No sockets, no clock."""
+"""Heads of HTTP/1 messages (RFC 9110, 9112): validation, errors, serialization. No sockets or
+clock."""
 
 from __future__ import annotations
 
@@ -117,8 +117,7 @@ def body_too_large(size: int, limits: Limits) -> GatewayError:
 def check_head(
     method: str, target: str, version: tuple[int, ...], headers: Mapping[str, str], limits: Limits
 ) -> None:
-    """Validate a parsed request head. Raises GatewayError. ``headers`` come from
-    ``merge_headers``; ``check_fields`` checks their number and size."""
+    """Validate a request head with ``headers`` from ``merge_headers``. Raises GatewayError."""
     if len(target) > limits.headers:
         raise uri_too_long(limits)
     if version < (1, 0):
@@ -156,8 +155,7 @@ def is_host(value: str) -> bool:
 
 
 def check_codings(value: str) -> None:
-    """Check that Transfer-Encoding is a single ``chunked`` (RFC 9112, 6.1), because any other
-    coding would change the body. Raises HeadError."""
+    """Reject any Transfer-Encoding but ``chunked`` (RFC 9112, 6.1). Raises HeadError."""
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
@@ -168,9 +166,8 @@ def check_codings(value: str) -> None:
 
 
 def drop_content_length(data: bytes) -> bytes:
-    """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``, and
-    add ``Connection: close`` (RFC 9112, 6.1 and 6.3). Any other head, and all bytes after the
-    head, are returned unchanged."""
+    """Remove Content-Length from a head that also has ``Transfer-Encoding: chunked``, and add
+    ``Connection: close`` (RFC 9112, 6.1 and 6.3). Return any other ``data`` unchanged."""
     head, end, rest = data.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     if not line.endswith(b" HTTP/1.1") or any(field[:1] in {b" ", b"\t"} for field in fields):
@@ -225,7 +222,6 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
 
 
 def _response_lines(response: HttpResponse, extra: str) -> bytes:
-    """Return the part of a head that does not change with time or length."""
     status, reason = response.status, response.reason
     if _PLAIN.fullmatch(reason) is None:
         raise ValueError("the reason holds a character that HTTP does not allow")
@@ -234,13 +230,13 @@ def _response_lines(response: HttpResponse, extra: str) -> bytes:
 
 
 def request_head(
-    method: str, target: str, headers: Mapping[str, str], length: int, own: str
+    method: str, target: str, headers: Mapping[str, str], length: int, own_lines: str
 ) -> bytes:
-    """Return the head of a request; ``own`` has complete lines, Host and User-Agent among them.
-    Raises ValueError for a target or field that would break the message framing."""
+    """Return the head of a request; ``own_lines`` include Host and User-Agent. Raises
+    ValueError for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
         raise ValueError("the request target holds a character that HTTP does not allow")
-    lines = [f"{method} {target} HTTP/1.1\r\n", own]
+    lines = [f"{method} {target} HTTP/1.1\r\n", own_lines]
     lines += _field_lines(headers, _TRANSPORT_FIELDS)
     if length or method not in _WITHOUT_LENGTH:
         lines.append(f"content-length: {length}\r\n")

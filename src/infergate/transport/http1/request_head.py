@@ -44,10 +44,10 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]
 
 
 class HttpRequestHead:
-    """A parsed request head. ``headers`` have lower-case names. ``length`` is the Content-Length,
-    0 without one. ``keep_alive``: the client wants to keep the connection.
-    ``expects_continue``: the client waits for 100 Continue before it sends the body (RFC 9110,
-    10.1.1). ``error`` is set if the head is well-formed but the request must be rejected."""
+    """A parsed request head. ``headers`` have lower-case names; ``length`` is 0 without
+    Content-Length. ``keep_alive``: the client wants to keep the connection.
+    ``expects_continue``: it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set if the
+    head is well-formed but the request must be rejected."""
 
     __slots__ = (
         "error",
@@ -121,8 +121,7 @@ class HttpRequestHead:
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
-    """Whether the client wants to keep the connection (RFC 9112, 9.3). A request for an upgrade,
-    which is not supported, closes the connection."""
+    """Whether the client wants to keep the connection (RFC 9112, 9.3) and requests no upgrade."""
     connection = headers.get("connection")
     if connection is None:
         return not is_http10
@@ -133,8 +132,7 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 
 
 class HeadFields:
-    """Collects the parser's callbacks. ``headers`` have the form of
-    ``message_head.merge_headers``, and ``size`` is counted as in ``message_head.check_fields``.
+    """Collects the parser's callbacks, with ``headers`` as from ``message_head.merge_headers``.
     ``has_repeated``: a single-valued field is repeated."""
 
     __slots__ = ("has_repeated", "headers", "lines", "size", "target")

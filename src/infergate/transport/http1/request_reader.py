@@ -21,8 +21,7 @@ _PREFIX_BYTES: Final = 16  # number of bytes returned to recognize data that is 
 
 
 class RequestReader:
-    """``read_head`` returns the next head, then ``read_body`` its body when complete. ``received``
-    counts the bytes of that body that have arrived."""
+    """``read_head`` returns the next head, then ``read_body`` its body when complete."""
 
     __slots__ = (
         "_accepts_both_lengths",
@@ -48,7 +47,7 @@ class RequestReader:
         self._head_checker: request_head.PartialHeadChecker | None = None
         self._data = b""  # received bytes, taken up to _at
         self._at = 0
-        self._length = 0  # of the body, if announced
+        self._length = 0  # Content-Length of the body
         self._body_buffer: memoryview | None = None
         self._chunked_body: ChunkedBody | None = None
         self.received = 0
@@ -159,8 +158,7 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark the bytes up to ``at`` as taken, and free them if none are left: most connections
-        are idle."""
+        """Mark the bytes up to ``at`` as taken; free them if none are left."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

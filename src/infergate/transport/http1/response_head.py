@@ -1,5 +1,5 @@
-"""Fast parsing of plain response heads; ``response_reader`` parses all others. A response is plain
-if its head has arrived completely, is strict HTTP/1.1, and has the body's length exactly once."""
+"""Fast parsing of plain response heads: complete, strict HTTP/1.1, with exactly one length.
+``response_reader`` parses all others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client. Bounds
-the sizes that no configured limit covers: heads, and data outside heads and bodies."""
+"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client."""
 
 from __future__ import annotations
 

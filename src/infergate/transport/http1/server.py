@@ -88,8 +88,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _receive(self, *, has_new_bytes: bool = False) -> None:
-        """Take requests until one is being served or more bytes are needed. ``has_new_bytes``:
-        bytes have just arrived."""
+        """Take requests until one is being served or more bytes are needed."""
         reader = self._reader
         while self._state is ConnectionState.HEAD:
             try:
@@ -108,10 +107,10 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
             self._begin_request(head)
 
     def _begin_request(self, head: HttpRequestHead) -> None:
-        host = self._listener
+        listener = self._listener
         context = RequestContext(self._peer, headers=head.headers, peer_identity=self._identity)
         wire = HttpRequest(head.method, head.path, head.query, head.headers)
-        self._request = request = IncomingHttpRequest(wire, context, host.admission)
+        self._request = request = IncomingHttpRequest(wire, context, listener.admission)
         request.keep_alive, request.is_http10 = head.keep_alive, head.is_http10
         if head.error is not None:
             self._reject(head.error)
@@ -141,7 +140,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark: ``arrived`` body bytes were read, ``missing`` are due."""
+        """Set the receive watermark after ``arrived`` body bytes were read; ``missing`` are due."""
         watermark = self._watermark
         if watermark is None:
             if missing < BODY_WATERMARK:

@@ -93,7 +93,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def _placeholder_request(self) -> HttpRequest:
-        """Return a placeholder for a request whose head was not read."""
         raise NotImplementedError
 
     def _write_response(self, response: HttpResponse) -> bool:
@@ -142,7 +141,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._listener.unregister(self)
 
     def pause_writing(self) -> None:
-        """Note that the client does not keep up with a response."""
+        """Handle that the client does not keep up with a response."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
@@ -163,16 +162,15 @@ class HttpServerConnection(asyncio.BaseProtocol):
     # ---- receiving
 
     def _await_body(self, received: int, missing: int) -> None:
-        """Wait for more of the body: ``received`` bytes have arrived, ``missing`` are due (0 if
-        unknown)."""
-        request, host = self._request, self._listener
+        """Wait for more of the body; ``missing`` bytes are due (0 if unknown)."""
+        request, listener = self._request, self._listener
         assert request is not None
-        now = host.loop.time()
+        now = listener.loop.time()
         since = request.body_started_at = request.body_started_at or now
-        self._timer.set_at(body_deadline(host.limits, since, received, now))
+        self._timer.set_at(body_deadline(listener.limits, since, received, now))
         if received + missing > MIN_ACCOUNTED_BYTES:
             if self._incoming_body is None:
-                self._incoming_body = IncomingBody(host.admission)
+                self._incoming_body = IncomingBody(listener.admission)
             self._incoming_body.update(received + missing, missing, now, self)
 
     def _stop_awaiting_body(self) -> None:
@@ -184,8 +182,10 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._listener.loop.call_later(CATCH_UP_SECONDS, self._reject_if_slow)
 
     def _reject_if_slow(self) -> None:
-        sender, host = self._incoming_body, self._listener
-        if sender is not None and sender.is_slow(host.loop.time(), host.limits.idle_body_time):
+        sender, listener = self._incoming_body, self._listener
+        if sender is not None and sender.is_slow(
+            listener.loop.time(), listener.limits.idle_body_time
+        ):
             self._reject(too_slow())
 
     # ---- responding
@@ -248,10 +248,10 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._drained = None
 
     def _reject(self, error: GatewayError) -> None:
-        """Reject the current request in whatever state the connection is."""
+        """Reject the current request, in any state."""
         self._stop_awaiting_body()
         request = self._request
-        if request is None:  # the head is incomplete
+        if request is None:  # no head is complete
             wire = self._placeholder_request()
             context = RequestContext(self._peer, peer_identity=self._identity)
         else:
@@ -270,7 +270,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._finish_response(response.body, keep=keep)
 
     def _finish_response(self, body: Sequence[Buffer], *, keep: bool) -> None:
-        """Finish a response that has been written completely, ``body`` being its last part."""
+        """Finish a response that has been written completely; ``body`` is its last part."""
         if not keep:
             self._close(body)
         elif self._is_paused:
@@ -289,7 +289,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._continue(receiving=state is ConnectionState.HEAD or state is ConnectionState.BODY)
 
     def _wait_for_client(self, state: ConnectionState, body: Sequence[Buffer] = ()) -> None:
-        """Wait until the client has read the written bytes, of which ``body`` is the last part."""
+        """Wait until the client has read the written bytes, which end with ``body``."""
         self._state = state
         unsent = self._transport.get_write_buffer_size()
         if unsent:  # the whole last part stays in memory until all of it is written
@@ -328,9 +328,9 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state in {ConnectionState.FLUSH, ConnectionState.LAST}
             or self._drained is not None
         ):
-            host, now = self._listener, self._listener.loop.time()
+            listener, now = self._listener, self._listener.loop.time()
             self._unsent_response.set_remaining(self._transport.get_write_buffer_size(), now)
-            due = self._unsent_response.deadline(host.limits)
+            due = self._unsent_response.deadline(listener.limits)
             if now < due:
                 self._timer.set_at(due)
                 return

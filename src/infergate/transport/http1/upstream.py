@@ -42,8 +42,7 @@ class Http1Upstream(PooledUpstream):
         create: ConnectionFactory[HttpExchangeConnection],
         create_reader: ResponseReaderFactory,
     ) -> None:
-        """``create`` builds connections for complete responses; ``create_reader`` parses responses
-        that may be streams."""
+        """``create_reader`` parses responses that may be streams."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
         create_stream = functools.partial(EventStreamConnection, create_reader)
@@ -81,8 +80,7 @@ class Http1Upstream(PooledUpstream):
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response; other responses are
-        yielded whole. Each stream has a new connection, because an idle one may be closing and
-        no stream is sent twice."""
+        yielded whole. Each stream has a new connection, because no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:

@@ -1,4 +1,4 @@
-"""HTTP/2 (RFC 9113) without sockets: bytes in, events and bytes out, for both ends of a gRPC
+"""HTTP/2 (RFC 9113) without sockets: bytes in, events and bytes out, for both ends of a
 connection.
 
 The entry points are `Http2ServerConnection` and `Http2ClientConnection` in `roles`. Read `frames`

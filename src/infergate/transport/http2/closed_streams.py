@@ -9,8 +9,8 @@ from infergate.transport.http2.frames import Code, Http2StreamError
 
 
 class ClosedStreams:
-    """The most recently reset streams, at most `limits.MAX_CLOSED_STREAMS`. Frames that were in
-    flight when this end reset a stream are not charged to the peer's budget."""
+    """The most recently reset streams. Frames that were in flight when this end reset a stream are
+    not charged to the peer's budget."""
 
     def __init__(self) -> None:
         self._allowed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
@@ -22,15 +22,15 @@ class ClosedStreams:
         return number in self._allowed
 
     def add(self, number: int, allowed: tuple[int, int] | None) -> None:
-        """Add a stream. `allowed` is the number of bytes of DATA and of header blocks that may
+        """Add a stream. `allowed`: the bytes of DATA and the number of header blocks that may
         still arrive after a reset by this end; None if the peer reset it."""
         self._allowed[number] = allowed
         if len(self._allowed) > limits.MAX_CLOSED_STREAMS:
             self._allowed.popitem(last=False)
 
     def accept_data(self, number: int, size: int) -> bool:
-        """Whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer reset
-        it."""
+        """Whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer sent
+        the reset."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not 0 < size <= remaining_bytes:
             return False
@@ -38,7 +38,7 @@ class ClosedStreams:
         return True
 
     def accept_headers(self, number: int) -> bool:
-        """Return whether a header block was in flight; raises as `accept_data` does."""
+        """Whether a header block was in flight; raises as `accept_data` does."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not remaining_blocks:
             return False

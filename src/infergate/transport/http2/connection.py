@@ -36,9 +36,9 @@ class Http2Connection(Http2FrameReader):
     is_client = False  # whether this end opens the streams
 
     def __init__(self, header_bytes: int) -> None:
-        """`header_bytes`: the limit on the headers of a request or response. Blocks of up to
-        `limits.HEADER_BLOCK_FACTOR` times that size are read, so that the stream can be
-        refused."""
+        """`header_bytes` limits the headers of a request or response. Blocks of up to
+        `limits.HEADER_BLOCK_FACTOR` times that size are read to refuse the stream with an
+        error."""
         self.streams: dict[int, Stream] = {}
         self.last_stream = 0  # the greatest stream number used by the peer (client: by this end)
         self.is_closed = False
@@ -62,11 +62,9 @@ class Http2Connection(Http2FrameReader):
     # ---- to be implemented by subclasses
 
     def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
-        """Handle a header block."""
         raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
-        """Return whether a stream with this number was never opened."""
         return number > self.last_stream or not number % 2
 
     def _on_pong(self, payload: bytes) -> None:
@@ -125,7 +123,6 @@ class Http2Connection(Http2FrameReader):
         self._on_headers(number, fields, end=end)
 
     def _can_skip_block(self) -> bool:
-        """Return whether the peer has acknowledged our SETTINGS: it has no dynamic table."""
         return not self._unacknowledged_settings
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -359,8 +356,7 @@ class Http2Connection(Http2FrameReader):
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
         """Send part of a body, and end it with `trailers` unless None (empty: without trailers).
-        Return False if data waits for the peer's windows; a `Sent` event follows. Nothing is
-        sent on a stream that has been reset."""
+        Return False if data waits for the peer's windows; a `Sent` event follows."""
         if not stream.local_open:
             return True
         sent = self._outbound.send_data(stream, parts, trailers)
@@ -386,8 +382,8 @@ class Http2Connection(Http2FrameReader):
             self._remove_stream(stream)
 
     def release(self, stream: Stream, size: int) -> None:
-        """Let the peer send `size` more bytes on `stream`, which the owner has consumed. Bytes
-        granted by `expect` are not granted again."""
+        """Let the peer send `size` more bytes on `stream`, unless `expect` has already granted
+        them."""
         extra = min(size, stream.extra_granted)
         stream.extra_granted -= extra
         stream.unreleased += size - extra

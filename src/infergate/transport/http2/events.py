@@ -21,8 +21,7 @@ class Headers:
 
 @dataclass(slots=True)
 class Data:
-    """Part of a body: `size` bytes in `parts`, valid while they are referenced. `end`: the body is
-    complete."""
+    """Part of a body: `size` bytes in `parts`, valid while they are referenced."""
 
     stream: Stream
     parts: Sequence[Buffer]
@@ -40,8 +39,7 @@ class Trailers:
 
 @dataclass(slots=True)
 class Reset:
-    """The stream is over: the peer reset it or broke a rule. `is_unprocessed`: the peer reports
-    that it did not process the request."""
+    """The peer reset the stream or broke a rule. `is_unprocessed`: it processed nothing."""
 
     stream: Stream
     code: int

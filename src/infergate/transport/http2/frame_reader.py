@@ -62,16 +62,16 @@ class Http2FrameReader:
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         """Process the start of a DATA frame of `length` bytes, `body` of them without padding.
-        Return its stream, or None if the data is to be discarded."""
+        Return its stream, or None to discard the data."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
-        """Return how many DATA frames of `length` bytes (not 0) without padding and END_STREAM can
-        be accepted by counting alone."""
+        """Return how many DATA frames of `length` bytes without padding and END_STREAM need only
+        be counted."""
         raise NotImplementedError
 
     def _on_data_run(self, number: int, size: int) -> Stream:
-        """Count such frames, `size` bytes in total; return their stream."""
+        """Count DATA frames with `size` bytes in total; return their stream."""
         raise NotImplementedError
 
     def _on_data_payload(
@@ -81,7 +81,6 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
-        """Handle a complete header block."""
         raise NotImplementedError
 
     def _can_skip_block(self) -> bool:
@@ -97,7 +96,7 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_stream_error(self, fault: Http2StreamError) -> None:
-        """Process a stream error; their number is limited."""
+        """Reset the stream, within the peer's budget."""
         raise NotImplementedError
 
     # ---- splitting
@@ -135,9 +134,8 @@ class Http2FrameReader:
     def _read_frame(  # noqa: C901 - another call would cost time for each frame
         self, data: bytes, view: memoryview, at: int, end: int
     ) -> int:
-        """Read the frame at `at`; of an incomplete DATA frame only the header. `view` is a view of
-        `data`. Return the position after it, or `at` if it has not arrived. Raises
-        Http2ConnectionError."""
+        """Read the frame at `at` (of an incomplete DATA frame only the header). `view` is a view
+        of `data`. Return the position after it, or `at` if it has not arrived."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
             return at
@@ -178,8 +176,8 @@ class Http2FrameReader:
         return payload_end
 
     def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
-        """Read a run of DATA frames with equal headers that need only be counted. Return the
-        position after it, or `at` if there are fewer than two."""
+        """Read DATA frames with equal headers that need only be counted. Return the position after
+        them, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= limits.MAX_FRAME:
             return at
@@ -229,8 +227,8 @@ class Http2FrameReader:
             raise Http2ConnectionError("the frame's stream is wrong for its kind")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
-        """Return the stream of a new DATA frame, or None if the data is to be discarded. `padding`
-        includes its length byte."""
+        """Return the stream of a DATA frame, or None to discard it. `padding` includes its length
+        byte."""
         if length > limits.MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:

@@ -149,8 +149,8 @@ _SEVEN_BITS: Final = 127
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """Return one encoded field: its index in the static table, or a literal without indexing (RFC
-    7541, 6.1 and 6.2.2)."""
+    """Return one field as its index in the static table or as a literal without indexing (RFC
+    7541, 6)."""
     if index := _STATIC_FIELDS.get((name, value)):
         return bytes((0x80 | index,))
     return encode_name(name) + encode_value(value)
@@ -176,7 +176,7 @@ def encode_block(*pairs: tuple[str, str]) -> bytes:
 
 
 def _encode_integer(value: int, prefix_max: int) -> bytes:
-    """Encode an integer (RFC 7541, 5.1) after a prefix whose other bits are 0."""
+    """Encode an integer (RFC 7541, 5.1)."""
     if value < prefix_max:
         return bytes((value,))
     encoded = bytearray((prefix_max,))

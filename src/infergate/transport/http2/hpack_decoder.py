@@ -33,8 +33,8 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
 
 
 class HpackDecoder:
-    """The decoder of one connection. `is_stateless`: the last block neither read nor changed the
-    dynamic table. `is_resized`: it changed the table's size."""
+    """Decodes the blocks of one connection. `is_stateless`: the last block neither read nor
+    changed the dynamic table. `is_resized`: it changed the table's size."""
 
     __slots__ = (
         "_entries",
@@ -146,8 +146,7 @@ def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, i
 
 
 def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Return the string at `position` (RFC 7541, 5.2) and its end. Raises IndexError and
-    HPACKError."""
+    """Return the string at `position` (RFC 7541, 5.2) and its end."""
     is_huffman = block[position] & 0x80
     length, position = _read_integer(block, position, 0x7F)
     end = position + length

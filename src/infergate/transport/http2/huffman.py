@@ -15,8 +15,7 @@ _MAX_STEPS: Final = 8192  # maximum number of cached transitions, together under
 
 
 class _Step(NamedTuple):
-    """The effect of one byte: the next state, shifted left by 8 bits; the decoded bytes; whether a
-    string may end here."""
+    """The effect of one byte; `state` is shifted left by 8 bits."""
 
     state: int
     decoded: bytes

@@ -25,12 +25,12 @@ MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
 GLITCH_BURST: Final = 500.0
 """Bucket size for frames that advance no request: resets, empty DATA, priorities, window updates
 not caused by DATA of this end, refused streams, unknown frames (nghttp2: 1000)."""
-GLITCH_RATE: Final = 50.0  # tokens per second for them (nghttp2: 33)
+GLITCH_RATE: Final = 50.0  # tokens per second for such frames (nghttp2: 33)
 SETTINGS_BURST: Final = 100.0
 """Bucket size for SETTINGS frames. Each may let every stream send a little more, so sent frames do
 not refill this bucket."""
 SETTINGS_RATE: Final = 10.0
-"""Tokens per second for them. Clients that measure bandwidth change windows less often."""
+"""Tokens per second for SETTINGS. Clients that measure bandwidth change windows less often."""
 EARLY_STREAMS: Final = 1024
 """Streams beyond `limits.streams` that a client may open before it has acknowledged our SETTINGS;
 RFC 9113 sets no limit until then. (Envoy starts a connection with all queued calls, at most

@@ -80,7 +80,7 @@ class OutboundFrames:
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> bool:
-        """Send a whole unary message: header block, body and trailers. Return False if part of it
+        """Send a whole unary message: header block, body, trailers. Return False if part of it
         waits."""
         size = sum(map(len, parts))
         if (
@@ -108,7 +108,7 @@ class OutboundFrames:
         return True
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None) -> bool:
-        """Send the body `parts`, then `trailers` (see :class:`Stream`). Return False if part of it
+        """Send the body `parts`, then `trailers` (`Stream.trailers`). Return False if part of it
         waits."""
         if stream.send_queue is None:
             size = sum(map(len, parts))
@@ -196,7 +196,7 @@ class OutboundFrames:
     # ---- the peer's windows
 
     def grow_window(self, increment: int) -> list[Stream]:
-        """Enlarge the connection's window; return the streams whose queued data has now been sent.
+        """Enlarge the connection's window; return the streams that have sent all queued data.
         Raises Http2ConnectionError."""
         self.window += increment
         if self.window > LARGEST_WINDOW:
@@ -210,8 +210,8 @@ class OutboundFrames:
         return done
 
     def grow_stream_window(self, stream: Stream, increment: int) -> bool | None:
-        """Enlarge the stream's window. Return whether its queued data has now been sent, or None if
-        the window would overflow."""
+        """Enlarge the stream's window. Return whether its queued data is sent; None if it
+        overflows."""
         stream.send_window += increment
         if stream.send_window > LARGEST_WINDOW:
             return None

@@ -14,7 +14,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
 _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
-"""Maximum number of window updates that a peer may send free of charge for opened streams."""
+"""Maximum number of window updates, for new streams, not charged to the budget."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
 """Payload of the PING after the first GOAWAY; its acknowledgement confirms the GOAWAY."""
@@ -38,7 +38,6 @@ class _EndConnection(Http2Connection):
         self._events.append(Trailers(stream, fields))
 
     def _on_closed_stream_headers(self, number: int) -> None:
-        """Handle headers of a closed stream. Raises Http2ConnectionError and Http2StreamError."""
         if not self.is_client and number not in self._closed_streams:
             # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
             raise Http2ConnectionError("headers on a closed stream", Code.STREAM_CLOSED)
@@ -58,7 +57,7 @@ class _EndConnection(Http2Connection):
 
 
 class Http2ServerConnection(_EndConnection):
-    """The server's end, which serves at most `max_streams` streams at a time."""
+    """The server's end of a connection, which serves at most `max_streams` streams at a time."""
 
     preface = frames.PREFACE
 
@@ -80,8 +79,8 @@ class Http2ServerConnection(_EndConnection):
         )
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams. Streams that it opens before it receives the
-        GOAWAY are still served (RFC 9113, 6.8)."""
+        """Ask the peer to open no more streams; those that it opens before it receives the GOAWAY
+        are still served (RFC 9113, 6.8)."""
         if self.is_draining or self.is_closed:
             return
         self.is_draining = True
@@ -164,7 +163,7 @@ class Http2ServerConnection(_EndConnection):
 
 
 class Http2ClientConnection(_EndConnection):
-    """The client's end."""
+    """The client's end of a connection."""
 
     is_client = True
     preface = b""
@@ -195,8 +194,7 @@ class Http2ClientConnection(_EndConnection):
         )
 
     def open_stream(self, block: bytes, parts: Sequence[Buffer]) -> Stream:
-        """Open a stream with the header block `block` and the whole body `parts`, if
-        `can_open_stream`."""
+        """Open a stream with the header block `block` and the whole body `parts`."""
         number = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = number
         self.is_retired = self.is_retired or number + 2 > frames.LAST_STREAM

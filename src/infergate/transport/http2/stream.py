@@ -9,9 +9,8 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """One HTTP/2 stream. `owner` belongs to the user of the connection, all other attributes to
-    the connection. A window may become negative, because a peer may shrink it (RFC 9113,
-    6.9.2)."""
+    """One HTTP/2 stream; `owner` belongs to the user of the connection. A window may become
+    negative, because a peer may shrink it (RFC 9113, 6.9.2)."""
 
     __slots__ = (
         "extra_granted",

@@ -25,26 +25,20 @@ IDLE_SECONDS: Final = 30.0
 Memory = npt.NDArray[np.uint8]
 
 
-def allocate_plain(size: int) -> memoryview:
-    """Allocate ``size`` bytes from the C library."""
-    return np.empty(size, np.uint8).data
-
-
 class BufferPool:
     """Allocates buffers, and takes them back when nothing refers to them any more. At most
-    ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``. The C library allocates buffers
-    shorter than ``MIN_POOLED_BYTES``."""
+    ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``."""
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
         self.unused_bytes = 0  # bytes in unused buffers
         self._unused: list[tuple[float, Memory]] = []  # (unused since, buffer)
-        self._next_sweep = 0.0  # time of the next sweep
+        self._next_sweep = 0.0
 
     def allocate(self, size: int) -> memoryview:
         """Return a buffer of ``size`` arbitrary bytes. Untouched new pages use no memory."""
         if size < MIN_POOLED_BYTES:
-            return allocate_plain(size)
+            return np.empty(size, np.uint8).data
         memory = self._take_unused(size)
         if memory is None:
             memory = np.empty(size, np.uint8)

@@ -28,7 +28,7 @@ def inflate_or_defer(
     pieces: Iterator[bytes], length: int, max_bytes: int
 ) -> Buffer | DeferredInflation:
     """Inflate a message of ``length`` compressed bytes, or defer it if it is long. ``pieces``
-    yields at most ``max_bytes`` bytes in total; its errors are raised."""
+    yields at most ``max_bytes`` bytes; its errors are raised."""
     beginning: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -14,8 +14,8 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
-LATE_SECONDS: Final = 0.1  # seconds of lateness from which the loop counts as delayed
-CATCH_UP_SECONDS: Final = 0.01  # seconds granted to read what is pending in the sockets
+LATE_SECONDS: Final = 0.1  # seconds after which a late loop counts as delayed
+CATCH_UP_SECONDS: Final = 0.01  # seconds to read the bytes pending in the sockets
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:

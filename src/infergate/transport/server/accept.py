@@ -28,9 +28,8 @@ _RETRY_AFTER_EXHAUSTION: Final = 1.0
 
 
 class Acceptor:
-    """Accepts from ``sockets`` and creates a protocol with ``create_protocol`` for each
-    connection. ``count_connections`` returns the number of connections; call ``update_load``
-    when it falls."""
+    """Creates a protocol with ``create_protocol`` for each connection accepted from ``sockets``.
+    Call ``update_load`` when the result of ``count_connections`` falls."""
 
     def __init__(
         self,

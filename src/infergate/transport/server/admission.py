@@ -15,8 +15,7 @@ from infergate.transport.net.timer import body_deadline
 MAX_STREAMS: Final = 1024
 """Maximum number of streams per process; they may stay open for hours."""
 RESERVED_PART: Final = 16
-"""The fraction 1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies
-(``MIN_ACCOUNTED_BYTES``)."""
+"""1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies."""
 READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
 """Seconds without progress after which a client is stalled; also a sender's initial grace period.
@@ -44,8 +43,7 @@ class Admission:
         self.apply_limits(limits)
         self.requests = 0
         self.bytes = 0
-        """Bytes held: request bodies as announced, data derived from them, backend responses, and
-        unsent responses."""
+        """Bytes of request bodies as announced, data derived from them, and unsent responses."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
         """Transfers that wait for a client to read a response or to send a body."""
         self._checked_at = -math.inf
@@ -114,8 +112,7 @@ class Admission:
 
 
 class RequestAccount:
-    """The account of one request in ``admission``: its body and the data derived from it. It is
-    released at most once. Implements ``MemoryAccount``."""
+    """The memory account of one request in ``admission``; it is released at most once."""
 
     __slots__ = ("_admission", "_bytes", "is_admitted")
 
@@ -131,8 +128,7 @@ class RequestAccount:
         self._bytes = size
 
     def count_body(self, size: int) -> None:
-        """Count a body of ``size`` bytes, as far as is known; admit the request first. Raises
-        OVERLOADED."""
+        """Count a body of ``size`` bytes; admit the request first. Raises OVERLOADED."""
         if not self.is_admitted:
             self.admit(size)
         elif size > self._bytes:
@@ -140,8 +136,7 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes; nothing once the request is released. A request that holds
-        all memory in use may always grow."""
+        """Count ``size`` more bytes. A request that holds all memory in use may always grow."""
         if self.is_admitted:
             if self._bytes == self._admission.bytes:
                 self._admission.bytes += size
@@ -156,8 +151,7 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account without a request, to be closed instead of
-        released."""
+        """Move ``size`` bytes to a new account without a request, which is closed, not released."""
         account = RequestAccount(self._admission)
         if self.is_admitted:
             self._bytes -= size
@@ -202,10 +196,10 @@ class BodySender(Protocol):
 
 
 class PendingTransfer:
-    """Memory held until a client has read, or sent, all of it. Registered with ``admission`` from
-    ``start`` to ``finish``; when memory is short, ``admission`` disconnects the slowest
-    clients. Times are on the loop's clock. The rate is measured from a mark that moves while
-    memory is short, so that a fast start does not excuse a slow client."""
+    """Memory held until a client has read, or sent, all of it, from ``start`` to ``finish``. When
+    memory is short, ``admission`` disconnects the slowest clients. Times are on the loop's
+    clock. The rate is measured from a mark that moves while memory is short, so that a fast
+    start does not excuse a slow client."""
 
     __slots__ = (
         "_admission",
@@ -269,7 +263,7 @@ class PendingTransfer:
         return self.seconds_left(now) > patience
 
     def restart_rate(self, now: float) -> None:
-        """Measure the rate from now on; the client is not slow."""
+        """Measure the rate from now on."""
         if now - self._rate_since >= MAX_PAUSE:
             self._rate_since, self._rate_transferred = now, self._transferred
 

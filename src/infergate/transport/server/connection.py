@@ -1,4 +1,4 @@
-"""The interfaces between a listener and its connections, so that connections do not import it."""
+"""The interfaces between a listener and its connections."""
 
 from __future__ import annotations
 

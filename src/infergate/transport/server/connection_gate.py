@@ -46,7 +46,7 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 def is_client_hello(received: bytes) -> bool:
     """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
-    and 4). No plain-text protocol served here starts like this."""
+    and 4), which no plain-text protocol served here does."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"
@@ -64,9 +64,8 @@ class ConnectionCount:
 
 class ConnectionGate:
     """The connection gate of one listener. ``connections`` may be shared with other listeners;
-    together they have at most ``max_connections``, while ``open`` counts those of this
-    listener. ``closed_idle`` counts connections closed for inactivity, which is normal and not
-    logged."""
+    together they have at most ``max_connections``. ``closed_idle`` counts connections closed
+    for inactivity, which is normal and not logged."""
 
     __slots__ = (
         "_connections",
@@ -91,9 +90,8 @@ class ConnectionGate:
         *,
         max_connections: int = _UNLIMITED,
     ) -> None:
-        """``listener`` is the name for the log. Without ``certificates`` the listener is plain
-        text. ``on_limit_reached`` is called with the name of a limit that a request exceeded
-        before it reached the application."""
+        """``listener`` is the name for the log. ``on_limit_reached`` is called with the name of a
+        limit that a request exceeded before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -106,8 +104,7 @@ class ConnectionGate:
         self._logged_lines = 0
 
     def copy_settings(self, other: ConnectionGate) -> None:
-        """Copy the settings of ``other``, which must not have accepted a connection yet. Both must
-        use TLS, or neither."""
+        """Copy the settings of ``other``, which must not have accepted a connection yet."""
         self.listener, self.certificates = other.listener, other.certificates
         self.max_connections, self._on_refused = other.max_connections, other._on_refused
         self.on_limit_reached = other.on_limit_reached

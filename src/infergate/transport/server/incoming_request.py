@@ -19,8 +19,7 @@ class IncomingRequest:
 
 class IncomingHttpRequest(IncomingRequest):
     """A request to an ``HttpApp``. ``is_complete``: it has arrived completely.
-    ``body_started_at``: when its body began to arrive (loop time), or 0. ``keep_alive``: the
-    client wants to keep the connection. ``is_http10``: it is HTTP/1.0."""
+    ``body_started_at``: when its body began to arrive (loop time), or 0."""
 
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 

@@ -19,14 +19,14 @@ from infergate.transport.server.connection_gate import ConnectionGate
 from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
 
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds that clients get to read how their requests ended, and cancelled requests to clean up."""
+"""Seconds for clients to read how their requests ended, and for cancelled requests to clean up."""
 
 AppT = TypeVar("AppT")
 
 
 class SocketListener(Generic[AppT]):
-    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. ``gate`` decides which
-    connections are admitted; None admits all, without TLS."""
+    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. Without ``gate`` it admits
+    all connections, without TLS."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class SocketListener(Generic[AppT]):
         self._all_closed.set()
 
     def _create_connection(self) -> asyncio.BaseProtocol:
-        """Return the protocol of one connection."""
         raise NotImplementedError
 
     def _with_tls(

@@ -86,7 +86,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake of an accepted connection."""
-        self._socket_transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._socket_transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's class is not a subclass
         self._peer = peer_address(transport)
         if not self._host.register(self, self._peer):
             self.abort()
@@ -171,7 +173,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
         self._timer.close()
         self._client_names = san_names(self._ssl.getpeercert())
-        if self._is_name_rejected:
+        has_certificate = self._ssl.getpeercert(binary_form=True) is not None
+        if has_certificate and not self._san_matcher.matches(self._client_names):
             names = ", ".join(self._client_names) or "no names"
             reason = f"the client certificate is for {names}: not allowed"
             self._refuse(ConnectionRefusal.NAME, reason)
@@ -180,11 +183,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_established = True
         self._app.connection_made(self)
         self._receive()
-
-    @property
-    def _is_name_rejected(self) -> bool:
-        has_certificate = self._ssl.getpeercert(binary_form=True) is not None
-        return has_certificate and not self._san_matcher.matches(self._client_names)
 
     def _on_handshake_timeout(self) -> None:
         self._refuse(ConnectionRefusal.HANDSHAKE_TIME, "the TLS handshake timed out")

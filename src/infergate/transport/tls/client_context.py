@@ -29,8 +29,7 @@ _HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 
 
 class ClientTlsContext:
-    """The TLS settings of connections to one backend: authorities, client certificate, server
-    name."""
+    """The TLS settings of connections to one backend."""
 
     def __init__(self, settings: ClientTls | None, protocol: str = "http/1.1") -> None:
         """``protocol`` is offered in ALPN. Raises CertificateError."""

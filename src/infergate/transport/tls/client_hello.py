@@ -88,8 +88,7 @@ def _extensions(block: bytes) -> list[tuple[int, bytes]]:
 
 
 def _vector_end(data: bytes, at: int, size: int) -> int:
-    """Return the end of the vector with a length field of ``size`` bytes at ``at``. Raises
-    ValueError."""
+    """Return the end of the vector with a length field of ``size`` bytes at ``at``."""
     end = at + size + int.from_bytes(data[at : at + size])
     if end > len(data):
         raise ValueError("the ClientHello is truncated")

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _SAN_TYPES: Final = ("URI", "DNS", "email", "IP Address")
-"""The subjectAltName types that identify a client, as ``ssl`` spells them, in the order of
-reporting."""
+"""The subjectAltName types that identify a client, in the order of reporting."""
 
 
 def san_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

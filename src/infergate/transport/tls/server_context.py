@@ -41,9 +41,8 @@ class ServerTlsContext:
         on_reload: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``protocols`` are the ALPN names served; empty if the protocol has none. ``on_reload``
-        is called after each change of the files with whether they were loaded. Raises
-        CertificateError."""
+        """``protocols`` are the ALPN names served, if any. ``on_reload`` is called after each
+        change of the files with whether they were loaded. Raises CertificateError."""
         self._name: Final = name
         self.settings: Final = settings
         self.san_matcher: Final = SanMatcher(settings.allowed_names)
@@ -61,7 +60,7 @@ class ServerTlsContext:
         return self._context
 
     def expires(self) -> float:
-        """Return when the current certificate expires, in seconds since 1970."""
+        """Return when the current certificate expires (Unix time)."""
         self.reload_if_changed()
         return self._expires
 
