@@ -123,7 +123,6 @@ class LocalBuckets:
         return None
 
     def _drop_empty(self, now: float) -> None:
-        """Drop the empty buckets and, if that frees too few, the oldest quarter."""
         empty = self._empty_at
         for bucket in [bucket for bucket, empty_time in empty.items() if empty_time <= now]:
             del empty[bucket]
@@ -151,7 +150,6 @@ class _ChargePlan(NamedTuple):
     reasons: Sequence[RejectionReason]
 
     def charges_for(self, size: int) -> Sequence[BucketCharge]:
-        """Return the charges of a request of ``size`` bytes."""
         if RejectionReason.BYTES not in self.reasons:
             return self.charges
         return [
@@ -163,8 +161,6 @@ class _ChargePlan(NamedTuple):
 
 
 class _CompiledLimit:
-    """A limit with its patterns compiled."""
-
     def __init__(self, number: int, limit: RateLimit) -> None:
         self._matches_identity: Final[TextPredicate] = matcher(limit.identities)
         self._matches_model: Final[TextPredicate] = matcher(limit.models, model_matcher)
@@ -174,7 +170,6 @@ class _CompiledLimit:
     def charges(
         self, identity: str, model: str, route: str
     ) -> Iterator[tuple[RejectionReason, BucketCharge]]:
-        """Yield the charges of a request."""
         limit = self._limit
         if not (self._matches_identity(identity) and self._matches_model(model)):
             return

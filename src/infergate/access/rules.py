@@ -13,26 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from infergate.core import messages
 from infergate.core.bounded_cache import BoundedCache
-from infergate.core.messages import (
-    InferRequest,
-    LogSettingsRequest,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest
 from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import compile_pattern, is_glob, is_regex, model_matcher
 
@@ -50,22 +33,22 @@ SHARED_MEMORY: Final = "shared_memory"
 STATISTICS: Final = "statistics"
 OPERATION_NAMES: Final[Mapping[type, str]] = MappingProxyType(
     {
-        ServerLiveRequest: HEALTH,
-        ServerReadyRequest: HEALTH,
-        ServerMetadataRequest: METADATA,
-        ModelIndexRequest: METADATA,
-        ModelReadyRequest: METADATA,  # it queries a backend, and reveals which models exist
-        ModelMetadataRequest: METADATA,
-        ModelConfigRequest: METADATA,
-        ServerStatusRequest: METADATA,
-        ModelStatisticsRequest: STATISTICS,
-        ModelLoadRequest: REPOSITORY,
-        ModelUnloadRequest: REPOSITORY,
-        TraceSettingsRequest: SETTINGS,
-        LogSettingsRequest: SETTINGS,
-        SharedMemoryStatusRequest: SHARED_MEMORY,
-        SharedMemoryRegisterRequest: SHARED_MEMORY,
-        SharedMemoryUnregisterRequest: SHARED_MEMORY,
+        messages.ServerLiveRequest: HEALTH,
+        messages.ServerReadyRequest: HEALTH,
+        messages.ServerMetadataRequest: METADATA,
+        messages.ModelIndexRequest: METADATA,
+        messages.ModelReadyRequest: METADATA,  # it reveals which models exist
+        messages.ModelMetadataRequest: METADATA,
+        messages.ModelConfigRequest: METADATA,
+        messages.ServerStatusRequest: METADATA,
+        messages.ModelStatisticsRequest: STATISTICS,
+        messages.ModelLoadRequest: REPOSITORY,
+        messages.ModelUnloadRequest: REPOSITORY,
+        messages.TraceSettingsRequest: SETTINGS,
+        messages.LogSettingsRequest: SETTINGS,
+        messages.SharedMemoryStatusRequest: SHARED_MEMORY,
+        messages.SharedMemoryRegisterRequest: SHARED_MEMORY,
+        messages.SharedMemoryUnregisterRequest: SHARED_MEMORY,
         InferRequest: INFER,
     }
 )
@@ -77,11 +60,11 @@ model."""
 _MODEL_OPERATIONS: Final = frozenset(
     {
         InferRequest,
-        ModelConfigRequest,
-        ModelLoadRequest,
-        ModelMetadataRequest,
-        ModelReadyRequest,
-        ModelUnloadRequest,
+        messages.ModelConfigRequest,
+        messages.ModelLoadRequest,
+        messages.ModelMetadataRequest,
+        messages.ModelReadyRequest,
+        messages.ModelUnloadRequest,
     }
 )
 """Operations that always concern a model. Here an empty name is a name like any other, because a

@@ -68,7 +68,6 @@ class SharedBuckets:
         return int.from_bytes(hashed.digest()) or 1
 
     def _empty_time(self, hashed: int) -> float:
-        """Return the time at which a bucket will be empty; 0.0 if it has no slot."""
         slot = self._slot(hashed)
         return 0.0 if slot is None else self._empty_at[slot]
 

@@ -137,7 +137,6 @@ class Attempts:
         return _RESEND_REASONS.get(kind, "") if self.may_resend else ""
 
     def _choose_other(self) -> EndpointHandle | None:
-        """Return an endpoint that has not been tried, or None."""
         handle = self._choose(self.tried)
         if handle in self.tried:
             handle.finish_attempt(AttemptOutcome.UNKNOWN)
@@ -145,7 +144,6 @@ class Attempts:
         return handle
 
     async def _wait_backoff(self) -> bool:
-        """Wait for the backoff; return whether there is another attempt."""
         deadline = self.context.deadline
         assert deadline is not None
         seconds = backoff(len(self.tried))

@@ -142,7 +142,6 @@ class EndpointMonitor:
             self._endpoints.finish_suspect_check(handle, is_healthy=is_healthy is not False)
 
     async def _run_check(self, handle: EndpointHandle) -> bool | None:
-        """Return whether an endpoint is healthy; None if a bug prevented the check."""
         try:
             return await self._check(handle, self._settings.check_timeout)
         except Exception:  # noqa: BLE001 - a bug must not end the task

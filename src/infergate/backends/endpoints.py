@@ -154,7 +154,6 @@ class Endpoints:
         the requests'. It must end in ``finish_suspect_check``."""
 
     def _note_single(self) -> None:
-        """Cache the only endpoint if there is just one, which needs no decision."""
         members = self._cluster.members
         self._single = members[0] if len(members) == 1 else None
         self.has_several = self._single is None
@@ -329,7 +328,6 @@ class Endpoints:
 
 
 def _add_handle(totals: EndpointStats, handle: EndpointHandle) -> EndpointStats:
-    """Return ``totals`` plus the counters of one endpoint."""
     return totals._replace(
         active=totals.active + handle.active,
         ok=totals.ok + handle.successes,

@@ -63,7 +63,6 @@ class HealthChecker:
         return kind is None or kind in _HEALTHY_REJECTIONS
 
     async def _error_kind(self, handle: EndpointHandle, wire: Any, deadline: float) -> Kind | None:
-        """Return the kind of the error, or None if the endpoint is ready."""
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return Kind.TIMEOUT

@@ -51,7 +51,6 @@ async def run_hedged(
 async def _first_success(
     tasks: list[asyncio.Future[T]], is_success: Callable[[T], bool]
 ) -> int | None:
-    """Return the index of the first task with a successful result, or None."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

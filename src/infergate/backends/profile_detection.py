@@ -66,7 +66,6 @@ class ProfileDetection:
         )
 
     async def _detect(self, context: RequestContext) -> tuple[Profile, float]:
-        """Return a profile and its lifetime in seconds."""
         client_deadline = context.deadline
         context.shorten_deadline(time.monotonic() + _DETECTION_TIMEOUT_SECONDS)
         try:

@@ -211,7 +211,6 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _try_alternative(
         self, operation: Operation, wire: Req, first_error: GatewayError, context: RequestContext
     ) -> Response:
-        """Send the alternative form of a request that the server did not understand."""
         try:
             response = await self._sender.exchange(wire, context)
             return await self._codec_offload.read_response(response, operation, context)
@@ -322,7 +321,6 @@ class RemoteBackend(Generic[Req, Resp]):
     def _relevant_sequence(
         self, request: InferRequest, context: RequestContext
     ) -> SequenceKey | None:
-        """Return the sequence of ``request`` if it affects the endpoint or forbids resending."""
         is_relevant = self.supports_sequences and (
             self._endpoints.has_several or context.policy.retry.is_idempotent
         )
@@ -424,7 +422,6 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _add_configuration(
         self, metadata: ModelMetadata, model: str, version: str, context: RequestContext
     ) -> ModelMetadata:
-        """Add the fields of the model's configuration, if the server provides it."""
         if not (await self.server_profile(context)).reports_config:
             return metadata
         config = await self.perform(ModelConfigRequest(model, version), context)

@@ -193,7 +193,6 @@ class RequestSender(Generic[Req, Resp]):
             queue.leave()
 
     async def _run_hedged(self, wire: Req, attempts: Attempts, hedge: HedgePolicy) -> Resp:
-        """Run attempts, and a hedge if they take too long."""
         started = time.monotonic()
         latencies, delay = None, hedge.after_seconds
         if delay is None:
@@ -257,7 +256,6 @@ class RequestSender(Generic[Req, Resp]):
         attempts: Attempts,
         attempt: Callable[[Req, RequestContext, EndpointHandle, float | None], Awaitable[T]],
     ) -> T:
-        """Run attempts until one succeeds or no retry is left."""
         context, declined = attempts.context, None
         while (handle := await attempts.next_endpoint()) is not None:
             # No local variable may hold the error: its traceback refers to these frames, and the
@@ -351,7 +349,6 @@ class RequestSender(Generic[Req, Resp]):
         return message
 
     async def _following_message(self, attempts: Attempts) -> Resp | None:
-        """Return the next message of the open stream, or None after the last."""
         if attempts.stream is None:  # the only message rejected the request
             return None
         try:
@@ -385,7 +382,6 @@ class RequestSender(Generic[Req, Resp]):
         return message
 
     def _can_serve(self, response: Any) -> bool:
-        """Return whether the endpoint that sent ``response`` (None: an empty stream) can serve."""
         return response is None or not self._access.is_unavailable(response)
 
     def _response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
@@ -422,7 +418,6 @@ class RequestSender(Generic[Req, Resp]):
         return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
 
     def _collect_headers(self, response: Resp, context: RequestContext) -> None:
-        """Collect the response headers that are returned to the client."""
         headers = self._access.response_headers(response)
         if headers and (returned := self._response_filter.select(headers)):
             context.response_headers = {**context.response_headers, **returned}

@@ -161,7 +161,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _format_rows(title: str, rows: Mapping[Any, str]) -> str:
-    """Format ``rows`` in two columns, wrapped for a terminal."""
     width = max(len(str(name)) for name in rows) + 4
     lines = [
         textwrap.fill(

@@ -47,7 +47,6 @@ async def _print_rows() -> list[ClientResult]:
 
 
 async def _results() -> AsyncGenerator[ClientResult, None]:
-    """Yield the results of each client as they finish, with a progress bar on a terminal."""
     with Progress("all pairs of protocols", len(CLIENT_KINDS)) as progress:
         async with aclosing(run_clients()) as results:
             async for result in results:

@@ -141,7 +141,6 @@ QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
 
 
 def _totals(flows: Iterable[Json]) -> Json:
-    """Return the totals of ``flows``: requests, errors, and mean and percentiles in seconds."""
     requests = errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:

@@ -438,7 +438,6 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
 
 
 def _identity_problem(who: str, access: AccessConfig) -> str | None:
-    """Return why no client can match ``who``, or None if one can."""
     if who in (rules.ANY, ANONYMOUS) or is_regex(who):
         return None
     if not is_glob(who):

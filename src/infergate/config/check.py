@@ -125,7 +125,6 @@ def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | Non
 
 
 def _url_form(scheme: str) -> str:
-    """Return the form of a URL with ``scheme``, for messages."""
     return f"{scheme}:/path" if scheme in protocols.UNIX_SCHEMES else f"{scheme}://"
 
 
@@ -169,7 +168,6 @@ def _rewrite(path: KeyPath, pattern: str, rewrite: RewriteConfig) -> Iterator[Fi
 
 
 def _template_problem(pattern: str, template: str) -> str | None:
-    """Return the error in the group references of ``rewrite.model``."""
     if not table.is_regex(pattern):
         if _GROUP.search(template):
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
@@ -184,7 +182,6 @@ def _template_problem(pattern: str, template: str) -> str | None:
 
 
 def _options(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    """Yield keys of a route that contradict each other."""
     for index, route in routes.items():
         for path, message in _contradictions(route):
             yield ("routes", index, *path), message
@@ -227,7 +224,6 @@ def _cast_problem(name: str, to: Datatype) -> str | None:
 
 
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    """Yield routes that are unreachable because an earlier one matches all their requests."""
     by_pattern: dict[str, list[tuple[int, str]]] = {}
     globs: list[tuple[int, RouteConfig, Callable[[str], object]]] = []
     for index, route in routes.items():

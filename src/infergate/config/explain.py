@@ -74,7 +74,6 @@ def keys_at(path: KeyPath) -> list[str]:
 
 
 def _annotation_at(path: KeyPath) -> Any:
-    """Return the type that the schema declares for the value at ``path``."""
     annotation: Any = Config
     for step in path:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

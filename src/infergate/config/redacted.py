@@ -82,7 +82,6 @@ def _to_yaml(data: Any) -> str:
 
 
 def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
-    """Yield the path and value of every secret."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _secrets(value, (*path, key))

@@ -88,7 +88,6 @@ def write(folder: Path) -> None:
 
 
 def _sections(path: str, section: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
-    """Yield the table of the keys of ``section``, then those of its nested sections."""
     title = f"### `{path}`" if path else "### The file"
     text = f"{title}\n\n{section['description']}\n\n"
     text += "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
@@ -103,7 +102,6 @@ def _sections(path: str, section: dict[str, Any], known: dict[str, Any]) -> Iter
 
 
 def _nested_sections(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the path suffix and schema name of each section that ``value`` is or contains."""
     if "$ref" in value:
         yield "", value["$ref"].rpartition("/")[2]
     for choice in (*value.get("anyOf", ()), *value.get("allOf", ())):
@@ -116,7 +114,6 @@ def _nested_sections(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _type_name(value: dict[str, Any]) -> str:
-    """Return the name of the type of ``value`` on the page."""
     if "$ref" in value or "allOf" in value:
         return "section"
     if "anyOf" in value:  # a value or null

@@ -174,7 +174,6 @@ class _Converter:
         return data
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> list[tuple[yaml.Node, yaml.Node]]:
-        """Return the keys merged by ``<<``. Of several mappings, the first takes precedence."""
         mappings = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: list[tuple[yaml.Node, yaml.Node]] = []
         for mapping in mappings:

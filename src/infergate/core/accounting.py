@@ -60,7 +60,6 @@ def charge_new_buffers(
 
 
 def _owner(buffer: Buffer) -> Any:
-    """Return the object that owns the memory of ``buffer``."""
     return buffer.obj if isinstance(buffer, memoryview) else buffer
 
 

@@ -108,7 +108,6 @@ def format_floats(values: npt.NDArray[Any]) -> list[str]:
 
 
 def _inexact_indices(texts: list[str], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Return the indices at which ``texts`` do not read back as ``values``."""
     with np.errstate(over="ignore"):
         return np.flatnonzero(np.array(texts, "U").astype(values.dtype) != values)
 

@@ -77,7 +77,6 @@ def _log_operation(operation: str, subject: str, context: RequestContext, outcom
 
 
 def _subject(operation: Operation) -> str:
-    """Describe the requested change. An empty name means all."""
     match operation:
         case SharedMemoryRegisterRequest(name, key, offset, size, device):
             location = (

@@ -180,7 +180,6 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         return self._frontends.get(wire.method[1:].partition("/")[0], self._default_frontend)
 
     def _serve(self, wire: RpcRequest, context: RequestContext) -> Awaitable[RpcResponse]:
-        """Serve ``wire`` with the gateway's own service if its method is one of them."""
         service = self._services.get(wire.method)
         if service is not None:
             return _call_service(service, wire, context)
@@ -196,7 +195,6 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
 def _stream_codecs(
     codec: Codec[RpcRequest, RpcResponse],
 ) -> Iterable[RpcStreaming | UnaryStreamCodec]:
-    """Yield the stream codecs of ``codec``, one per method whose streams carry its inferences."""
     if isinstance(codec, SupportsStreaming):
         yield codec
     for method in codec.streaming_methods:

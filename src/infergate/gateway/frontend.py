@@ -60,7 +60,6 @@ class RequestAuthorizer(Protocol):
 
 
 def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
-    """Return ``wire`` with the first bytes of its deferred message."""
     return replace(wire, message=(leading_fields(deferred.prefix),), deferred=None)
 
 
@@ -100,7 +99,6 @@ class Frontend(Generic[Req, Resp]):
         frontend on the event loop."""
 
     def _make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
-        """Return the pipeline of ``binding`` and keep it."""
         route, backend, codec = binding.route, binding.backend, self.codec
         pipeline: Pipeline[Req, Resp] = self._translation
         if (

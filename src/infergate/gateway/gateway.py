@@ -372,7 +372,6 @@ class Gateway:
         return await query_backend(backend, ServerStatusRequest(name), context)
 
     async def _is_ready(self, context: RequestContext) -> bool:
-        """Return whether the backends can serve, without those that only get mirrored requests."""
         checks = (
             _is_backend_ready(backend, context)
             for backend in self.backends
@@ -382,7 +381,6 @@ class Gateway:
 
 
 async def _is_backend_ready(backend: Backend, context: RequestContext) -> bool:
-    """Return the result of the backend's health checks, or query it if there are none."""
     checked = backend.is_ready if isinstance(backend, SupportsHealthWatch) else None
     return (
         await query_backend(backend, ServerReadyRequest(), context) == READY

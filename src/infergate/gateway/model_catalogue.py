@@ -49,7 +49,6 @@ READY: Final = HealthStatus(ok=True)
 
 
 def _query_context(context: RequestContext) -> RequestContext:
-    """Return a child of ``context`` for one short query by the gateway itself."""
     child = context.child()
     child.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
     return child
@@ -178,8 +177,6 @@ class ModelCatalogue:
     def _rename_for_clients(
         self, entries: Iterable[ModelIndexEntry], route: Route
     ) -> Iterator[ModelIndexEntry]:
-        """Yield those of ``entries`` that clients may reach through ``route``, in the clients'
-        names."""
         client_model = route.client_model_lookup()
         backend_version = route.backend_version(route.version)
         for entry in entries:
@@ -196,7 +193,6 @@ class ModelCatalogue:
         context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelIndexEntry:
-        """Return ``entry`` with the state that the model itself reports."""
         query = to_backend(ModelReadyRequest(entry.name, entry.version), binding.route)
         async with semaphore:
             try:
@@ -236,7 +232,6 @@ class ModelCatalogue:
     async def _configuration_or_empty(
         self, model: str, version: str, context: RequestContext
     ) -> Parameters:
-        """Return the configuration's settings; empty if they are unavailable."""
         try:
             query = ModelConfigRequest(model, version)
             return (await self._configuration(query, _query_context(context))).settings
@@ -319,8 +314,6 @@ class ModelCatalogue:
         context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelStatus:
-        """Return the status of ``model``; if it cannot be queried, a status without metadata whose
-        ``entries`` are UNAVAILABLE."""
         async with semaphore:
             try:
                 return await self.status(model, _query_context(context))

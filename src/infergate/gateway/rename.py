@@ -149,7 +149,6 @@ def _check_metadata(metadata: ModelMetadata) -> ModelMetadata:
 
 
 def _rename_entries(entries: Any, names: Mapping[str, str]) -> list[Any]:
-    """Rename those of a configuration's inputs or outputs that are objects with names."""
     listed = entries if isinstance(entries, list) else []
     return [
         {**entry, "name": names[entry["name"]]}

@@ -150,7 +150,6 @@ class RoutePlan:
     async def _refuse_sequence(
         self, request: InferRequest, context: RequestContext
     ) -> InferRequest:
-        """Raise UNSUPPORTED for a request of a sequence: the backend's protocol has none."""
         del context
         backend, parameters = self._backend, request.parameters
         is_passed = isinstance(parameters, OpaqueParameters) and parameters.is_passed_to(
@@ -165,7 +164,6 @@ class RoutePlan:
         return request
 
     async def _declare(self, request: InferRequest, context: RequestContext) -> InferRequest:
-        """Add the model's declared metadata to the policy of ``context``."""
         model = request.model
         if model in self._declared and model not in self._declared_policies:
             metadata = metadata_to_backend(self._declared[model], request, self.binding.route)
@@ -183,7 +181,6 @@ class RoutePlan:
 
 
 def _has_special_tensors(request: InferRequest) -> bool:
-    """Return whether ``request`` uses shared memory or wants an output classified."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             return True

@@ -131,7 +131,6 @@ _SUPPORTED_BY: Final[dict[type, Callable[[Profile], bool]]] = {
 
 
 def _first_response(responses: Sequence[Sequence[Response] | BaseException]) -> Response:
-    """Return the one response for all backends, or raise the first error."""
     for response in responses:
         if isinstance(response, BaseException):
             raise response

@@ -233,7 +233,6 @@ class SharedMemory:
     async def _register_with_backends(
         self, request: SharedMemoryRegisterRequest, context: RequestContext
     ) -> None:
-        """Register with every backend or with none."""
         unregister = SharedMemoryUnregisterRequest(request.name, cuda=request.device is not None)
         for index, backend in enumerate(self._backends):
             try:
@@ -399,7 +398,6 @@ def _check_bounds(request: InferRequest, regions: Mapping[str, RegisteredRegion]
 def _check_no_overlap(
     refs: Mapping[str, RegionRef], regions: Mapping[str, RegisteredRegion]
 ) -> None:
-    """Raise BAD_REQUEST naming two outputs whose ranges overlap."""
     if len(refs) < 2:
         return
     spans = sorted((regions[ref.region].span(ref), name) for name, ref in refs.items() if ref.size)

@@ -135,7 +135,6 @@ def _merge_values(key: str, first: Any, second: Any) -> Any:
 
 
 def _merge_batches(batches: list[Any]) -> list[Any]:
-    """Merge the entries that have the same batch size."""
     by_size: dict[str, Any] = {}
     for batch in batches:
         if isinstance(batch, dict):

@@ -139,7 +139,6 @@ class InferenceStream:
     async def _recorded_responses(
         self, request: _StreamRequest, sequence: SequenceKey | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Yield all responses to ``request``, count them and record the request."""
         context = request.context
         record = context.record
         try:
@@ -220,7 +219,6 @@ class InferenceStream:
             yield end_message
 
     def _stop_waiting(self, request: _StreamRequest) -> None:
-        """Let later requests send their responses without waiting for ``request``."""
         self._waiting.pop(request, None)
         self._release_next()
 
@@ -241,7 +239,6 @@ def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
 
 
 def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> SequenceKey | None:
-    """Return the request's sequence; None if it has none."""
     if isinstance(parsed, GatewayError):
         return None
     return sequence_key(parsed[0])

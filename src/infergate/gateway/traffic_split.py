@@ -92,7 +92,6 @@ class TrafficSplit:
             self._send_mirror(request, context, _discard_stream)
 
     def _choose_target(self, request: InferRequest, context: RequestContext) -> RoutePlan:
-        """Return the target of ``request`` and record it in ``context``."""
         if not self._targets:
             return self._own
         index = pick_target(

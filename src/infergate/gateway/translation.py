@@ -62,7 +62,6 @@ class Translation(Generic[Req, Resp]):
         return (await self._write(context, self._build, result, parsed))[0]
 
     async def _parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
-        """Return the operation in ``wire``, completed with the model's metadata if necessary."""
         offload = self._codec_offload
         inline = offload.is_always_inline or offload.can_read_inline(wire)
         if inline:

@@ -5,32 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    LogSettingsRequest,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelUnloadRequest,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    Settings,
-    TensorMetadata,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.tensor import Tensor, pack_bytes
 
 _ELEMENTS: Final[dict[Datatype, bytes]] = {
@@ -72,54 +49,71 @@ def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse
             "id-1",
             {"flag": True, "count": -7, "text": "x", "real": 0.5},
             (first, *others),
-            (RequestedOutput("VECTOR"), RequestedOutput("MATRIX")),
+            (messages.RequestedOutput("VECTOR"), messages.RequestedOutput("MATRIX")),
         ),
         InferResponse("model-é", "3", "id-1", {"flag": False}, (first, *others)),
     )
 
 
 SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
-    (ServerLiveRequest(), HealthStatus(ok=True)),
-    (ServerReadyRequest(), HealthStatus(ok=False)),
-    (ModelReadyRequest("m"), HealthStatus(ok=True)),
-    (ModelReadyRequest("m", "2"), HealthStatus(ok=False)),
-    (ServerMetadataRequest(), ServerMetadata("infergate", "1.0", ("binary_tensor_data",))),
+    (messages.ServerLiveRequest(), messages.HealthStatus(ok=True)),
+    (messages.ServerReadyRequest(), messages.HealthStatus(ok=False)),
+    (messages.ModelReadyRequest("m"), messages.HealthStatus(ok=True)),
+    (messages.ModelReadyRequest("m", "2"), messages.HealthStatus(ok=False)),
     (
-        ModelMetadataRequest("m", "1"),
-        ModelMetadata(
+        messages.ServerMetadataRequest(),
+        messages.ServerMetadata("infergate", "1.0", ("binary_tensor_data",)),
+    ),
+    (
+        messages.ModelMetadataRequest("m", "1"),
+        messages.ModelMetadata(
             "m",
             ("1", "2"),
             "onnx_onnxv1",
-            (TensorMetadata("IN", "FP32", (-1, 3)),),
-            (TensorMetadata("OUT", "BYTES", (-1,)),),
+            (messages.TensorMetadata("IN", "FP32", (-1, 3)),),
+            (messages.TensorMetadata("OUT", "BYTES", (-1,)),),
         ),
     ),
     (
-        ModelIndexRequest(),
-        ModelIndex((ModelIndexEntry("m", "1", "READY"), ModelIndexEntry("n"))),
+        messages.ModelIndexRequest(),
+        messages.ModelIndex(
+            (messages.ModelIndexEntry("m", "1", "READY"), messages.ModelIndexEntry("n"))
+        ),
     ),
-    (ModelLoadRequest("m"), Acknowledgement()),
-    (ModelLoadRequest("m", "r", {"config": "{}", "file:1/m.bin": b"\x00\xff"}), Acknowledgement()),
-    (ModelUnloadRequest("m", parameters={"unload_dependents": True}), Acknowledgement()),
-    (TraceSettingsRequest(), Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})),
-    (TraceSettingsRequest("m", {"trace_level": ["OFF"], "trace_file": []}), Settings()),
+    (messages.ModelLoadRequest("m"), messages.Acknowledgement()),
     (
-        LogSettingsRequest({"log_info": False}),
-        Settings({"log_info": False, "log_verbose_level": 1}),
+        messages.ModelLoadRequest("m", "r", {"config": "{}", "file:1/m.bin": b"\x00\xff"}),
+        messages.Acknowledgement(),
+    ),
+    (
+        messages.ModelUnloadRequest("m", parameters={"unload_dependents": True}),
+        messages.Acknowledgement(),
+    ),
+    (
+        messages.TraceSettingsRequest(),
+        messages.Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]}),
+    ),
+    (
+        messages.TraceSettingsRequest("m", {"trace_level": ["OFF"], "trace_file": []}),
+        messages.Settings(),
+    ),
+    (
+        messages.LogSettingsRequest({"log_info": False}),
+        messages.Settings({"log_info": False, "log_verbose_level": 1}),
     ),
 )
 """Each operation other than an inference, with a response."""
 
 
-def metadata_for(operation: Operation, response: Response) -> ModelMetadata | None:
+def metadata_for(operation: Operation, response: Response) -> messages.ModelMetadata | None:
     """Return metadata that matches an inference and its response; None for other operations."""
     if not isinstance(operation, InferRequest) or not isinstance(response, InferResponse):
         return None
 
-    def metadata(tensors: Iterable[Tensor]) -> tuple[TensorMetadata, ...]:
-        return tuple(TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
+    def metadata(tensors: Iterable[Tensor]) -> tuple[messages.TensorMetadata, ...]:
+        return tuple(messages.TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
 
-    return ModelMetadata(
+    return messages.ModelMetadata(
         operation.model,
         (response.version or "1",),
         inputs=metadata(operation.inputs),

@@ -16,31 +16,13 @@ from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
+from infergate.core import messages
 from infergate.core.accounting import charge_tensors, needs_accounting
 from infergate.core.classification import CLASSIFICATION as CLASSES
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import KIB
-from infergate.core.messages import (
-    OPERATION_NAMES,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
@@ -75,18 +57,18 @@ class BuiltinBackend:
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT."""
         match operation:
-            case ServerLiveRequest() | ServerReadyRequest():
-                return HealthStatus(ok=True)
-            case ServerMetadataRequest():
-                return ServerMetadata("infergate", __version__, EXTENSIONS)
-            case ModelIndexRequest():  # every model is always ready
-                return ModelIndex(
-                    tuple(ModelIndexEntry(name, VERSION, "READY") for name in self._models)
+            case messages.ServerLiveRequest() | messages.ServerReadyRequest():
+                return messages.HealthStatus(ok=True)
+            case messages.ServerMetadataRequest():
+                return messages.ServerMetadata("infergate", __version__, EXTENSIONS)
+            case messages.ModelIndexRequest():  # every model is always ready
+                return messages.ModelIndex(
+                    tuple(messages.ModelIndexEntry(name, VERSION, "READY") for name in self._models)
                 )
-            case ModelReadyRequest(model, version):
+            case messages.ModelReadyRequest(model, version):
                 self._find(model, version)
-                return HealthStatus(ok=True)
-            case ModelMetadataRequest(model, version):
+                return messages.HealthStatus(ok=True)
+            case messages.ModelMetadataRequest(model, version):
                 return self._find(model, version).metadata
             case InferRequest():
                 if _classifies_large_inputs(operation):
@@ -97,7 +79,7 @@ class BuiltinBackend:
                     input_data = (tensor.data for tensor in operation.inputs)
                     charge_tensors(response.outputs, input_data, context.memory)
                 return response
-            case ModelLoadRequest(model) | ModelUnloadRequest(model):
+            case messages.ModelLoadRequest(model) | messages.ModelUnloadRequest(model):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
                     f"model '{model}' is inside infergate and cannot be loaded or unloaded",
@@ -106,12 +88,11 @@ class BuiltinBackend:
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"embedded models do not support {OPERATION_NAMES[type(operation)]}",
+                    f"embedded models do not support {messages.OPERATION_NAMES[type(operation)]}",
                     origin=Origin.BACKEND,
                 )
 
     def _infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        """Return the response. A model cannot be interrupted, but a late response is an error."""
         deadline = self._deadline(context)
         response = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:
@@ -119,7 +100,6 @@ class BuiltinBackend:
         return response
 
     def _deadline(self, context: RequestContext) -> float:
-        """Return the deadline of a response that is requested now."""
         timeout = context.policy.timeout
         allowed = self._timeout if timeout is None else timeout
         latest = time.monotonic() + allowed
@@ -132,7 +112,7 @@ class BuiltinBackend:
         context: RequestContext,  # noqa: ARG002 - instant
         *,
         refresh: bool = False,  # noqa: ARG002 - nothing changes
-    ) -> ModelMetadata:
+    ) -> messages.ModelMetadata:
         """Return the metadata of a model. Raises NOT_FOUND."""
         return self._find(model, version).metadata
 
@@ -197,7 +177,6 @@ def _timeout_error(request: InferRequest) -> GatewayError:
 
 
 def _classifies_large_inputs(request: InferRequest) -> bool:
-    """Return whether the classification that ``request`` wants takes long."""
     size = sum(len(tensor.data) for tensor in request.inputs)
     return size > _MAX_INLINE_CLASSIFY_BYTES and any(
         CLASSES in tensor.parameters for tensor in request.outputs

@@ -23,21 +23,11 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.frontend import Frontend
@@ -52,11 +42,11 @@ TRY: Final = "try"
 EXAMPLE: Final = "example"
 INFER: Final = "infer"
 _QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
-    "metadata": ModelMetadataRequest,
-    "ready": ModelReadyRequest,
-    "server ready": lambda _model, _version: ServerReadyRequest(),
-    "server live": lambda _model, _version: ServerLiveRequest(),
-    "server metadata": lambda _model, _version: ServerMetadataRequest(),
+    "metadata": messages.ModelMetadataRequest,
+    "ready": messages.ModelReadyRequest,
+    "server ready": lambda _model, _version: messages.ServerReadyRequest(),
+    "server live": lambda _model, _version: messages.ServerLiveRequest(),
+    "server metadata": lambda _model, _version: messages.ServerMetadataRequest(),
 }
 """The operations other than inference, from a model and a version."""
 _TIMEOUT_SECONDS: Final = 60.0
@@ -167,7 +157,7 @@ async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
 
 async def _metadata(
     gateway: Gateway, model: str, version: str, context: RequestContext
-) -> ModelMetadata:
+) -> messages.ModelMetadata:
     """Return the metadata for client protocols that omit names or shapes."""
     try:
         return await gateway.describe(model, version, context.child())
@@ -231,7 +221,7 @@ def _build_request(
     codec: Codec[Any, Any],
     operation: Operation,
     profile: Profile,
-    metadata: ModelMetadata | None,
+    metadata: messages.ModelMetadata | None,
 ) -> Any:
     unsupported = frozenset(Datatype) - codec.capabilities.datatypes
     for tensor in operation.inputs if isinstance(operation, InferRequest) else ():
@@ -294,7 +284,7 @@ def _format_result(
     wire: Any,
     operation: Operation,
     limits: Limits,
-    metadata: ModelMetadata | None,
+    metadata: messages.ModelMetadata | None,
 ) -> str:
     """Return the response as the client parses it, as JSON."""
     try:
