@@ -13,8 +13,8 @@ _TOLERANCE: Final = 8
 
 
 class WorkerLoads:
-    """Connection counts per worker, in the shared memory file ``fd``. ``slot`` is the
-    index of this process."""
+    """Connection counts per worker, in the shared memory file ``fd``. ``slot`` is the index
+    of this process."""
 
     def __init__(self, fd: int, slot: int) -> None:
         self._map: Final = mmap.mmap(fd, 0)

@@ -105,7 +105,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """Write pending output at the end of this event loop iteration, in one system call."""
+        """Write all output of this event loop iteration at its end, in one system call."""
         if not self._will_flush:
             self._will_flush = True
             self.loop.call_soon(self._flush)

@@ -143,7 +143,7 @@ class SingleMessageReader:
 
 class MessageReader:
     """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
-    split off on request; a long one is assembled in its final buffer once it is requested."""
+    split off on request; a long one is assembled in its final buffer."""
 
     __slots__ = (
         "_body",

@@ -128,7 +128,7 @@ class UnaryCall(ServerCall):
             self._count_unsent()
 
     def sent(self) -> None:
-        """Close the call, whose response was sent."""
+        """Close the call after its response was sent."""
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:

@@ -106,6 +106,6 @@ def write_part(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing if it is empty (the last chunk)."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -251,7 +251,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Reject the current request, in any state."""
         self._stop_awaiting_body()
         request = self._request
-        if request is None:  # no head is complete
+        if request is None:  # the head is incomplete
             wire = self._placeholder_request()
             context = RequestContext(self._peer, peer_identity=self._identity)
         else:

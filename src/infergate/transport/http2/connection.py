@@ -155,7 +155,7 @@ class Http2Connection(Http2FrameReader):
         if not stream.received_headers:
             raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
         stream.receive_window -= body
-        if length > body:  # return padding immediately: the owner never sees it
+        if length > body:  # return padding immediately: the owner does not receive it
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body

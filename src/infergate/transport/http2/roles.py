@@ -66,7 +66,7 @@ class Http2ServerConnection(_EndConnection):
         self._max_streams: Final = max_streams
         self.is_draining = False  # whether the peer was asked to open no more streams
         self._announced_last_stream: int | None = None
-        """The last stream that is served, once it is known."""
+        """The last stream that is served; None until it is announced."""
         self._early_header_bytes = 0
         self._send_settings(
             (

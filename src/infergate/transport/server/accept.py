@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _WAIT_FOR_OTHERS: Final = 0.002
 """Seconds to wait for another process; an idle process wakes up in a tenth of that."""
 _MAX_BATCH: Final = 64
-"""Maximum number of connections accepted at once when other processes do not accept."""
+"""Maximum number of connections accepted in a row when other processes do not accept."""
 _RETRY_AFTER_EXHAUSTION: Final = 1.0
 """Seconds until the next attempt when the system is out of descriptors or memory, as in asyncio."""
 

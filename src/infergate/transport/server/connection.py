@@ -12,7 +12,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 
 class AcceptedConnection(Protocol):
-    """A client's connection, as its listener sees it."""
+    """A client's connection, for its listener."""
 
     def close_when_idle(self) -> None:
         """Close after the request in progress, or now if there is none."""
@@ -32,7 +32,7 @@ class AcceptedConnection(Protocol):
 
 
 class ConnectionHost(Protocol):
-    """A listener, as its connections see it."""
+    """A listener, for its connections."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits

@@ -34,7 +34,7 @@ from infergate.transport.tls.client_hello import NO_APPLICATION_PROTOCOL, AlpnOf
 from infergate.transport.tls.san_match import SanMatcher, san_names
 
 _MAX_PIECE: Final = 256 * KIB
-"""Bytes received at once, and bytes encrypted before the socket's buffer is checked again."""
+"""Bytes received in one read, and encrypted before the socket's buffer is checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
 _HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
