@@ -78,7 +78,7 @@ fidelity: .venv/installed  ## write docs/fidelity.md from what is found
 proto: .venv/tested  ## compile proto/*.proto into the package
 	@$(BIN)/python proto/generate.py
 
-fbs: .venv/tested  ## compile fbs/graphpipe.fbs into the package (needs flatc)
+fbs: .venv/tested  ## compile fbs/graphpipe.fbs for the tests (needs flatc)
 	@$(BIN)/python fbs/generate.py
 
 LOCKED := deploy/docker/requirements.txt

@@ -1,9 +1,9 @@
-"""Compile graphpipe.fbs into the Python code that the package carries.
+"""Compile graphpipe.fbs into Python code, with which tests read messages as real clients do.
 
     python fbs/generate.py [FOLDER]
 
-Needs flatc (Debian and Ubuntu: flatbuffers-compiler); running infergate does not. A test fails when
-the committed code is not what this script makes of the schema.
+Needs flatc (Debian and Ubuntu: flatbuffers-compiler). A test fails if the committed code differs
+from the output of this script.
 """
 # ruff: noqa: INP001 - a script, not part of a package
 
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAMESPACE = Path("infergate/codecs/graphpipe/schema")
-COMMITTED = HERE.parent / "src" / NAMESPACE
+NAMESPACE = "graphpipe_schema"
+COMMITTED = HERE / NAMESPACE
 
 
 def compile_to(out: Path) -> None:

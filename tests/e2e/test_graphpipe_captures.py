@@ -20,13 +20,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from graphpipe_schema.InferResponse import InferResponse
+from graphpipe_schema.MetadataResponse import MetadataResponse
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from e2e.running import LISTENERS, started_infergate
 from faults.peer import Client, post
-from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
-from infergate.codecs.graphpipe.schema.MetadataResponse import MetadataResponse
 from peers.support.process import free_ports
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "graphpipe"

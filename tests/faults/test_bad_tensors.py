@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 from google.protobuf import text_format
+from graphpipe_schema.InferResponse import InferResponse
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import LISTENERS, Infergate, started_infergate
@@ -37,7 +38,6 @@ from faults.legacy import OLD, OLD_INFER, code_name
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
 from faults.watch import assert_healthy, counted, unharmed
-from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
 from peers.support.process import free_ports
 
 CONFIG = """

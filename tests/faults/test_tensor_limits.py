@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from graphpipe_schema.InferResponse import InferResponse
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.legacy import OLD, OLD_INFER, code_name
@@ -18,7 +19,6 @@ from faults.load import PROFILES
 from faults.peer import Client, post
 from faults.rpc import call, channel
 from faults.watch import assert_healthy, refused_by, unharmed
-from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype

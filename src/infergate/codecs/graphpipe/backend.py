@@ -13,10 +13,11 @@ import flatbuffers
 
 from infergate.codecs.graphpipe import metadata
 from infergate.codecs.graphpipe.errors import error_of_status
+from infergate.codecs.graphpipe.fields import METADATA, REQ, REQ_TYPE
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage
+from infergate.codecs.graphpipe.flatbuffer_writer import write_table
 from infergate.codecs.graphpipe.infer_request import write_request
 from infergate.codecs.graphpipe.infer_response import read_response
-from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import Limits, check_loop_cost
@@ -33,12 +34,11 @@ _GET_NOT_IMPLEMENTED: Final = 501
 
 def _metadata_request() -> bytes:
     builder = flatbuffers.Builder(64)
-    MetadataRequest.Start(builder)
-    empty = MetadataRequest.End(builder)
-    Request.Start(builder)
-    Request.AddReqType(builder, Req.Req.MetadataRequest)
-    Request.AddReq(builder, empty)
-    builder.Finish(Request.End(builder))
+    empty = write_table(builder, {})
+    builder.StartObject(2)
+    builder.PrependUint8Slot(REQ_TYPE.slot, METADATA, 0)
+    builder.PrependUOffsetTRelativeSlot(REQ.slot, empty, 0)
+    builder.Finish(builder.EndObject())
     return bytes(builder.Output())
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import flatbuffers
 
-from infergate.codecs.graphpipe.fields import CODE, MESSAGE
+from infergate.codecs.graphpipe.fields import CODE, ERRORS, MESSAGE, OUTPUT_TENSORS
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
-from infergate.codecs.graphpipe.schema import Error, InferResponse
+from infergate.codecs.graphpipe.flatbuffer_writer import write_offsets, write_table
 from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
 from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpResponse
@@ -38,19 +38,12 @@ def infer_error_response(error: GatewayError) -> HttpResponse:
     """Return an InferResponse with one Error and no outputs. Never raises."""
     builder = flatbuffers.Builder(256)
     message = builder.CreateString(_public_text(error))
-    Error.Start(builder)
-    Error.AddCode(builder, STATUS_BY_KIND[error.kind])
-    Error.AddMessage(builder, message)
-    error_table = Error.End(builder)
-    InferResponse.StartErrorsVector(builder, 1)
-    builder.PrependUOffsetTRelative(error_table)
-    errors = builder.EndVector()
-    InferResponse.StartOutputTensorsVector(builder, 0)
-    tensors = builder.EndVector()
-    InferResponse.Start(builder)
-    InferResponse.AddOutputTensors(builder, tensors)
-    InferResponse.AddErrors(builder, errors)
-    builder.Finish(InferResponse.End(builder))
+    builder.StartObject(2)
+    builder.PrependInt64Slot(CODE.slot, STATUS_BY_KIND[error.kind], 0)
+    builder.PrependUOffsetTRelativeSlot(MESSAGE.slot, message, 0)
+    errors = write_offsets(builder, [builder.EndObject()])
+    outputs = write_offsets(builder, [])
+    builder.Finish(write_table(builder, {OUTPUT_TENSORS: outputs, ERRORS: errors}))
     return HttpResponse(200, BINARY_HEADERS, [bytes(builder.Output())])
 
 

@@ -28,6 +28,7 @@ STRING_VAL: Final = TableField(10, "string_val")
 CODE: Final = TableField(4, "code")
 MESSAGE: Final = TableField(6, "message")
 
+NAME: Final = TableField(4, "name")
 VERSION: Final = TableField(6, "version")
 SERVER: Final = TableField(8, "server")
 DESCRIPTION: Final = TableField(10, "description")

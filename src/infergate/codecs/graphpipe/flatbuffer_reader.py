@@ -48,6 +48,11 @@ class TableField(NamedTuple):
     entry: int
     name: str
 
+    @property
+    def slot(self) -> int:
+        """The number of preceding fields."""
+        return (self.entry - 4) // 2
+
 
 class FlatbufferMessage:
     """A flatbuffer. ``remaining_bytes`` is the number of bytes that may still be read (Rule 3)."""

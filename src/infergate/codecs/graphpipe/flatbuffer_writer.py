@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from infergate.codecs.graphpipe.datatypes import type_number
 from infergate.codecs.graphpipe.fields import INFER
-from infergate.codecs.graphpipe.flatbuffer_reader import LONG_STRING_BYTES, MIN_BATCH_STRINGS
+from infergate.codecs.graphpipe.flatbuffer_reader import (
+    LONG_STRING_BYTES,
+    MIN_BATCH_STRINGS,
+    TableField,
+)
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Buffer, Tensor
@@ -214,3 +218,20 @@ def _string_lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
         append(length)
         position += 4 + length
     return np.array(lengths, np.int64)
+
+
+def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
+    """Write a table with a ``flatbuffers.Builder``, all of whose fields are offsets; return its own
+    offset."""
+    builder.StartObject(len(offsets))
+    for field, offset in offsets.items():
+        builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
+    return int(builder.EndObject())
+
+
+def write_offsets(builder: Any, offsets: Sequence[int]) -> int:
+    """Write a vector of offsets with a ``flatbuffers.Builder``; return its own offset."""
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return int(builder.EndVector())

@@ -21,12 +21,13 @@ from infergate.codecs.graphpipe.fields import (
     IO_NAME,
     IO_SHAPE,
     IO_TYPE,
+    NAME,
     OUTPUTS,
     SERVER,
     VERSION,
 )
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable, TableField
-from infergate.codecs.graphpipe.schema import IOMetadata, MetadataResponse
+from infergate.codecs.graphpipe.flatbuffer_writer import write_offsets, write_table
 from infergate.core.errors import backend_garbage
 from infergate.core.limits import KIB, MIB, Limits, check_loop_cost
 from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadata
@@ -52,39 +53,28 @@ def write_metadata(metadata: ModelMetadata) -> bytes:
     outputs = _write_tensors(builder, metadata.outputs)
     inputs = _write_tensors(builder, metadata.inputs)
     texts = (metadata.name, *_server_info(metadata))
-    name, version, server, description = (_write_text(builder, text) for text in texts)
-    MetadataResponse.Start(builder)
-    MetadataResponse.AddName(builder, name)
-    MetadataResponse.AddVersion(builder, version)
-    MetadataResponse.AddServer(builder, server)
-    MetadataResponse.AddDescription(builder, description)
-    MetadataResponse.AddInputs(builder, inputs)
-    MetadataResponse.AddOutputs(builder, outputs)
-    builder.Finish(MetadataResponse.End(builder))
+    offsets = (*(_write_text(builder, text) for text in texts), inputs, outputs)
+    fields = (NAME, VERSION, SERVER, DESCRIPTION, INPUTS, OUTPUTS)
+    builder.Finish(write_table(builder, dict(zip(fields, offsets, strict=True))))
     return bytes(builder.Output())
 
 
 def _write_tensors(builder: Any, tensors: Sequence[TensorMetadata]) -> int:
-    tables = [_write_tensor(builder, tensor) for tensor in tensors]
-    MetadataResponse.StartInputsVector(builder, len(tables))
-    for table in reversed(tables):
-        builder.PrependUOffsetTRelative(table)
-    return int(builder.EndVector())
+    return write_offsets(builder, [_write_tensor(builder, tensor) for tensor in tensors])
 
 
 def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
     name = _write_text(builder, tensor.name)
     description = _write_text(builder, tensor.description)
-    IOMetadata.StartShapeVector(builder, len(tensor.shape))
+    builder.StartVector(8, len(tensor.shape), 8)
     for dimension in reversed(tensor.shape):
         builder.PrependInt64(dimension)
     shape = builder.EndVector()
-    IOMetadata.Start(builder)
-    IOMetadata.AddName(builder, name)
-    IOMetadata.AddDescription(builder, description)
-    IOMetadata.AddShape(builder, shape)
-    IOMetadata.AddType(builder, metadata_type_number(tensor.datatype))
-    return int(IOMetadata.End(builder))
+    builder.StartObject(4)
+    for field, offset in ((IO_NAME, name), (IO_DESCRIPTION, description), (IO_SHAPE, shape)):
+        builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
+    builder.PrependUint8Slot(IO_TYPE.slot, metadata_type_number(tensor.datatype), 0)
+    return int(builder.EndObject())
 
 
 def _write_text(builder: Any, text: str) -> int:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flatbuffers
-
-from infergate.codecs.graphpipe.schema import (
+from graphpipe_schema import (
     Error,
     InferRequest,
     InferResponse,

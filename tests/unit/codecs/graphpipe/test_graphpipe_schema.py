@@ -7,23 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from graphpipe_schema.Req import Req
+from graphpipe_schema.Type import Type
 from graphpipe_wire import SCHEMA, UNION
 
 from infergate.codecs.graphpipe import fields
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
-from infergate.codecs.graphpipe.schema.Req import Req
-from infergate.codecs.graphpipe.schema.Type import Type
 from infergate.core.datatypes import Datatype
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMITTED = ROOT / "src" / "infergate" / "codecs" / "graphpipe" / "schema"
+COMMITTED = ROOT / "fbs" / "graphpipe_schema"
 SOURCE = re.sub("//.*", "", (ROOT / "fbs" / "graphpipe.fbs").read_text("utf-8"))
 KINDS = {"Type": "u8", "[uint8]": "[u8]", "[int64]": "[i64]", "int64": "i64"}
 
 
 @pytest.mark.skipif(shutil.which("flatc") is None, reason="flatc is not installed")
 def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
-    out = tmp_path / "schema"
+    out = tmp_path / "graphpipe_schema"
     subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", out], check=True)
     created = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
     assert created == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
@@ -58,7 +58,7 @@ TABLES = {
     "InferResponse": ("OUTPUT_TENSORS", "ERRORS"),
     "Tensor": ("TYPE", "SHAPE", "DATA", "STRING_VAL"),
     "Error": ("CODE", "MESSAGE"),
-    "MetadataResponse": ("VERSION", "SERVER", "DESCRIPTION", "INPUTS", "OUTPUTS"),
+    "MetadataResponse": ("NAME", "VERSION", "SERVER", "DESCRIPTION", "INPUTS", "OUTPUTS"),
     "IOMetadata": ("IO_NAME", "IO_DESCRIPTION", "IO_SHAPE", "IO_TYPE"),
 }
 
