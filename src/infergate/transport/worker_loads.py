@@ -48,6 +48,6 @@ class WorkerLoads:
     @property
     def is_overloaded(self) -> bool:
         """Whether another process should take the next connection."""
-        mine = self._counts[self._slot]
-        lowest = min((count for count in self._counts if count != _ABSENT), default=mine)
-        return mine > lowest + lowest // _TOLERANCE
+        own = self._counts[self._slot]
+        lowest = min((count for count in self._counts if count != _ABSENT), default=own)
+        return own > lowest + lowest // _TOLERANCE

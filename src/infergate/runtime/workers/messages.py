@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +31,19 @@ class PrepareConfig:
     sockets: SocketLayout
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyPrepared:
-    """To a worker: activate the prepared configuration. Response: None."""
+class WorkerCommand(enum.Enum):
+    """The messages to a worker that have no fields."""
 
-
-@dataclass(frozen=True, slots=True)
-class DiscardPrepared:
-    """To a worker: discard the prepared configuration, if there is one. Response: None."""
+    APPLY_PREPARED = enum.auto()
+    """Activate the prepared configuration. Response: None."""
+    DISCARD_PREPARED = enum.auto()
+    """Discard the prepared configuration, if any. Response: None."""
+    GET_RECENT = enum.auto()
+    """Return the console's data. Response: ProcessSnapshot."""
+    CHECK_READY = enum.auto()
+    """Check whether the worker can serve. Response: bool."""
+    DRAIN = enum.auto()
+    """Fail readiness. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,6 @@ class CollectMetrics:
     list of metric families; empty after the last batch."""
 
     restart: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GetRecent:
-    """To a worker: return the console's data. Response: ProcessSnapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,6 @@ class ErrorResponse:
 
     kind: Kind
     public: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReady:
-    """To a worker: check whether it can serve. Response: bool."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """To a worker: fail readiness. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)

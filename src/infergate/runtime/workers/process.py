@@ -109,24 +109,24 @@ class _WorkerProcess:
                 await self._serve(config, layout)
             case messages.PrepareConfig(config, layout):
                 await self._prepare(config, layout)
-            case messages.ApplyPrepared():
+            case messages.WorkerCommand.APPLY_PREPARED:
                 self._apply_prepared()
-            case messages.DiscardPrepared():
+            case messages.WorkerCommand.DISCARD_PREPARED:
                 await self._discard_prepared()
             case messages.CollectMetrics(restart):
                 if restart:
                     self._metric_batches = in_batches(self._group.metrics.registry.collect())
                 return next(self._metric_batches, [])
-            case messages.GetRecent():
+            case messages.WorkerCommand.GET_RECENT:
                 group = self._group
                 return take_snapshot(group.recent_requests, group.metrics, self._number)
             case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
-            case messages.CheckReady():
+            case messages.WorkerCommand.CHECK_READY:
                 return await self._gateway.gateway.readiness.is_ready()
             case messages.GetModelStatistics(model, version):
                 return self._gateway.gateway.own_statistics.statistics_of(model, version)
-            case messages.Drain():
+            case messages.WorkerCommand.DRAIN:
                 self._gateway.drain()
             case messages.Stop(grace):
                 previous = self._stopping

@@ -145,7 +145,9 @@ class Supervisor:
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of all workers, and the supervisor's metrics."""
-        snapshots: list[ProcessSnapshot] = await self._request_all(messages.GetRecent())
+        snapshots: list[ProcessSnapshot] = await self._request_all(
+            messages.WorkerCommand.GET_RECENT
+        )
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
@@ -364,7 +366,9 @@ class Supervisor:
     async def _check_ready(self) -> bool:
         if self._admin_gateway.gateway.readiness.is_draining:
             return False
-        responses = await self._request_all(messages.CheckReady(), _READY_TIMEOUT_SECONDS)
+        responses = await self._request_all(
+            messages.WorkerCommand.CHECK_READY, _READY_TIMEOUT_SECONDS
+        )
         missing = [False] * (len(self._slots) - len(responses))
         return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
@@ -393,7 +397,7 @@ class Supervisor:
             self._sockets = sockets
             self._config = config
             own_change.apply()
-            await self._request_all(messages.ApplyPrepared())
+            await self._request_all(messages.WorkerCommand.APPLY_PREPARED)
             self._close(old_sockets, sockets)
 
     async def _prepare(
@@ -411,7 +415,7 @@ class Supervisor:
         problems = await asyncio.gather(*preparations)
         problem = next(filter(None, problems), "")
         if problem or self._is_stopping:
-            await self._request_all(messages.DiscardPrepared())
+            await self._request_all(messages.WorkerCommand.DISCARD_PREPARED)
             raise ConfigRejectedError(problem or _STOPPING)
 
     # ---- shutdown
@@ -419,7 +423,7 @@ class Supervisor:
     def drain(self) -> None:
         """Fail readiness for every protocol, and notify watching clients immediately."""
         self._admin_gateway.drain()
-        self._send_all(messages.Drain())
+        self._send_all(messages.WorkerCommand.DRAIN)
 
     def _send_all(self, message: object) -> None:
         """Send ``message`` to every worker without waiting for the responses."""

@@ -91,7 +91,7 @@ class FrameReader:
         """Return up to ``count`` of the received bytes after the open frame."""
         return bytes(self._read_ahead[self._start : min(self._end, self._start + count)])
 
-    def has_whole(self, length: int) -> bool:
+    def has_complete_frame(self, length: int) -> bool:
         """Whether the next frame, of ``length`` bytes, has arrived completely."""
         return self._end - self._start - PREFIX.size >= length
 
@@ -103,7 +103,7 @@ class FrameReader:
         """Start receiving the next frame, of ``length`` bytes."""
         start = self._start + PREFIX.size
         self._length = length
-        if self.has_whole(length):
+        if self.has_complete_frame(length):
             self._start = start + length
             self.received = length
             self._body = memoryview(bytes(self._read_ahead[start : self._start]))

@@ -93,10 +93,10 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
             self._state = ConnectionState.CLOSED
             self._transport.abort()
             return
-        whole = frames.has_whole(length)
+        is_complete = frames.has_complete_frame(length)
         context = RequestContext(self._peer, peer_identity=self._identity)
         request = self._request = IncomingHttpRequest(_empty_request(), context, listener.admission)
-        request.is_complete = whole
+        request.is_complete = is_complete
         self._state = ConnectionState.BODY
         try:
             if not length:
@@ -105,7 +105,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
                 raise message_head.body_too_large(length, listener.limits)
             request.account.admit(length)
         except GatewayError as error:
-            if whole:
+            if is_complete:
                 frames.skip(length)
             self._reject(error)
             return

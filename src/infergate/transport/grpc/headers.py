@@ -30,7 +30,7 @@ UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
 _CODES: Final = range(17)
-_UNEXPLAINED: Final = frozenset({"", "CANCELLED"})
+_NO_REASON: Final = frozenset({"", "CANCELLED"})
 """Messages of a CANCELLED status that give no reason."""
 _CODES_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14}
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
@@ -56,7 +56,7 @@ def overload_code(overload: GatewayError) -> int:
 def is_abandoned(code: int, details: str) -> bool:
     """Whether a server's status reports only that the call was cancelled, as grpc-core does for
     calls that are open when the server stops."""
-    return code == CANCELLED and details in _UNEXPLAINED
+    return code == CANCELLED and details in _NO_REASON
 
 
 class RequestHeaders:

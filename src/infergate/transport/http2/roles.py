@@ -20,7 +20,7 @@ _DRAIN_PING_PAYLOAD: Final = b"draining"
 """Payload of the PING after the first GOAWAY; its acknowledgement confirms the GOAWAY."""
 
 
-class _EndConnection(Http2Connection):
+class _RoleConnection(Http2Connection):
     """The base class of server and client connections."""
 
     def ping(self) -> None:
@@ -56,7 +56,7 @@ class _EndConnection(Http2Connection):
         raise NotImplementedError
 
 
-class Http2ServerConnection(_EndConnection):
+class Http2ServerConnection(_RoleConnection):
     """The server's end of a connection, which serves at most `max_streams` streams at a time."""
 
     preface = frames.PREFACE
@@ -162,7 +162,7 @@ class Http2ServerConnection(_EndConnection):
         self._events.append(Headers(stream, fields, end))
 
 
-class Http2ClientConnection(_EndConnection):
+class Http2ClientConnection(_RoleConnection):
     """The client's end of a connection."""
 
     is_client = True

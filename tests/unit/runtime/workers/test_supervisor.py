@@ -15,7 +15,7 @@ from infergate.gateway.model_catalogue import QUERY_TIMEOUT_SECONDS
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.workers.channel import ChannelClosedError
-from infergate.runtime.workers.messages import ApplyPrepared
+from infergate.runtime.workers.messages import WorkerCommand
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.supervisor import Supervisor
 from infergate.runtime.workers.worker import Worker, describe_exit
@@ -67,7 +67,7 @@ async def test_a_stop_while_workers_apply_a_configuration_closes_all_sockets(
     request_all = supervisor._request_all
 
     async def stop_and_request(message: object, seconds: float = 1.0) -> list[Any]:
-        if isinstance(message, ApplyPrepared):
+        if message is WorkerCommand.APPLY_PREPARED:
             await supervisor.stop(0)
         return await request_all(message, seconds)
 
