@@ -3,14 +3,17 @@
 Every page keeps these conventions, which ``test_pages.py`` checks:
 
 - ``sh`` blocks are commands. Those of a page are run in order, by one ``bash -eu``, in a folder of
-the page's own with copies of ``config/`` and ``deploy/``. - A block whose first line is a comment
-with a file's name (``# routes.yaml``) is written to that file when it is reached. A ``python``
-block without one is run. - A ``text`` block is the output of the block before it: ``…`` in a line
-matches any text, a line ``…`` any number of lines. - A line that ends in ``&`` starts a server; the
-script waits until it listens. All servers are ended with the page. - A block after ``<!-- needs:
-docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a program such as kubectl is
-installed. Otherwise its syntax and paths are checked. A block may have several needs
-(``test_pages.py`` lists them). - Of ``make`` commands, only the existence of the target is checked.
+  the page's own with copies of ``config/`` and ``deploy/``.
+- A block whose first line is a comment with a file's name (``# routes.yaml``) is written to that
+  file when it is reached. A ``python`` block without one is run.
+- A ``text`` block is the output of the block before it: ``…`` in a line matches any text, a line
+  ``…`` any number of lines.
+- A line that ends in ``&`` starts a server; the script waits until it listens. All servers are
+  ended with the page.
+- A block after ``<!-- needs: docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a
+  program such as kubectl is installed. Otherwise its syntax and paths are checked. A block may have
+  several needs (``test_pages.py`` lists them).
+- Of ``make`` commands, only the existence of the target is checked.
 
 Pages are run unchanged: each one has its own network namespace, in which all ports are free.
 """

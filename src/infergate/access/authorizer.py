@@ -1,8 +1,8 @@
 """Authorizes every request, whatever its protocol, before a backend is contacted.
 
-- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN). - Each
-request of a stream is authorized with the credentials of its stream, under the configuration that
-is active at that moment.
+- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
+- Each request of a stream is authorized with the credentials of its stream, under the configuration
+  that is active at that moment.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
 1. A key supports only the algorithms of its type and curve, or the one that it names; a shared
-secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725, 3.1). 2. Keys
-from a URL stay valid while the URL is unreachable. They are fetched again when they are old and
-when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last fetch. 3.
-One fetch serves all waiting requests, and continues if the request that started it is cancelled:
-otherwise each disconnecting client would cause another fetch.
+   secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725, 3.1).
+2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are old
+   and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
+   fetch.
+3. One fetch serves all waiting requests, and continues if the request that started it is cancelled:
+   otherwise each disconnecting client would cause another fetch.
 """
 
 from __future__ import annotations

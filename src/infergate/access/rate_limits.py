@@ -3,9 +3,9 @@
 Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
 the time at which it will be empty. There is no timer and no list of past requests.
 
-1. A request is charged to all of its buckets or, if one of them is too full, to none. 2. A request
-larger than a whole bucket passes when the bucket is empty, and overfills it: the average rate is
-kept, and no request is impossible.
+1. A request is charged to all of its buckets or, if one of them is too full, to none.
+2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
+   average rate is kept, and no request is impossible.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Access rules: which identity may use which operation on which model. Pure.
 
 1. Rules only allow. A request that no rule allows is rejected, and the order of rules is
-irrelevant. 2. ``*`` matches every identified client. Anonymous clients match only the word
-``anonymous``. 3. A rule for any model allows operations on the server; those that change the server
-need a rule for all models.
+   irrelevant.
+2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
+3. A rule for any model allows operations on the server; those that change the server need a rule
+   for all models.
 """
 
 from __future__ import annotations

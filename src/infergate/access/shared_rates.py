@@ -4,7 +4,8 @@ A table of fixed size: the hash of a bucket's name selects its row. Each use loc
 microseconds.
 
 1. A new bucket in a full row replaces the one that will be empty first, so that the smallest count
-is lost. 2. Counts survive the process that wrote them.
+   is lost.
+2. Counts survive the process that wrote them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """JSON Web Tokens (RFC 7519), verified as RFC 8725 advises; PyJWT does the cryptography.
 
 1. The token's issuer must be configured, its algorithm allowed, its key one of that issuer's, its
-audience configured, and it must expire. 2. The reason for rejecting a signature is only logged. A
-token with a valid signature that has expired is reported as such, because its owner has to get a
-new one. 3. A verified token is cached by its hash until it expires or its issuer's keys change.
+   audience configured, and it must expire.
+2. The reason for rejecting a signature is only logged. A token with a valid signature that has
+   expired is reported as such, because its owner has to get a new one.
+3. A verified token is cached by its hash until it expires or its issuer's keys change.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation itself, because a message's summary and body may differ.
 
-1. A request without a permit may use health operations only. 2. Lists omit models that the client
-may not see. 3. An ensemble is unloaded together with its models, whose names the gateway does not
-know, so this needs permission to unload every model. 4. Tensors in shared memory need permission to
-use shared memory.
+1. A request without a permit may use health operations only.
+2. Lists omit models that the client may not see.
+3. An ensemble is unloaded together with its models, whose names the gateway does not know, so this
+   needs permission to unload every model.
+4. Tensors in shared memory need permission to use shared memory.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 ``cast``.
 
 - A tensor is cast only if the other side does not support its datatype and the route names a
-substitute; otherwise the tensor is rejected by name. - A client whose protocol does not support a
-datatype sees the substitute in the model's metadata; an input that it sends as the substitute is
-cast back.
+  substitute; otherwise the tensor is rejected by name.
+- A client whose protocol does not support a datatype sees the substitute in the model's metadata;
+  an input that it sends as the substitute is cast back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""One protocol towards clients: a wire request in, a wire response out, for every backend
-protocol.
+"""One protocol towards clients: a wire request in, a wire response out, for every backend protocol.
 
 An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
 backend speak the same protocol and the route renames no tensor, otherwise ``Translation``.
 
-- Every request gets a wire response; every error is written in this protocol's form. - Both
-pipelines reject the same requests and return the same responses.
+- Every request gets a wire response; every error is written in this protocol's form.
+- Both pipelines reject the same requests and return the same responses.
 """
 
 from __future__ import annotations

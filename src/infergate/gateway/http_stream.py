@@ -1,7 +1,8 @@
 """An inference as one HTTP response, whose body has all of its responses, or its only one.
 
 - An error before the first response becomes an error response; a later one becomes the last element
-of the body. - Each response is computed when it is pulled. Closing the body cancels the rest.
+  of the body.
+- Each response is computed when it is pulled. Closing the body cancels the rest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Copies of requests to a second backend, whose responses are discarded.
 
-- A copy is sent after the response to the original request, so the client never waits for it. - The
-number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors and no
-more memory than ``limits.in_flight_bytes`` allows, which counts copies and their responses even
-after their clients have disconnected. A copy beyond a limit is dropped and counted as ``dropped``;
-one copy may always exceed ``MAX_BYTES``. - All tasks are kept here and are finished when ``close``
-returns.
+- A copy is sent after the response to the original request, so the client never waits for it.
+- The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors
+  and no more memory than ``limits.in_flight_bytes`` allows, which counts copies and their responses
+  even after their clients have disconnected. A copy beyond a limit is dropped and counted as
+  ``dropped``; one copy may always exceed ``MAX_BYTES``.
+- All tasks are kept here and are finished when ``close`` returns.
 """
 
 from __future__ import annotations

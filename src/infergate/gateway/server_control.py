@@ -4,8 +4,8 @@ An operation on a model is sent to every endpoint of its route's backend; an ope
 is sent to every backend that supports it. The client gets one response.
 
 - An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
-number of endpoints that failed. Nothing is rolled back. - Each operation is logged to
-``infergate.audit``.
+  number of endpoints that failed. Nothing is rolled back.
+- Each operation is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ theirs after the response. A backend that reads regions itself receives every re
 requests name the regions.
 
 - Copies are limited like messages: those of one request by ``limits.body``, all together by
-``limits.in_flight_bytes``. - Outputs are written only after all of them were found to fit; they
-must not overlap. - Every registration and unregistration is logged to ``infergate.audit``.
+  ``limits.in_flight_bytes``.
+- Outputs are written only after all of them were found to fit; they must not overlap.
+- Every registration and unregistration is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Statistics of models: those of their servers, and those that the gateway counts itself.
 
 - Clients choose names, so at most ``MAX_MODELS`` models are counted; the least recently used one is
-dropped first, and a model that is neither routed by name nor declared is counted from its first
-success. - The gateway counts requests, whatever their batch size, and all versions of a model
-together. Times are the client's, from the request's headers until its response is built (of a
-stream, the last response); ``compute_infer`` is the backend's part. Queue, input and output times
-of the backend are unknown: they have the same count and a time of 0, because perf_analyzer requires
-them.
+  dropped first, and a model that is neither routed by name nor declared is counted from its first
+  success.
+- The gateway counts requests, whatever their batch size, and all versions of a model together.
+  Times are the client's, from the request's headers until its response is built (of a stream, the
+  last response); ``compute_infer`` is the backend's part. Queue, input and output times of the
+  backend are unknown: they have the same count and a time of 0, because perf_analyzer requires
+  them.
 """
 
 from __future__ import annotations

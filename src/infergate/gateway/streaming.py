@@ -1,10 +1,11 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
-- Requests of one sequence run in the order of their arrival. - A request's only response, or its
-error, waits for those of earlier requests, as in Triton, so that a client can match them by order.
-A response that others will follow does not wait. - Each request is measured and recorded like a
-unary one. - A stream has one set of trailers although its requests may use several servers: it
-returns the backend headers of the request that finished last.
+- Requests of one sequence run in the order of their arrival.
+- A request's only response, or its error, waits for those of earlier requests, as in Triton, so
+  that a client can match them by order. A response that others will follow does not wait.
+- Each request is measured and recorded like a unary one.
+- A stream has one set of trailers although its requests may use several servers: it returns the
+  backend headers of the request that finished last.
 """
 
 from __future__ import annotations

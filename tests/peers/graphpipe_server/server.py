@@ -4,10 +4,10 @@ It serves one connection at a time over HTTP/1.0; a response ends with the conne
 GET, and unsupported requests close the connection without a response. Models:
 
 =========  ===================================================================================
-identity   any inputs → the same; the metadata has one FP32 tensor, ``x`` → ``y`` mute       the
-same without metadata, as in the examples sum        ``a``, ``b`` → the requested ones of ``sum``
-and ``difference``, with metadata =========
-===================================================================================
+identity   any inputs → the same; the metadata has one FP32, ``x`` → ``y``
+mute       the same without metadata, as in the examples
+sum        ``a``, ``b`` → the requested ones of ``sum`` and ``difference``, with metadata
+=========  ===================================================================================
 """
 
 import sys

@@ -1,8 +1,8 @@
 """The contract of an embedded model, its checks of requests and the form of its responses.
 
 - ``Signature.checked_inputs`` runs first, so a model has neither computed nor stored anything for a
-rejected request. - Error texts are Triton's (``src/infer_request.cc`` of its core), so that search
-engines find them.
+  rejected request.
+- Error texts are Triton's (``src/infer_request.cc`` of its core), so that search engines find them.
 """
 
 from __future__ import annotations

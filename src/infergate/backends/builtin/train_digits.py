@@ -2,7 +2,7 @@
 
 Not imported by infergate. It needs scikit-learn for its bundled copy of the data set::
 
-python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
+    python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
 """
 
 from __future__ import annotations
