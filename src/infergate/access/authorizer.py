@@ -136,7 +136,6 @@ class Authorizer:
             raise rejections.rate_exceeded(*exceeded)
 
     async def close(self) -> None:
-        """Close all connections."""
         for close in self._close_callbacks:
             await close()
 

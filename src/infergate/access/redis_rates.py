@@ -102,7 +102,6 @@ class RedisRateStore:
         self._is_unavailable = False
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full."""
         if now < self._retry_at:
             return self._charge_fallback(charges, now)
         keys = [_KEY_PREFIX + charge.bucket for charge in charges]
@@ -130,5 +129,4 @@ class RedisRateStore:
         return self._local.fill(charges, now) if self._fallback == LOCAL else None
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._redis.aclose()

@@ -52,7 +52,6 @@ class SharedBuckets:
         return fd
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full."""
         hashes = [self._hash(bucket) for bucket, _, _ in charges]
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:

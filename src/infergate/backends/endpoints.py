@@ -189,7 +189,6 @@ class Endpoints:
     # ---- outcomes and health
 
     def finish_attempt(self, handle: EndpointHandle, outcome: AttemptOutcome) -> None:
-        """Record the end of an attempt."""
         now = self._clock()
         if self._cluster.record_outcome(handle, outcome, now):
             self._log_ejection(handle, now)
@@ -222,7 +221,6 @@ class Endpoints:
         )
 
     def record_check(self, handle: EndpointHandle, *, is_healthy: bool) -> None:
-        """Record the result of a health check."""
         if is_healthy:
             handle.checks_ok += 1
         else:

@@ -172,8 +172,6 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks; None if checks are off or have not run
-        yet."""
         return self._endpoints.is_ready if self._monitor.is_checking else None
 
     @property

@@ -102,5 +102,4 @@ class TracedUpstream(Generic[Req, Resp]):
             await self._upstream.disconnect(endpoint)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._upstream.close()

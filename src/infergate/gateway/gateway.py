@@ -192,7 +192,6 @@ class Gateway:
         return self.bind(model, first.version if first else "", context)
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation``. Raises GatewayError."""
         match operation:
             case ServerLiveRequest():
                 return HealthStatus(ok=True)
@@ -239,7 +238,6 @@ class Gateway:
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
         return (self._plans.get(binding) or self._keep_plan(binding)).infer(request, context)
 
     def _stream(

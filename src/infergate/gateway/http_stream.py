@@ -106,7 +106,6 @@ class _ResponseBody:
         return response
 
     async def next(self) -> Sequence[Buffer] | None:
-        """Return the next part of the body, or None at its end."""
         if self._is_finished:
             return None
         try:

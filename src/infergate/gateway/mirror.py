@@ -69,7 +69,6 @@ class MirrorSender:
             self._counters.mirrored["ok"] += 1
 
     async def close(self) -> None:
-        """Cancel the copies in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -164,7 +164,6 @@ class SharedMemory:
     # ---- registering
 
     async def perform(self, operation: MemoryOperation, context: RequestContext) -> Response:
-        """Carry out ``operation``. Raises GatewayError."""
         match operation:
             case SharedMemoryStatusRequest():
                 return self._status(operation)

@@ -55,7 +55,6 @@ class TrafficSplit:
         self._counters: Final = counters
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        """Return the response to ``request``. Raises GatewayError."""
         try:
             try:
                 return await self._choose_target(request, context).infer(request, context)
@@ -70,7 +69,6 @@ class TrafficSplit:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``. Raises GatewayError."""
         has_response = False
         try:
             target = self._choose_target(request, context)
@@ -143,7 +141,6 @@ class TrafficSplit:
             self._mirror_sender.send(request, send(mirror, request, child), memory)
 
     async def close(self) -> None:
-        """Cancel the copies in progress."""
         await self._mirror_sender.close()
 
 

@@ -95,7 +95,6 @@ class RoundRobin(Generic[M]):
         self._deadlines: list[tuple[float, int]] = []
 
     def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
-        """Pick a member; ``key`` is ignored."""
         shares = table.shares
         if table is not self._table:
             self._table = table

@@ -74,7 +74,6 @@ class AdminApp:
         self._paths: Final = (*_PATHS, _CONSOLE) if make_console else _PATHS
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to one request."""
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
         if self._make_console is not None and _is_console_path(wire.path):

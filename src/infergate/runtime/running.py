@@ -155,7 +155,6 @@ class RunningGateway:
 
     @property
     def config(self) -> Config:
-        """The active configuration."""
         return self._active.config
 
     @property

@@ -35,7 +35,6 @@ class Repeat:
 
     @property
     def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:  # noqa: ARG002 - protocol

@@ -49,7 +49,6 @@ class TrtisHttpCodec(TrtisCodec):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         operation = _operation_of(wire)
         match operation:
             case InferRequest():
@@ -127,7 +126,6 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.with_number(wire, self._status_factory.next_number())
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of classes and shapes."""
         if not isinstance(response, InferResponse):
             return 0
         return header_cost(response.outputs, parsed.response_options.infer_options.outputs)
@@ -148,7 +146,6 @@ class TrtisHttpCodec(TrtisCodec):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return http_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
@@ -159,7 +156,6 @@ class TrtisHttpCodec(TrtisCodec):
     def validate(
         self, wire: HttpRequest, limits: Limits
     ) -> HttpRequest | PartialInferRequest[HttpRequest]:
-        """Validate an inference; any other request is only parsed."""
         operation = _operation_of(wire)
         if isinstance(operation, InferRequest):
             level = self._options.level
@@ -168,20 +164,17 @@ class TrtisHttpCodec(TrtisCodec):
         return wire
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """Return the correlation id."""
         return http_pass_through.sequence_of(wire, limits)
 
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return the request for the backend; None if releases interpret it differently."""
         del profile
         return http_pass_through.rewrite_request(wire, model, version)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
         status = self._status_factory.success
         return http_pass_through.rewrite_response(wire, request, model, version, status, limits)
 

@@ -222,7 +222,6 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         del model
         if wire.code:
             raise_status(wire)

@@ -126,7 +126,6 @@ class V2RestCodec:
         return ParsedRequest(operation())  # type: ignore[call-arg]  # all other operations have no fields
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Write the response in the requested format."""
         if isinstance(response, InferResponse):
             if isinstance(parsed.response_options, GenerateFormat):
                 return HttpResponse(
@@ -206,7 +205,6 @@ class V2RestCodec:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         del model
         if isinstance(operation, InferRequest):
             return read_response(wire, operation, limits)
@@ -229,7 +227,6 @@ class V2RestCodec:
         return streams.event_response(errors.build_error(error, wire).body)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Return whether the metadata reports if a model is decoupled, as Triton's does."""
         return profile.has_generate_stream
 
     def build_stream_request(

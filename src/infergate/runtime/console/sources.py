@@ -75,12 +75,10 @@ class SingleProcess:
 
     @property
     def config(self) -> Config:
-        """The active configuration."""
         return self._running().config
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """The addresses of all listeners, by configuration name."""
         return {name: listener.address for name, listener in self._running().listeners.items()}
 
     async def recent(self) -> Sequence[ProcessSnapshot]:

@@ -59,7 +59,6 @@ class WorkerChannel(asyncio.Protocol):
             del self._pending[request_id]
 
     def close(self) -> None:
-        """Close the connection."""
         self._transport.close()
 
     def _send(self, request_id: int, kind: int, value: object) -> None:
@@ -69,7 +68,6 @@ class WorkerChannel(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:

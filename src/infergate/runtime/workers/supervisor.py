@@ -113,7 +113,6 @@ class Supervisor:
 
     @property
     def config(self) -> Config:
-        """The active configuration."""
         return self._config
 
     @property
@@ -123,7 +122,6 @@ class Supervisor:
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """The addresses of all listeners, by configuration name."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -375,7 +373,6 @@ class Supervisor:
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Make ``config`` active. Raises ConfigRejectedError, and then changes nothing."""
         async with self._change_lock:
             if self._is_stopping:
                 raise ConfigRejectedError(_STOPPING)
@@ -421,7 +418,6 @@ class Supervisor:
     # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness for every protocol, and notify watching clients immediately."""
         self._admin_gateway.drain()
         self._send_all(messages.WorkerCommand.DRAIN)
 

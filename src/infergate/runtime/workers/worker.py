@@ -85,7 +85,6 @@ class Worker(asyncio.SubprocessProtocol):
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         # uvloop's transport is not a subclass
         self._process = cast("asyncio.SubprocessTransport", transport)
 

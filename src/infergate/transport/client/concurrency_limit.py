@@ -63,5 +63,4 @@ class LimitedUpstream:
             await self._upstream.disconnect(endpoint)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._upstream.close()

@@ -101,13 +101,11 @@ class PooledConnection(asyncio.BaseProtocol):
         return not self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection."""
         self._transport.abort()
 
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -298,7 +296,6 @@ class PooledUpstream:
                 await pool.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         for pools in self._all_pools:
             closing = tuple(pools.values())
             pools.clear()

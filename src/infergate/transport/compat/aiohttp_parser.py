@@ -98,7 +98,6 @@ class AiohttpReader:
         self.is_complete = self.keep_alive = False
 
     def feed(self, data: bytes) -> None:
-        """Parse ``data``. Raises ValueError if it is not HTTP."""
         try:
             messages, _, _ = self._parser.feed_data(data)
         except HttpProcessingError as error:
@@ -123,7 +122,6 @@ class AiohttpReader:
         self._update()
 
     def end(self) -> None:
-        """Handle the end of the connection. Raises ValueError if the response is incomplete."""
         try:
             self._parser.feed_eof()
         except HttpProcessingError as error:
@@ -132,7 +130,6 @@ class AiohttpReader:
         self._update()
 
     def take(self) -> bytes:
-        """Return the body bytes received since the last call."""
         return b"" if self._payload is None else self._payload.read_nowait()
 
     def _update(self) -> None:

@@ -148,7 +148,6 @@ class GrpcioUpstream:
             await opened[0].close()
 
     async def close(self) -> None:
-        """Close all connections."""
         channels, self._channels = list(self._channels.values()), {}
         for channel, _ in channels:
             await channel.close()

@@ -124,12 +124,10 @@ class HttpOrFrameUpstream:
         return self._http.stream(wire, endpoint, timeout)
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``."""
         for upstream in (self._http, self._frames):
             if isinstance(upstream, SupportsDisconnect):
                 await upstream.disconnect(endpoint)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._http.close()
         await self._frames.close()

@@ -114,7 +114,6 @@ class FrameReader:
         self._start = self._end = 0
 
     def discard(self) -> None:
-        """Discard everything received."""
         self._body = None
         self._start = self._end = 0
 

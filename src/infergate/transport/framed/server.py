@@ -55,7 +55,6 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
     # ---- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -49,7 +49,6 @@ class H2Upstream(PooledUpstream):
         super().__init__(self._pools)
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send a request and return the whole response, or the status that the server sent."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = pool.loop.time() + timeout
@@ -65,8 +64,6 @@ class H2Upstream(PooledUpstream):
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Yield each response message; a status other than OK is the last response. Metadata
-        accompanies the first message, trailing metadata a last response without a message."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
@@ -199,7 +196,6 @@ class _EndpointPool:
                     return
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)

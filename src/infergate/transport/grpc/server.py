@@ -177,7 +177,6 @@ class GrpcServerConnection(server_call.CallConnection):
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
 
     def remove_call(self, call: server_call.ServerCall) -> None:
-        """Remove `call`, which has ended."""
         self._calls.discard(call)
         if self._early_header_bytes and len(self._calls) <= self._max_streams:
             self._release_early()

@@ -204,7 +204,6 @@ class ServerCall(IncomingRequest):
         return 0 if queue is None else total_size(queue)
 
     def disconnect_soon(self) -> None:
-        """Disconnect the client in the next event loop iteration."""
         self._connection.loop.call_soon(self._disconnect_slow_reader)
 
     def _disconnect_slow_reader(self) -> None:

@@ -70,7 +70,6 @@ class HttpExchangeConnection(PooledConnection):
     # ---- called by asyncio
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the response; unsolicited bytes end the connection."""
         if not self._is_waiting:
             self._transport.abort()
             return

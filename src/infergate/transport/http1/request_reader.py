@@ -55,7 +55,6 @@ class RequestReader:
     # ---- receiving
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes; never empty."""
         if self.received >= self._length:
             return self._scratch
         memory = self._body_buffer
@@ -67,7 +66,6 @@ class RequestReader:
         return memory[self.received :]
 
     def buffer_written(self, count: int) -> None:
-        """Accept ``count`` bytes that were written to the buffer."""
         if self._body_buffer is not None:
             self.received += count
             return
@@ -87,7 +85,6 @@ class RequestReader:
         return len(self._data) - self._at
 
     def discard(self) -> None:
-        """Discard everything received."""
         self._data, self._at = b"", 0
         self._body_buffer = self._chunked_body = None
         self._length = self.received = 0

@@ -54,7 +54,6 @@ class LenientReader:
         )
 
     def feed(self, data: bytes) -> None:
-        """Parse ``data``. Raises ValueError if it is not HTTP."""
         # After a HEAD request the parser would treat bytes after the head as the announced body.
         for piece in (data,) if self._has_body else data.splitlines(keepends=True):
             if self._parser is None:
@@ -86,7 +85,6 @@ class LenientReader:
         self.is_complete = True
 
     def take(self) -> bytes:
-        """Return the body bytes received since the last call."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -66,7 +66,6 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
     # ---- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:

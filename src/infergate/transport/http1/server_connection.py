@@ -348,7 +348,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.abort()
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def disconnect_soon(self) -> None:
@@ -356,14 +355,12 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._listener.loop.call_soon(self._disconnect_if_unread)
 
     def close_when_idle(self) -> None:
-        """Close after the request in progress, or now if there is none."""
         if (
             self._state is ConnectionState.HEAD and not self._has_partial_head
         ) or self._state is ConnectionState.LINGER:
             self._transport.close()
 
     def cancel_with(self, error: GatewayError) -> None:
-        """End the request in progress with ``error``, and close."""
         request = self._request
         if self._task is not None and request is not None:
             request.context.abort_error = error
@@ -385,5 +382,4 @@ class HttpServerConnection(asyncio.BaseProtocol):
             yield self._task
 
     def abort(self) -> None:
-        """Close now and cancel the request in progress."""
         self._transport.abort()

@@ -240,7 +240,6 @@ class PendingTransfer:
             self._remaining = size
 
     def finish(self) -> None:
-        """Stop waiting."""
         self._admission.transfers.pop(self, None)
         self._client = None
         self.size = self._remaining = 0
@@ -321,7 +320,6 @@ class IncomingBody(PendingTransfer):
         self._last_progress = now
 
     def finish(self) -> None:
-        """Stop waiting."""
         super().finish()
         self._sender = None
 

@@ -33,6 +33,5 @@ class IncomingHttpRequest(IncomingRequest):
         self.is_http10 = False
 
     def release(self) -> None:
-        """Release the request if it was admitted, and drop the body."""
         self.account.release()
         self.wire.body = ()

@@ -145,7 +145,6 @@ class SocketListener(Generic[AppT]):
     # ---- called by connections
 
     def register(self, connection: AcceptedConnection, peer: str) -> bool:
-        """Register a new connection; return False if it is refused and must be aborted."""
         # A connection may be accepted at the moment at which the listener closes.
         if self.is_stopping or not self.gate.admit(peer):
             return False

@@ -332,7 +332,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
 
     def abort(self) -> None:
-        """Close now."""
         self._is_closing = True
         self._socket_transport.abort()
 
