@@ -139,7 +139,7 @@ def test_a_clients_shorter_deadline_travels_and_ends_the_call(
     ("model", "min_seconds", "max_seconds"),
     [("long", 40, 50), ("long-tr", 40, 50), ("plain", 20, 40)],
 )
-def test_a_routes_timeout_stands_for_the_backends(
+def test_a_routes_timeout_replaces_the_backends(
     harness: Harness, rpc: RpcBackend, model: str, min_seconds: float, max_seconds: float
 ) -> None:
     """``plain`` has no timeout, and no client sets a shorter one."""

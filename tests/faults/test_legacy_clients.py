@@ -635,7 +635,7 @@ def test_expensive_headers_are_bounded(gateway: Infergate) -> None:
 @pytest.mark.parametrize(
     "message", [b"\xff", b"\x0a\xff", b"\x0b", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"]
 )
-def test_bytes_that_are_no_message(rpc: grpc.Channel, method: str, message: bytes) -> None:
+def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: bytes) -> None:
     status = call(rpc, message, f"/{SERVICE}/{method}")
     if method == "Repository" and message == b"\x0a\x02\xff\xfe":
         assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}  # no text for it

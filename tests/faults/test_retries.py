@@ -403,7 +403,7 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
 
 
 @both
-def test_a_hedge_wins_and_the_slow_try_is_cancelled(harness: Harness, kind: str) -> None:
+def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: str) -> None:
     faulty, name = harness.faulty[f"slow-{kind}"], f"slow-{kind}"
     cancelled = threading.Event()
 

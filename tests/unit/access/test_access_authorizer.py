@@ -180,7 +180,7 @@ async def test_a_token_in_the_key_header_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATION_NAMES)
-async def test_of_all_operations_health_alone_is_open(operation: type) -> None:
+async def test_only_health_operations_are_open(operation: type) -> None:
     access = Access()
     peek = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, ServerReadyRequest}:
@@ -209,7 +209,7 @@ async def test_errors_name_the_forbidden_operation() -> None:
         RequestSummary(SharedMemoryRegisterRequest),
     ],
 )
-async def test_rejected_changes_are_shown(peek: RequestSummary) -> None:
+async def test_rejected_changes_are_reported(peek: RequestSummary) -> None:
     access = Access()
     await access.refusal(peek, headers=BEARER)
     await access.refusal(peek)
@@ -235,7 +235,7 @@ async def test_rates_apply_to_all_but_health() -> None:
     assert forbidden.kind is Kind.FORBIDDEN
 
 
-async def test_bytes_are_those_of_the_call() -> None:
+async def test_bytes_are_counted_per_message() -> None:
     access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
     await access.enter(headers=BEARER, record=RequestRecord(bytes_in=60))
     assert (

@@ -25,15 +25,13 @@ def secret_of(headers: dict[str, str]) -> str | None:
     return None if found is None else found.secret
 
 
-def test_no_header_is_no_credential() -> None:
+def test_no_credential_without_a_header() -> None:
     assert read_credential({}) is None
     assert read_credential({"x-request-id": "1", "cookie": "a=b"}) is None
 
 
 @given(TOKEN, st.sampled_from(["Bearer", "bearer", "BEARER", "bEaReR"]), BLANKS)
-def test_a_bearer_is_read_whatever_the_scheme_is_spelt_like(
-    token: str, scheme: str, blanks: str
-) -> None:
+def test_the_bearer_scheme_is_case_insensitive(token: str, scheme: str, blanks: str) -> None:
     found = read_credential({"authorization": f"{scheme}{blanks}{token}"})
     assert found is not None
     assert found.secret == token
@@ -49,7 +47,7 @@ def test_the_key_header_accepts_only_keys(key: str) -> None:
 
 
 @given(st.text(max_size=100), st.sampled_from(["authorization", "x-api-key"]))
-def test_any_text_is_read_or_refused_and_is_never_repeated(text: str, header: str) -> None:
+def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, header: str) -> None:
     found, refusal = None, None
     try:
         found = read_credential({header: text})
@@ -93,7 +91,7 @@ def test_anything_but_one_credential_is_rejected(headers: dict[str, str]) -> Non
     assert refused.value.reason is RejectionReason.MALFORMED
 
 
-def test_the_longest_is_read() -> None:
+def test_the_longest_accepted_credential() -> None:
     assert (
         secret_of({"authorization": "Bearer " + "a" * MAX_CREDENTIAL_CHARS})
         == "a" * MAX_CREDENTIAL_CHARS

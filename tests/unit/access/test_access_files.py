@@ -28,7 +28,7 @@ def watched(path: Path, failures: Failures, value: int = 1) -> WatchedFile[int]:
     return WatchedFile(path, number, value, failures)
 
 
-async def test_a_change_is_seen_a_period_later_and_not_looked_for_sooner(tmp_path: Path) -> None:
+async def test_a_change_is_seen_after_the_check_interval(tmp_path: Path) -> None:
     path, failures = tmp_path / "f", Failures()
     path.write_text("1")
     file = watched(path, failures)

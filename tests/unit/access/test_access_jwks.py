@@ -106,7 +106,7 @@ def test_invalid_key_sets_are_rejected(document: bytes) -> None:
         max_leaves=8,
     ).map(lambda response: json.dumps(response).encode())
 )
-def test_any_document_is_a_key_set_or_refused(document: bytes) -> None:
+def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
     try:
         keys = JwkSet(document)
     except ValueError:

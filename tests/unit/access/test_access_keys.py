@@ -81,7 +81,7 @@ def test_errors_in_a_file_are_reported_without_secrets(text: bytes, expected: st
 
 
 @given(st.binary(max_size=200))
-def test_any_file_is_read_or_refused(data: bytes) -> None:
+def test_arbitrary_files_are_parsed_or_rejected(data: bytes) -> None:
     try:
         parse_file(data)
     except ValueError:

@@ -125,7 +125,7 @@ def test_no_wildcard_of_a_limits_models_matches_a_slash() -> None:
         assert (take(created, 0.0, model=model) is not None) is limited
 
 
-def test_everybody_is_anonymous_too() -> None:
+def test_limits_for_all_include_anonymous_clients() -> None:
     created = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
     assert take(created, 0.0, "anonymous") is None
     assert take(created, 0.0, "anonymous") is not None
@@ -142,7 +142,7 @@ def test_client_names_cannot_select_another_bucket() -> None:
     st.integers(1, 20),
     st.integers(1, 40),
 )
-def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
+def test_the_rate_is_never_exceeded(
     steps: list[tuple[float, int]], amount: int, burst: int
 ) -> None:
     """Except for a single request larger than the burst, which is allowed by itself."""

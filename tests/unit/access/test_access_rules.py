@@ -110,7 +110,7 @@ def test_server_metadata_needs_permission_for_any_model() -> None:
     assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
 
-def test_a_model_without_a_name_is_no_server() -> None:
+def test_an_empty_model_name_does_not_mean_the_server() -> None:
     """The legacy API's message may omit the name, which a route for any model accepts."""
     some, every = (
         [AccessRule(("*",), (models,), frozenset({"infer", "metadata"}))]
@@ -156,7 +156,7 @@ def test_all_claims_must_match(
         max_leaves=5,
     )
 )
-def test_any_claim_is_read_as_texts(value: Any) -> None:
+def test_claims_of_any_type_are_read_as_texts(value: Any) -> None:
     for each in claim_values({"c": value}, "c"):
         assert isinstance(each, str)
 

@@ -197,7 +197,7 @@ async def test_an_expired_token_is_reported_only_with_a_valid_signature() -> Non
 
 
 @given(st.text("abcXYZ019-_=.~+/", max_size=200))
-async def test_any_text_is_refused(text: str) -> None:
+async def test_arbitrary_tokens_are_rejected(text: str) -> None:
     assert (await refused(text)).error.kind is Kind.UNAUTHENTICATED
 
 
@@ -212,9 +212,7 @@ async def test_any_text_is_refused(text: str) -> None:
     ),
     st.recursive(st.none() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2)),
 )
-async def test_any_header_is_refused_without_the_signature(
-    head: dict[str, Any], value: Any
-) -> None:
+async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value: Any) -> None:
     body = {**claims(), "sub": value, "exp": value}
     assert (await refused(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
 
@@ -225,7 +223,7 @@ async def test_an_unknown_key_id_triggers_one_fetch() -> None:
     assert source.newer_requested == 1
 
 
-async def test_without_keys_no_token_is_called_invalid() -> None:
+async def test_tokens_are_not_reported_invalid_without_keys() -> None:
     refusal = await refused(token(), tokens(issuer(Given(None))))
     assert refusal.reason is RejectionReason.KEYS_AWAY
     assert refusal.error.kind is Kind.OVERLOADED

@@ -139,7 +139,7 @@ def test_new_addresses_start_slowly_but_not_the_first() -> None:
     assert chosen.count("10.0.0.2:8000") > 90
 
 
-def test_a_lone_address_is_no_choice() -> None:
+def test_a_single_address_needs_no_choice() -> None:
     among, _ = endpoints([SITES[0]])
     assert not among.has_several
     among.set_addresses(0, ["10.0.0.1"])
@@ -159,14 +159,14 @@ def test_sequences_are_hashed_by_address() -> None:
         assert one.sequence_owner(mine).endpoint == other.sequence_owner(mine).endpoint
 
 
-def test_clients_see_a_position_and_no_address() -> None:
+def test_errors_name_a_position_and_no_address() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     response = [among.describe_position(endpoint) for endpoint in among.all_handles()]
     assert response == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
 
 
-def test_figures_are_of_the_configurations_lines() -> None:
+def test_statistics_are_per_configured_endpoint() -> None:
     among, clock = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
     one, two, three, fixed = among.all_handles()

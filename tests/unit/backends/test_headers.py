@@ -27,7 +27,7 @@ def test_without_globs_no_header_is_forwarded() -> None:
     assert HeaderFilter([]).select({"traceparent": "00-a"}) == {}
 
 
-def test_names_from_clients_do_not_fill_the_memory() -> None:
+def test_client_header_names_are_cached_in_bounded_number() -> None:
     rule = HeaderFilter(["x-*"])
     for number in range(5000):
         assert rule.select({f"x-{number}": "1"})
@@ -101,7 +101,7 @@ def test_an_invalid_traceparent_is_dropped(value: str, is_one: bool) -> None:
         ("baggage", "a" * 9000, None),
     ],
 )
-def test_headers_of_traces_are_cut_by_whole_members(
+def test_trace_headers_are_truncated_by_whole_members(
     name: str, given: str, expected: str | None
 ) -> None:
     found = HeaderFilter([name], FORWARDED_HEADER_BYTES).select({name: given})
@@ -119,7 +119,7 @@ def test_a_larger_budget_does_not_raise_the_limit_on_baggage() -> None:
 
 
 @pytest.mark.parametrize("letter", ["é", "\N{GRINNING FACE}"])
-def test_letters_count_as_the_bytes_that_are_sent(letter: str) -> None:
+def test_header_sizes_are_counted_in_encoded_bytes(letter: str) -> None:
     rule = HeaderFilter(["*"], FORWARDED_HEADER_BYTES)
     result = rule.select({"baggage": ",".join(["a=" + letter * 250] * 60)})
     assert result["baggage"].startswith(f"a={letter}")
@@ -139,7 +139,7 @@ def test_baggage_is_limited_to_the_remaining_size() -> None:
     assert field_bytes(result) <= 1000
 
 
-def test_beyond_the_budget_a_request_is_refused() -> None:
+def test_requests_beyond_the_header_budget_are_rejected() -> None:
     with pytest.raises(GatewayError) as caught:
         HeaderFilter(["*"], 1000).select({"x-a": "1" * 500, "x-b": "2" * 500})
     assert (caught.value.kind, caught.value.limit) == (Kind.TOO_LARGE, "forwarded_headers")

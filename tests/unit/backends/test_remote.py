@@ -114,7 +114,7 @@ async def test_the_less_busy_endpoint_is_chosen() -> None:
     assert requests.count(A) == requests.count(B) == 3
 
 
-async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
+async def test_a_refused_connection_is_retried_elsewhere() -> None:
     def only_b(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
         return refused(wire, endpoint) if endpoint == A else RpcResponse()
 
@@ -126,7 +126,7 @@ async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
     assert requests in ([A, B, B], [B, A, B])
 
 
-async def test_refused_everywhere_names_the_backend_but_no_address() -> None:
+async def test_connection_errors_name_the_backend_but_no_address() -> None:
     upstream = FakeUpstream(refused)
     with pytest.raises(GatewayError) as caught:
         await backend(upstream).perform(ServerLiveRequest(), call())
@@ -160,7 +160,7 @@ async def test_the_shorter_deadline_bounds_the_exchange() -> None:
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(None, 5), (2.0, 2), (20.0, 20)])
-async def test_a_routes_timeout_stands_for_the_backends(
+async def test_a_routes_timeout_replaces_the_backends(
     timeout: float | None, expected: float
 ) -> None:
     upstream = FakeUpstream()
@@ -177,7 +177,7 @@ async def test_no_attempt_after_the_deadline() -> None:
     assert not upstream.sent
 
 
-async def test_headers_travel_by_rule_in_both_directions() -> None:
+async def test_headers_are_forwarded_and_returned_by_rule() -> None:
     def answer(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
         return RpcResponse(metadata={"endpoint-load-metrics": "cpu=1", "x-internal": "no"})
 
@@ -303,7 +303,7 @@ async def test_a_detection_cut_short_by_a_deadline_is_not_cached() -> None:
     assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
 
 
-async def test_a_guess_never_becomes_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guessed_profile_is_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.BACKEND_ERROR, "not now", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None)
@@ -315,7 +315,7 @@ async def test_a_guess_never_becomes_certain(monkeypatch: pytest.MonkeyPatch) ->
     assert codec.profiles[-1] == KSERVE
 
 
-async def test_waiting_for_anothers_question_ends_with_the_own_deadline() -> None:
+async def test_waiting_for_another_callers_fetch_ends_at_the_own_deadline() -> None:
     class Silent(FakeUpstream):
         async def exchange(
             self, wire: RpcRequest, endpoint: Endpoint, timeout: float

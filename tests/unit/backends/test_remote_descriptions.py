@@ -150,7 +150,7 @@ async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
     ("kind", "again"),
     [(Kind.FORBIDDEN, 1), (Kind.UNSUPPORTED, 1), (Kind.NO_BACKEND, 2), (Kind.TIMEOUT, 2)],
 )
-async def test_a_missing_configuration_is_no_error(
+async def test_a_missing_configuration_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
     """A missing description is cached only if the server is known not to support it."""
@@ -222,7 +222,7 @@ async def refreshed_after(
 
 
 @pytest.mark.parametrize("kind", [Kind.BAD_REQUEST, Kind.NO_BACKEND])
-async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
+async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that becomes ready must not stay unavailable for a minute."""
@@ -235,7 +235,7 @@ async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
     assert [given for given in codec.given if isinstance(given, ModelMetadata)] == [new]
 
 
-async def test_a_request_that_fits_no_description_is_refused(
+async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The latest metadata is fetched again, at most once a second."""
@@ -302,14 +302,14 @@ async def test_sequence_batching_in_the_configuration(batching: Any, fields: Any
     assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == fields
 
 
-async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
+async def test_a_protocol_may_support_configurations_for_every_server() -> None:
     codec = FakeCodec()
     assert not (await backend(codec, GENERIC).server_profile(call())).reports_config
     codec.capabilities = Capabilities(frozenset(), reports_config=True)
     assert (await backend(codec, GENERIC).server_profile(call())).reports_config
 
 
-async def test_a_protocol_may_have_statistics_whatever_the_server() -> None:
+async def test_a_protocol_may_support_statistics_for_every_server() -> None:
     codec = FakeCodec()
     assert not (await backend(codec, GENERIC).server_profile(call())).reports_statistics
     codec.capabilities = Capabilities(frozenset(), reports_statistics=True)
@@ -319,7 +319,7 @@ async def test_a_protocol_may_have_statistics_whatever_the_server() -> None:
 # ---- classes ------------------------------------------------------------------------------------
 
 
-async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
+async def test_a_protocol_may_support_classes_for_every_server() -> None:
     codec = FakeCodec()
     codec.capabilities = Capabilities(frozenset(), supports_classification=True)
     assert await backend(codec).supports_classification(call())

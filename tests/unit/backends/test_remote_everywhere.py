@@ -136,7 +136,7 @@ async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> No
     assert (error.limit, error.retry_after) == (IN_FLIGHT_BYTES, 1.0)
 
 
-async def test_the_only_endpoint_speaks_for_itself() -> None:
+async def test_the_error_of_a_single_endpoint_is_unchanged() -> None:
     upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
     with pytest.raises(GatewayError) as caught:
         await backend(upstream, 1).perform_on_all(LOAD, call())

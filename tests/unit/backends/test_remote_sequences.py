@@ -106,7 +106,7 @@ async def test_a_sequence_stays_on_one_endpoint(act: Act) -> None:
     assert set.union(*kept.values()) == set(ENDPOINTS)
 
 
-async def test_every_way_and_another_gateway_choose_alike() -> None:
+async def test_every_pipeline_and_every_gateway_choose_the_same_endpoint() -> None:
     requests: list[list[Endpoint]] = []
     for act in WAYS:
         upstream = Upstream()

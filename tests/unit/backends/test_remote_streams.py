@@ -121,7 +121,7 @@ async def test_a_stream_without_responses() -> None:
     assert await ids(Upstream([])) == []
 
 
-async def test_a_clients_deadline_travels() -> None:
+async def test_a_clients_deadline_is_sent_upstream() -> None:
     upstream = Upstream([answer("0")])
     soon = time.monotonic() + 60
     await ids(upstream, call(deadline=soon, stream_deadline=soon))

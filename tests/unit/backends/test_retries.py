@@ -143,13 +143,13 @@ async def test_unsent_requests_are_retried_immediately_elsewhere(waits: list[int
     assert harness.counters.retries == {"not_sent": 1}
 
 
-async def test_a_lone_endpoint_is_retried_after_a_backoff(waits: list[int]) -> None:
+async def test_a_single_endpoint_is_retried_after_a_backoff(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, endpoints=(A,))
     assert await harness.ask(RetryPolicy()) is OK
     assert (harness.upstream.requests, waits) == (["a", "a"], [1])
 
 
-async def test_no_more_tries_than_the_route_wants(waits: list[int]) -> None:
+async def test_the_route_limits_the_number_of_retries(waits: list[int]) -> None:
     for times in range(5):
         harness = Harness(*[Kind.CONNECT] * 10, endpoints=(A, B, C))
         error = await harness.fails(Kind.CONNECT, RetryPolicy(max_retries=times))
@@ -225,7 +225,7 @@ async def test_a_sequence_is_not_retried_elsewhere(waits: list[int]) -> None:
 # ---- the budget and the deadline ---------------------------------------------------------------
 
 
-async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
+async def test_retries_during_an_outage_stay_within_the_budget() -> None:
     harness = Harness(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
     calls = [RequestContext("test", policy=RoutePolicy(retry=policy)) for _ in range(100)]
@@ -320,7 +320,7 @@ async def test_a_started_stream_is_not_retried() -> None:
     assert harness.upstream.requests == ["a"]
 
 
-async def test_a_stream_s_first_message_has_a_try_s_time() -> None:
+async def test_the_per_try_timeout_applies_to_a_streams_first_message() -> None:
     harness = Harness(5.0)
     assert await pulled(harness, RetryPolicy(is_idempotent=True, per_try_timeout=0.01)) == [OK]
     assert harness.upstream.requests == ["a", "b"]
@@ -343,7 +343,7 @@ def hedging(**hedge: float) -> RetryPolicy:
     return RetryPolicy(is_idempotent=True, hedge=HedgePolicy(**hedge))
 
 
-async def test_a_hedge_wins_and_the_slow_try_is_cancelled() -> None:
+async def test_a_hedge_wins_and_the_slow_attempt_is_cancelled() -> None:
     harness = Harness(SLOW)
     assert await harness.ask(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a", "b"]
@@ -391,7 +391,7 @@ async def test_a_sequence_is_not_hedged() -> None:
     assert len(harness.upstream.requests) == 1
 
 
-async def test_a_percentile_is_learnt_first() -> None:
+async def test_hedging_by_percentile_needs_samples() -> None:
     harness = Harness(*[0.001] * 60, SLOW)
     policy = hedging(percentile=0.95)
     for _ in range(60):
@@ -472,7 +472,7 @@ async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     assert await harness.sending.infer(RpcRequest("/x"), call()) is OK
 
 
-async def test_questions_do_not_wait() -> None:
+async def test_metadata_requests_do_not_queue() -> None:
     harness = Harness(SLOW, positions=(1, 0))
     first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), call()))
     await until(lambda: harness.upstream.requests == ["a"])

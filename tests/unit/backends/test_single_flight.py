@@ -56,7 +56,7 @@ async def run_pending() -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_is_fetched_once_and_cached_for_its_lifetime() -> None:
+async def test_a_value_is_fetched_once_and_cached_for_its_lifetime() -> None:
     server = Server(lifetime=60.0)
     assert server.cache.cached is None
     assert server.cache.is_empty
@@ -204,7 +204,7 @@ async def test_the_fetch_has_its_own_context() -> None:
 
 
 @pytest.mark.parametrize(("age", "expected"), [(0.0, 1), (1.0, 1), (1.1, 2)])
-async def test_newer_is_of_the_last_second(age: float, expected: int) -> None:
+async def test_a_refresh_accepts_values_of_the_last_second(age: float, expected: int) -> None:
     server = Server()
     await server.get()
     server.now += age
@@ -238,7 +238,7 @@ async def test_an_old_pending_fetch_does_not_count_as_newer() -> None:
     assert await asyncio.gather(first, second) == [1, 2]
 
 
-async def test_doubted_metadata_is_fetched_again_after_a_second() -> None:
+async def test_invalidated_values_are_fetched_again_after_a_second() -> None:
     server = Server()
     await server.get()
     for _ in range(3):

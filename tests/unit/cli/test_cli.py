@@ -60,7 +60,7 @@ def test_a_configuration_is_served(
     assert config.readiness == "lenient"
 
 
-def test_argv_is_the_process_s(
+def test_argv_defaults_to_the_process_arguments(
     monkeypatch: pytest.MonkeyPatch, started: list[tuple[Config, Path | None]]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(GOOD)])

@@ -35,7 +35,7 @@ def test_the_printed_key_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> No
     assert secret not in "".join(text.splitlines()[1:])
 
 
-def test_every_key_is_another(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_different(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys) != printed(capsys)
 
 

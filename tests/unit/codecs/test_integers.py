@@ -159,7 +159,7 @@ TYPES = tuple(each for each in Datatype if each is not Datatype.BYTES)
 
 @EDGE
 @pytest.mark.parametrize("datatype", TYPES, ids=lambda datatype: datatype.value)
-def test_json_is_read_or_refused(datatype: Datatype, number: int) -> None:
+def test_integers_in_json_are_parsed_or_rejected(datatype: Datatype, number: int) -> None:
     codec = plugins()["v2-rest"].create({})
     for shape, data in (([3], [number, 0, 3]), ([number, 0, 3], []), ([1], [number])):
         tensor = {"name": "X", "datatype": datatype.value, "shape": shape, "data": data}

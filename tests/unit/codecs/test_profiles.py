@@ -39,7 +39,9 @@ from infergate.core.messages import ServerMetadata
         ("", (), GENERIC),
     ],
 )
-def test_detected(name: str, extensions: tuple[str, ...], profile: Profile | None) -> None:
+def test_profiles_are_detected_from_metadata(
+    name: str, extensions: tuple[str, ...], profile: Profile | None
+) -> None:
     found = detect_profile(ServerMetadata(name, "1", extensions))
     if profile is not None:
         assert found == profile

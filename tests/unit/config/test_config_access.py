@@ -61,7 +61,7 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "section"), [("jwt", "jwt"), ("redis", "redis")])
-def test_a_package_that_is_missing_is_a_mistake(
+def test_a_missing_package_is_reported(
     package: str, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -28,7 +28,7 @@ def test_one_file_has_the_hash_that_sha256sum_prints(tmp_path: Path) -> None:
     assert files.have_changed()
 
 
-def test_files_that_are_named_count(tmp_path: Path) -> None:
+def test_referenced_files_are_tracked(tmp_path: Path) -> None:
     file, labels = tmp_path / "routes.yaml", tmp_path / "labels.txt"
     file.write_text(TEXT)
     missing = TrackedFiles()

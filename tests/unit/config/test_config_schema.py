@@ -76,7 +76,7 @@ def test_a_disabled_listener_has_no_options() -> None:
     assert set(compiled.frontend_options(config)) == {"v2-grpc", "trtis-grpc"}
 
 
-def test_a_config_is_not_to_be_changed() -> None:
+def test_a_config_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config.default().readiness = "lenient"  # type: ignore[misc]
 
@@ -100,7 +100,7 @@ def test_the_reference_in_docs_is_up_to_date(tmp_path: Path) -> None:
         ), "run: python -m infergate.config.reference"
 
 
-def test_every_key_stands_in_the_reference() -> None:
+def test_every_key_is_in_the_reference() -> None:
     page = reference.markdown()
     for section in Section.__subclasses__():
         for name, field in section.model_fields.items():

@@ -102,7 +102,7 @@ def test_merges_fill_in_and_do_not_replace() -> None:
 
 
 @pytest.mark.parametrize("text", ["a: &a {<<: *a}\n", "[" * 5000 + "]" * 5000])
-def test_no_end_of_nesting(text: str) -> None:
+def test_unbounded_nesting_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="nested too deeply"):
         source.parse(text, "f", {})
 
@@ -120,7 +120,7 @@ def test_an_error_without_a_position() -> None:
         source.parse("a: \x01", "f", {})
 
 
-def test_the_slower_loader_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pure_python_loader_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: &x {b: [1, 'two', \"${N}\"], c: ~}\nd: *x\ne:\n  - ${N}\n"
     fast = source.parse(text, "f", {"N": "3"})
     monkeypatch.setattr(source, "_LOADER", yaml.SafeLoader)
@@ -137,7 +137,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load(tmp_path, {})
 
 
-def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "routes.yaml"
     path.write_text(
         "\ufeffbackends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n",
@@ -168,7 +168,7 @@ def test_the_nearest_name() -> None:
 
 @UNHURRIED
 @given(st.text(max_size=60) | st.text("a:-[]{}&*!|>'\"#%@` \n${}<", max_size=40))
-def test_any_text_is_data_or_mistakes(text: str) -> None:
+def test_arbitrary_text_gives_data_or_errors(text: str) -> None:
     assert outcome(text)
 
 

@@ -33,13 +33,13 @@ def test_durations(text: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", [True, None, 1.5, -1, "1.5MiB", "1kib", "MiB", "", "1e3", {}, "٣B"]
 )
-def test_not_sizes(text: Any) -> None:
+def test_invalid_sizes(text: Any) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         values.parse_size(text)
 
 
 @pytest.mark.parametrize("text", [False, None, 30, 1.5, "30", "s", "-1s", "1m30s", "inf", "٣s"])
-def test_not_durations(text: Any) -> None:
+def test_invalid_durations(text: Any) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         values.parse_duration(text)
 
@@ -61,20 +61,20 @@ def test_hedges(text: str, hedge: HedgePolicy) -> None:
 
 
 @pytest.mark.parametrize("text", ["p0", "p100", "p", "95", 95, None, "P95", "p95.123", "-1s"])
-def test_not_hedges(text: Any) -> None:
+def test_invalid_hedges(text: Any) -> None:
     with pytest.raises(ValueError, match="expected a duration like 50ms or a percentile"):
         values.parse_hedge(text)
 
 
 @UNHURRIED
 @given(st.integers(0, 1 << 40))
-def test_a_size_s_spelling_is_that_size(size: int) -> None:
+def test_formatted_sizes_round_trip(size: int) -> None:
     assert values.parse_size(values.size_text(size)) == size
 
 
 @UNHURRIED
 @given(st.integers(0, 10**8))
-def test_a_duration_s_spelling_is_that_duration(milliseconds: int) -> None:
+def test_formatted_durations_round_trip(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     spelt = values.parse_duration(values.duration_text(seconds))
     assert math.isclose(spelt, seconds, rel_tol=1e-12)
@@ -97,7 +97,7 @@ def test_addresses(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text", ["http://a", "http://a:1", "https://[::1]:8443/base", "grpc://triton:8001"]
 )
-def test_urls_are_spelt_back(text: str) -> None:
+def test_urls_round_trip(text: str) -> None:
     assert str(values.parse_url(text)) == text
 
 

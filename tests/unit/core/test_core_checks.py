@@ -44,7 +44,7 @@ def test_accepted_shapes(shape: Any) -> None:
         ([1], "[1]"),
     ],
 )
-def test_dimensions_refused(dimension: Any, spelled: str) -> None:
+def test_rejected_dimensions(dimension: Any, spelled: str) -> None:
     error = refused(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
     assert error.startswith(f"tensor 'image': shape has {spelled} where")
 
@@ -87,7 +87,7 @@ def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (MAX_BYTES_ELEMENTS + 1,)])
-def test_more_bytes_elements_than_can_be_walked_are_too_large(shape: tuple[int, ...]) -> None:
+def test_too_many_bytes_elements_are_rejected(shape: tuple[int, ...]) -> None:
     with raises_kind(Kind.TOO_LARGE, match=r"tensor 't'.*the limit is"):
         check_data("t", Datatype.BYTES, shape, b"")
 
@@ -99,7 +99,7 @@ def test_bytes_elements_add_up_over_a_message() -> None:
         add_bytes_elements("c", (1,), MAX_BYTES_ELEMENTS)
 
 
-def test_no_more_elements_are_walked_than_the_shape_announces() -> None:
+def test_element_walks_stop_at_the_shapes_count() -> None:
     data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # bytes after the last element are refused
     assert count_bytes_elements("t", data, 2) == 3
 
@@ -142,7 +142,7 @@ def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_counted_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_counted_or_rejected(data: bytes) -> None:
     walked, position = 0, 0
     while position < len(data):
         position += 4 + int.from_bytes(data[position : position + 4].ljust(4, b"\xff"), "little")

@@ -21,7 +21,7 @@ def floats(values: Any) -> Tensor:
     return tensor_from_array("SCORES", Datatype.FP32, np.array(values, np.float32))
 
 
-def test_best_first_as_c_prints_them() -> None:
+def test_classes_are_sorted_and_formatted_as_by_triton() -> None:
     found = classify(floats([0.1, 4.0, -2.5, 1e9]), 3)
     assert (found.name, found.datatype, found.shape) == ("SCORES", Datatype.BYTES, (3,))
     assert texts(found) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
@@ -92,7 +92,7 @@ def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
     ("shape", "batch_rank", "expected"),
     [((), 0, (1,)), ((0,), 0, (0,)), ((0, 3), 1, (0, 2)), ((3, 0), 1, (3, 0)), ((2,), 1, (2, 1))],
 )
-def test_shapes_at_the_edge(
+def test_empty_and_scalar_shapes(
     shape: tuple[int, ...], batch_rank: int, expected: tuple[int, ...]
 ) -> None:
     found = classify(floats(np.zeros(shape)), 2, batch_rank)

@@ -18,7 +18,9 @@ def values(tensor: Tensor) -> list[float]:
 
 @pytest.mark.parametrize(("one", "to"), PAIRS, ids=lambda pair: pair.value)
 @given(bits=st.lists(st.integers(0, 2**16 - 1), max_size=8))
-def test_values_survive_both_ways(one: Datatype, to: Datatype, bits: list[int]) -> None:
+def test_values_survive_conversion_in_both_directions(
+    one: Datatype, to: Datatype, bits: list[int]
+) -> None:
     array = np.array(bits, "<u2") if one is Datatype.BF16 else np.array(bits, "<u2") % 2 == 1
     tensor = Tensor("x", one, (len(bits),), array.tobytes(), {"p": 1})
     there = convert(tensor, to)

@@ -26,7 +26,7 @@ def test_the_fourteen_names_and_sizes() -> None:
     assert set(DATATYPES_BY_NAME.values()) == set(Datatype)
 
 
-def test_kinds_part_the_datatypes() -> None:
+def test_kinds_partition_the_datatypes() -> None:
     rest = {Datatype.BOOL, Datatype.BYTES}
     assert INTEGERS | FLOATS | rest == set(Datatype)
     assert len(INTEGERS) + len(FLOATS) + len(rest) == len(Datatype)

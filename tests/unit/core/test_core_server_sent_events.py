@@ -74,7 +74,7 @@ def test_a_body_that_ends_inside_an_event(body: bytes) -> None:
     assert not cut([body])[1]
 
 
-def test_a_mark_of_utf8_begins_no_event() -> None:
+def test_a_byte_order_mark_is_skipped() -> None:
     assert cut([b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbf\n\n"]) == (
         [b"a", b"\xef\xbb\xbf"],
         True,

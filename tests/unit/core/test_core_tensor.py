@@ -29,7 +29,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 
 @given(tensors())
-def test_numpy_and_back_is_the_same_tensor(tensor: Tensor) -> None:
+def test_tensors_round_trip_through_numpy(tensor: Tensor) -> None:
     array = tensor.numpy()
     assert array.shape == tensor.shape
     back = tensor_from_array("t", tensor.datatype, array)
@@ -80,7 +80,7 @@ def test_parameters_are_kept_and_default_to_empty() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
-def test_packing_is_undone_by_unpacking(elements: list[bytes]) -> None:
+def test_unpacking_reverses_packing(elements: list[bytes]) -> None:
     packed = pack_bytes(elements)
     assert packed == b"".join(len(e).to_bytes(4, "little") + e for e in elements)
     for data in (packed, bytearray(packed), memoryview(packed)):

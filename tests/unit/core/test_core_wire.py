@@ -65,7 +65,7 @@ def test_shorten_deadline_never_extends_it(
     assert context.deadline == after
 
 
-def test_a_failure_is_noted_for_log_and_metrics() -> None:
+def test_errors_are_recorded_for_log_and_metrics() -> None:
     context = RequestContext("127.0.0.1")
     context.record.record_error(
         GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused")

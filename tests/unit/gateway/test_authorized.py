@@ -183,7 +183,7 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
     assert caught.value.kind is not Kind.FORBIDDEN
 
 
-def test_a_route_is_called_as_in_the_log() -> None:
+def test_the_authorizer_gets_the_routes_label() -> None:
     table = RouteTable([Route("bert-*", "b"), Route("m", "b")])
     created = Gateway(table, {"b": Memory("b")}, {})
     assert [created.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == [
@@ -286,7 +286,7 @@ async def test_own_services_are_health_and_metadata() -> None:
     assert request_context == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
 
 
-async def test_own_services_refuse_as_grpc_does() -> None:
+async def test_own_services_reject_with_grpc_codes() -> None:
     guarded = services(Gate(FORBIDDEN))
     outcomes: list[str] = []
     frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}

@@ -134,7 +134,7 @@ async def test_declared_metadata_casts_back_too() -> None:
     ("context", "backend"),
     [(new_context(), Memory("b")), (limited_client_context(), LimitedBackend("b"))],
 )
-async def test_no_cast_and_no_metadata_request_if_both_sides_are_alike(
+async def test_no_cast_and_no_metadata_request_if_both_sides_support_all(
     context: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL
@@ -143,7 +143,7 @@ async def test_no_cast_and_no_metadata_request_if_both_sides_are_alike(
     assert backend.described == []
 
 
-async def test_no_metadata_request_if_no_input_could_be_meant() -> None:
+async def test_no_metadata_request_if_no_input_is_a_substitute() -> None:
     backend = Memory("b")
     await infer(
         gateway_for(backend), limited_client_context(), Tensor("i", Datatype.INT8, (1,), b"\1")

@@ -84,7 +84,7 @@ async def test_a_rejected_client_causes_no_inflation() -> None:
     assert (late.inflated, memory.requests) == (0, [])
 
 
-async def test_an_admitted_client_gets_a_response() -> None:
+async def test_an_admitted_clients_message_is_inflated() -> None:
     gate = _Gate()
     answer, late, memory, context = await _respond(_message(), gate)
     assert (answer.code, answer.details) == (0, "")
@@ -100,7 +100,7 @@ async def test_an_admitted_client_gets_a_response() -> None:
     ],
     ids=["another name later", "no name early"],
 )
-async def test_names_are_at_the_beginning(message: bytes) -> None:
+async def test_the_summary_is_read_from_the_first_bytes(message: bytes) -> None:
     answer, _, memory, context = await _respond(message, _Gate())
     assert context.record.outcome == "bad_request"
     assert answer.code == 3
@@ -114,7 +114,7 @@ async def test_the_gateways_own_methods_reject_deferred_messages() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_have_a_beginning(data: bytes) -> None:
+def test_arbitrary_bytes_have_complete_first_fields(data: bytes) -> None:
     assert data.startswith(leading_fields(data))
 
 

@@ -35,7 +35,7 @@ def outcome(step: Any) -> Any:
 
 
 @pytest.mark.parametrize(("protocol", "vector"), CASES)
-def test_both_ways_agree(protocol: str, vector: Vector) -> None:
+def test_pass_through_and_translation_agree(protocol: str, vector: Vector) -> None:
     codec = plugins()[protocol].create(vector.options)
     if vector.operation is None:
         requests_agree(codec, vector.wire, vector.model)

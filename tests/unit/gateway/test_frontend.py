@@ -87,14 +87,14 @@ async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend
     assert not getattr(backend, "sent", [])
 
 
-async def test_a_trusted_routes_message_is_not_read() -> None:
+async def test_a_trusted_routes_message_is_not_parsed() -> None:
     backend = WireBackend("b", LineCodec())
     handler = frontend(backend, LineCodec(), validate=False)
     assert (await handler.respond(RpcRequest("infer m 1 bad"), new_context())).code == 0
 
 
 @pytest.mark.parametrize("validate", [True, False])
-async def test_a_forwarded_sequence_has_the_backends_model_name(validate: bool) -> None:
+async def test_a_passed_through_sequence_has_the_backends_model_name(validate: bool) -> None:
     backend = WireBackend("b", LineCodec())
     handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())

@@ -94,7 +94,7 @@ async def test_responses_have_the_clients_names_and_id() -> None:
     assert [t.name for t in answer.outputs] == ["probs"]
 
 
-async def test_an_id_the_server_invented_is_not_passed_on() -> None:
+async def test_an_id_generated_by_the_server_is_not_returned() -> None:
     created, _ = one()
     answer = await created.perform(InferRequest("m", inputs=(TENSOR,)), new_context())
     assert isinstance(answer, InferResponse)
@@ -133,7 +133,7 @@ async def test_metadata_has_the_clients_names() -> None:
     assert [t.name for t in index.outputs] == ["probs", "other"]
 
 
-async def test_declared_metadata_stands_for_the_backends() -> None:
+async def test_declared_metadata_replaces_the_backends() -> None:
     memory = Memory("b")
     created = gateway(
         Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))}
@@ -278,7 +278,7 @@ async def test_only_ready_models_are_listed_on_request() -> None:
     assert [e.name for e in index.models] == ["up"]
 
 
-async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
+async def test_a_routes_timeout_shortens_the_deadline() -> None:
     created, _ = one(timeout=5.0)
     context = new_context()
     await created.perform(ModelReadyRequest("m"), context)

@@ -65,7 +65,9 @@ async def response_json(gateway: Gateway, *outputs: RequestedOutput) -> dict[str
 @pytest.mark.parametrize(
     "outputs", [(), (RequestedOutput("Y"),), (RequestedOutput("Y", {"a": 1}),)]
 )
-async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> None:
+async def test_classes_are_computed_from_the_backends_values(
+    outputs: tuple[RequestedOutput, ...],
+) -> None:
     gateway, memory = behind(model((-1, 3)))
     assert not requests_classes(InferRequest("m", outputs=outputs))
     assert (await response_json(gateway, *outputs))["Y"] == SCORES.tolist()
@@ -114,7 +116,7 @@ async def test_metadata_determines_the_batch_dimension(
     assert (await response_json(gateway, classes(1)))["Y"] == expected
 
 
-async def test_declared_metadata_stands_for_the_backends() -> None:
+async def test_declared_metadata_replaces_the_backends() -> None:
     gateway, memory = behind(model((2, 3)), {"m": model((2, 3), 8)})
     assert (await response_json(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
     assert memory.described == []

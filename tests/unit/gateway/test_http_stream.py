@@ -141,7 +141,7 @@ async def test_errors_after_the_first_response(do: str, kind: str) -> None:
     assert harness.backend.closed == 1
 
 
-async def test_a_client_that_leaves() -> None:
+async def test_a_client_that_disconnects_during_the_stream() -> None:
     harness = Harness()
     answer = await harness.ask("more wait")
     assert answer.body_stream is not None
@@ -156,7 +156,7 @@ async def test_a_client_that_leaves() -> None:
 
 
 @pytest.mark.parametrize("do", ["wait", "more more"])
-async def test_a_client_that_leaves_before(do: str) -> None:
+async def test_a_client_that_disconnects_before_the_response(do: str) -> None:
     """The client disconnects before the first response exists, or before it is read."""
     harness = Harness()
     pending = asyncio.create_task(harness.ask(do))
@@ -223,7 +223,7 @@ async def test_a_streamed_infer_is_translated() -> None:
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream", "infer_stream", "infer"])
-async def test_the_models_figures_count_each_stream(verb: str) -> None:
+async def test_model_statistics_count_each_stream(verb: str) -> None:
     harness = Harness()
     for do in ("last", "fail", "more"):
         fields = {"do": do} | ({"stream": True} if verb == "infer" else {})

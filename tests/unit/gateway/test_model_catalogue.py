@@ -220,7 +220,7 @@ async def test_servers_without_statistics_get_the_gateways() -> None:
     assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
 
-async def test_a_model_without_versions_has_one_without_a_name() -> None:
+async def test_a_model_without_versions_has_an_empty_version() -> None:
     repository = Repository()
     repository.versions["m"] = ()
     (reported,) = (await status(gateway(Route("*", "b"), backends=[repository]), "m")).models
@@ -317,7 +317,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began < 5
 
 
-async def test_a_clients_shorter_deadline_holds() -> None:
+async def test_a_clients_shorter_deadline_applies() -> None:
     class Remembering(Repository):
         async def describe(
             self, model: str, version: str, context: RequestContext, *, refresh: bool = False

@@ -46,7 +46,7 @@ def test_dimensions_are_without_the_batch() -> None:
     )
 
 
-def test_the_fields_that_clients_branch_on_are_set() -> None:
+def test_fields_that_clients_read_are_set() -> None:
     settings = config_from_metadata(MODEL).settings
     assert not {"model_transaction_policy", "sequence_batching"} & set(settings)
     batching = {"direct": {}}

@@ -70,7 +70,7 @@ async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
     assert [newer for *_, newer in backend.described] == [False, True]
 
 
-async def test_a_request_that_fits_neither_metadata_is_refused_by_the_newer() -> None:
+async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -> None:
     status, error = refusal(await ask(replaced(model(3), model(4))))
     assert status == 400
     assert "'X': the 2 bytes" in error

@@ -147,7 +147,7 @@ async def test_a_model_without_route_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("simple"), ModelUnloadRequest("simple")])
-async def test_models_inside_infergate_are_not_changed(operation: Operation) -> None:
+async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: Operation) -> None:
     refused = await refusal(gateway(BuiltinBackend("b"), repository=True), operation)
     assert refused.kind is Kind.UNSUPPORTED
     assert "'simple' is inside infergate" in refused.public

@@ -170,7 +170,7 @@ def test_any_numbers_end_in_data_or_an_error(
     assert FILE.stat().st_size == end
 
 
-async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_truncated_between_check_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = await on()
     look = os.fstat
 
@@ -368,7 +368,7 @@ async def test_a_key_may_omit_its_slash() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257])
-async def test_names_that_no_region_has(name: str) -> None:
+async def test_invalid_region_names(name: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="name of a shared memory region"):
         await memory.perform(replace(REGISTER, name=name), new_context())
@@ -377,7 +377,7 @@ async def test_names_that_no_region_has(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"size": 2**64}, {"offset": 2**64}, {"offset": -1}, {"device": 2**31}]
 )
-async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
+async def test_invalid_region_offsets_and_sizes(wrong: dict[str, int]) -> None:
     memory = SharedMemory(LIMITS, [Sharing("a")], enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match=r"must be from 0 to \d+$"):
         await memory.perform(replace(CUDA, **wrong), new_context())

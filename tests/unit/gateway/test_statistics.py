@@ -85,7 +85,7 @@ def test_the_least_recently_used_model_is_evicted_first() -> None:
     assert [counted(statistics, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
 
 
-def test_figures_of_servers_alike_are_added_up() -> None:
+def test_statistics_of_several_servers_are_added_up() -> None:
     def reported(count: int, last: int, batches: list[Any], **more: Any) -> ModelStatistics:
         stats = {"success": {"count": count, "ns": 10 * count}}
         return ModelStatistics(

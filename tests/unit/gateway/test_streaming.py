@@ -250,7 +250,7 @@ def requests() -> list[Any]:
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
-async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
+async def test_model_statistics_count_each_request(in_turn: bool) -> None:
     harness = Harness(in_turn=in_turn)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
         await harness.ask(text)
@@ -360,7 +360,7 @@ async def test_each_response_has_the_routes_timeout() -> None:
     assert abs(second - time.monotonic() - 10) < 5
 
 
-async def test_a_clients_deadline_is_never_pushed_back() -> None:
+async def test_a_clients_deadline_is_never_extended() -> None:
     harness = Harness(timeout=10)
     harness.stream._context.deadline = soon = time.monotonic() + 3
     await harness.ask("infer m 2 a")

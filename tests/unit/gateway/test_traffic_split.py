@@ -68,7 +68,7 @@ async def until(met: Callable[[], bool]) -> None:
 # ---- headers -----------------------------------------------------------------------------------
 
 
-async def test_a_header_chooses_the_route() -> None:
+async def test_a_header_selects_the_route() -> None:
     harness = Harness(
         Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
     )
@@ -180,7 +180,7 @@ async def test_an_unreachable_fallback_is_the_reported_error() -> None:
         await harness.stream()
 
 
-async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
+async def test_a_started_stream_does_not_fall_back() -> None:
     class Breaking(Memory):
         async def stream(
             self, request: InferRequest, context: RequestContext
@@ -279,7 +279,7 @@ async def test_a_copy_has_its_own_memory_reservation() -> None:
     assert harness.counters.mirrored["dropped"] == 1
 
 
-async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:
+async def test_a_share_is_mirrored_and_sequences_completely() -> None:
     harness, mirror = mirroring(percent=30, maximum=10_000)
     mirror.let.set()
     for number in range(1, 101):

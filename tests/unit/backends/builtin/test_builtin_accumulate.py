@@ -45,7 +45,7 @@ async def total(backend: BuiltinBackend, request: InferRequest) -> int:
     return int(output.numpy()[0])
 
 
-async def test_sums_each_sequence_by_itself(backend: BuiltinBackend) -> None:
+async def test_sequences_have_separate_sums(backend: BuiltinBackend) -> None:
     assert await total(backend, request_message(1, 5, start=True)) == 1
     assert await total(backend, request_message(100, "5", start=True)) == 100
     assert await total(backend, request_message(2, 5)) == 3

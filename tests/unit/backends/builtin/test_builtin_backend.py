@@ -37,7 +37,7 @@ MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits
 ONES = [[1] * 16]
 
 
-def test_fulfils_the_contract() -> None:
+def test_the_backend_contract() -> None:
     backend: Backend = BuiltinBackend("demo")
     assert (backend.name, backend.protocol) == ("demo", "builtin")
 
@@ -51,7 +51,7 @@ def test_fulfils_the_contract() -> None:
         ModelReadyRequest("simple", "1"),
     ],
 )
-async def test_is_healthy(backend: BuiltinBackend, operation: object) -> None:
+async def test_health_of_embedded_models(backend: BuiltinBackend, operation: object) -> None:
     assert await backend.perform(operation, CALL) == HealthStatus(ok=True)  # type: ignore[arg-type]
 
 

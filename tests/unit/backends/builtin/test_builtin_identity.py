@@ -36,7 +36,7 @@ async def test_several_inputs_and_a_choice_of_outputs(backend: BuiltinBackend) -
     assert [output.name for output in answer.outputs] == ["OUTPUT11", "OUTPUT0"]
 
 
-async def test_classifies_over_all_dimensions(backend: BuiltinBackend) -> None:
+async def test_classification_ranks_all_dimensions(backend: BuiltinBackend) -> None:
     request = InferRequest(
         "identity",
         inputs=(fp32("INPUT0", [[1.0, 4.0], [3.0, 2.0]]),),

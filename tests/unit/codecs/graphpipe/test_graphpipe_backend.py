@@ -262,7 +262,7 @@ def test_errors_of_a_response(
     assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
 
 
-def test_long_errors_are_not_read_whole() -> None:
+def test_long_errors_are_truncated() -> None:
     wire = ok(response(None, [(400, b"x" * 4_000_000)] * 8))
     size = len(wire.body[0])
     tracemalloc.start()

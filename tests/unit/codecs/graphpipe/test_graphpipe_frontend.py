@@ -125,7 +125,7 @@ def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST"])
-def test_no_body_is_no_request(method: str) -> None:
+def test_an_empty_body_is_not_a_request(method: str) -> None:
     error = refused(DEDICATED.summarize, post(b"", method=method))
     assert error.public == "0 bytes are too short for the flatbuffer Request"
 
@@ -163,7 +163,7 @@ def test_compressed_bodies_are_refused() -> None:
     assert DEDICATED.summarize(post(content_encoding="Identity")).model == "m"
 
 
-def test_a_request_of_neither_type() -> None:
+def test_a_request_of_an_unknown_type() -> None:
     for kind in (0, 3, 255):
         error = refused(DEDICATED.summarize, post(request(kind=kind)))
         assert f"req_type is {kind}, neither 1" in error.public
@@ -224,7 +224,7 @@ def test_output_names(
 
 
 @pytest.mark.parametrize("name", ["x\0", "x\u2028", "n" * 1025])
-def test_a_name_that_no_tensor_may_have(name: str) -> None:
+def test_an_invalid_tensor_name(name: str) -> None:
     for message in (
         message_with(input_names=[name.encode()]),
         message_with(output_names=[name.encode()]),
@@ -287,7 +287,7 @@ def test_a_response_without_a_requested_output() -> None:
     assert error.public == "the response lacks output 'b'"
 
 
-def test_datatypes_that_graphpipe_does_not_have() -> None:
+def test_datatypes_that_graphpipe_does_not_support() -> None:
     question = parsed(post())
     answer = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
     error = refused(DEDICATED.build_response, answer, question)
@@ -402,7 +402,7 @@ def test_retry_after(after: float | None, header: str | None) -> None:
     assert DEDICATED.build_error(error, post()).headers.get("retry-after") == header
 
 
-def test_long_and_odd_errors() -> None:
+def test_long_and_unusual_errors() -> None:
     error = GatewayError(Kind.INTERNAL, "\ud800" + "x" * 100_000)
     assert body(DEDICATED.build_error(error)) == b"?" + b"x" * (MAX_MESSAGE_CHARACTERS - 1) + b"\n"
     ((_, message),) = read_response(body(RESPONSE_ERRORS.build_error(error, post())))["errors"]

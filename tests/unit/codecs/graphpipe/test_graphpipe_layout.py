@@ -114,7 +114,7 @@ def test_a_tensor_used_twice_is_written_once() -> None:
 
 
 @pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BF16])
-def test_datatypes_that_graphpipe_does_not_have(datatype: Datatype) -> None:
+def test_datatypes_that_graphpipe_does_not_support(datatype: Datatype) -> None:
     tensor = Tensor("flags", datatype, (0,), b"")
     for write in (
         lambda: flatbuffer_writer.write_response([tensor]),

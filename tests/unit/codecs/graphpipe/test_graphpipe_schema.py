@@ -22,7 +22,7 @@ KINDS = {"Type": "u8", "[uint8]": "[u8]", "[int64]": "[i64]", "int64": "i64"}
 
 
 @pytest.mark.skipif(shutil.which("flatc") is None, reason="flatc is not installed")
-def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
+def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
     out = tmp_path / "graphpipe_schema"
     subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", out], check=True)
     created = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
@@ -73,7 +73,7 @@ def test_fields_are_read_as_in_the_schema() -> None:
             assert field.entry == positions[field.name], name
 
 
-def test_the_types_are_numbered_as_the_schema_has_them() -> None:
+def test_type_numbers_equal_the_schemas() -> None:
     names = {Datatype.BYTES: "String", Datatype.FP16: "Float16"}
     names |= {Datatype.FP32: "Float32", Datatype.FP64: "Float64"}
     for datatype in Datatype:

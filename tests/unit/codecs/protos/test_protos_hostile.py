@@ -304,7 +304,7 @@ def test_every_legacy_response_is_counted_before_it_is_parsed(
 @given(st.binary(max_size=64), st.integers(0, 40))
 @example(inside(4, fields=b"\x0a\x01mh"), 40)
 @example(inside(4, fields=b"\x0a\x80\x00"), 40)
-def test_counted_fields_are_those_the_runtime_reads(data: bytes, limit: int) -> None:
+def test_counted_fields_equal_those_that_the_runtime_reads(data: bytes, limit: int) -> None:
     """Messages that the runtime would parse are refused for their number of fields."""
     try:
         theirs = ModelConfigResponse.FromString(data)
@@ -325,7 +325,7 @@ def test_maximum_message_length() -> None:
             parse(ModelInferRequest, data, fields, size)
 
 
-def test_statistics_become_no_more_values_than_fit() -> None:
+def test_the_number_of_statistics_values_is_bounded() -> None:
     """Two bytes become a dozen values."""
     message = ModelStatisticsResponse()
     for _ in range(MAX_VALUES // 4):

@@ -91,7 +91,7 @@ def test_every_output_is_requested_by_name() -> None:
     )
 
 
-def test_ids_sequences_and_the_rest() -> None:
+def test_ids_sequences_and_other_parameters() -> None:
     parameters = {
         "sequence_id": "42",
         "sequence_start": True,
@@ -150,7 +150,7 @@ def test_a_model_that_is_not_ready_gets_no_request() -> None:
         ({"timeout": "5"}, "parameter 'timeout' must be an integer from 0 to 2^64-1"),
     ],
 )
-def test_parameters_that_do_not_fit(parameters: dict[str, Any], expected: str) -> None:
+def test_parameters_out_of_range(parameters: dict[str, Any], expected: str) -> None:
     error = refused(simple(parameters=parameters))
     assert error.kind is Kind.BAD_REQUEST
     assert error.public.startswith(expected)
@@ -231,7 +231,7 @@ def test_a_header_over_the_servers_limit_is_rejected() -> None:
         ("x" * 8001, Kind.UNSUPPORTED),
     ],
 )
-def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
+def test_names_that_cannot_be_in_a_path(model: str, kind: Kind) -> None:
     with raises_kind(kind):
         HTTP.create({}).build_request(ModelMetadataRequest(model), GENERIC)
 
@@ -240,7 +240,7 @@ def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
 @pytest.mark.parametrize(
     "operation", [ModelMetadataRequest(""), ModelReadyRequest(""), ModelConfigRequest("")]
 )
-def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None:
+def test_an_empty_name_is_an_error(plugin: CodecPlugin, operation: Operation) -> None:
     with raises_kind(Kind.NOT_FOUND, match="no model has the name ''"):
         plugin.create({}).build_request(operation, GENERIC)
 
@@ -329,7 +329,7 @@ def test_a_missing_trailer_and_any_order_are_accepted() -> None:
     assert (found.model, found.version, found.id) == ("m", "3", "")
 
 
-def test_the_id_is_the_requests() -> None:
+def test_the_response_has_the_requests_id() -> None:
     for wire, plugin in zip(answers([RAW], bytes(8)), (HTTP, GRPC), strict=True):
         request = replace(REQUEST, id="not a number")
         found = plugin.create({}).parse_response(wire, request, DEFAULT_LIMITS, NOBATCH)
@@ -375,7 +375,7 @@ def test_another_batch() -> None:
     assert error == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
 
 
-def test_entries_of_raw_output_are_the_outputs() -> None:
+def test_raw_output_entries_are_in_output_order() -> None:
     _, call = answers([RAW], bytes(8), bytes(8))
     with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
         GRPC.create({}).parse_response(call, REQUEST, DEFAULT_LIMITS, NOBATCH)
@@ -788,7 +788,7 @@ def test_a_status_passes_through_unchanged() -> None:
         assert write_status(replace(server, models=(of_model,)), "s") == status
 
 
-def test_statistics_before_their_parts_were_counted() -> None:
+def test_statistics_of_servers_without_detailed_times() -> None:
     status = pb.ServerStatus(version="1.9.0")
     stats = status.model_status["m"].version_status[1].infer_stats[2]
     stats.success.count, stats.compute.count, stats.compute.total_time_ns = 3, 3, 9

@@ -121,7 +121,7 @@ def test_a_cached_header_gives_the_same_response(
     assert pipeline.reads == 1
 
 
-def test_names_that_the_route_changes(pipeline: Pipeline) -> None:
+def test_names_rewritten_by_the_route(pipeline: Pipeline) -> None:
     for id_ in ("1", "2"):
         inference = request(id_)
         answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
@@ -225,7 +225,7 @@ def test_text_that_looks_like_an_id_is_part_of_the_header(header: str) -> None:
     assert split_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
 
 
-def test_messages_that_all_releases_read_alike_are_forwarded(pipeline: Pipeline) -> None:
+def test_messages_that_all_releases_interpret_alike_pass_through(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request("7"))
     passed = completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
     sent = pipeline.codec.rewrite_request(passed, "m", "", GENERIC)
@@ -259,7 +259,7 @@ def test_regions_are_compared_by_the_gateway(side: str) -> None:
         {"outputs": (RequestedOutput("SUM"), RequestedOutput("SUM"))},
     ],
 )
-def test_messages_that_releases_read_differently_are_translated(
+def test_messages_that_releases_interpret_differently_are_translated(
     plugin: CodecPlugin, changes: dict[str, Any]
 ) -> None:
     codec: Any = plugin.create({})

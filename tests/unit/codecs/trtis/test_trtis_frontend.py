@@ -120,7 +120,7 @@ def test_a_sequence_without_an_id_gets_the_legacy_error(prefix: str) -> None:
     assert status_of(answer).msg == old
 
 
-def test_an_output_twice_is_refused_by_1_15() -> None:
+def test_v1_15_rejects_a_duplicate_output() -> None:
     twice = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
     assert http(infer(twice)).status == 200
     status = status_of(http(infer(twice), level="1.15"))
@@ -269,7 +269,7 @@ def test_a_truncated_request_has_no_id() -> None:
     "message", [b"\xff", b"\x0a\x01\xff", b"\x1a\x02\x12\x05", b"\x1a\x01\x0a"]
 )
 @pytest.mark.parametrize("method", ["Infer", "StreamInfer"])
-def test_bytes_that_are_no_message(method: str, message: bytes) -> None:
+def test_malformed_messages_of_clients(method: str, message: bytes) -> None:
     version = b"\x10\x01"
     answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
     if not answer.code:  # the names exist: an unknown model is reported first
@@ -416,7 +416,7 @@ def test_invalid_classes(answer: InferResponse, expected: str) -> None:
         HTTP.create({}).build_response(answer, parsed_request(CLASSIFY))
 
 
-def test_classes_of_a_batch_are_shared_out() -> None:
+def test_classes_are_grouped_by_batch_row() -> None:
     two = parsed_request(CLASSIFY.replace("1", "2", 1), body=bytes(32))
     assert two.operation.outputs[0].parameters == {CLASSIFICATION: 2}  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="3 classes for 2 batch entries"):
@@ -426,7 +426,7 @@ def test_classes_of_a_batch_are_shared_out() -> None:
         assert headers.count("batch_classes { }") == none.response_options.infer_options.batch_size
 
 
-def test_class_values_are_floats_of_32_bits() -> None:
+def test_class_values_are_float32() -> None:
     answer = classes(b"1e300:0:a:b", b"-0.0:1:")
     headers = (
         HTTP.create({}).build_response(answer, parsed_request(CLASSIFY)).headers["NV-InferResponse"]
@@ -658,7 +658,7 @@ def test_times_beyond_the_fields_range() -> None:
     assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in entry
 
 
-def test_two_headers_are_joined_and_seldom_a_message() -> None:
+def test_repeated_headers_are_joined() -> None:
     assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
 
 

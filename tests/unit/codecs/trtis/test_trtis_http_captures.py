@@ -81,7 +81,7 @@ def test_strings_that_contradict_their_size_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["068_cls_count_zero", "069_cls_empty"])
-def test_no_classes_are_the_values(name: str) -> None:
+def test_a_class_count_of_zero_returns_values(name: str) -> None:
     answer, case = answered(BY_NAME[name]), BY_NAME[name]
     assert answer.headers["NV-InferResponse"] == case.response.headers["nv-inferresponse"]
     values = bytes(join_parts(case.request.body))

@@ -153,7 +153,7 @@ def test_http_requests_name_the_model_in_the_path(operation: Any, path: str) -> 
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "a b", "x" * 9000, "é"])
-def test_names_that_no_path_can_hold(name: str) -> None:
+def test_names_that_cannot_be_in_a_path(name: str) -> None:
     for operation in (replace(SYSTEM, name=name), replace(SYSTEM, key=f"/{name}")):
         with raises_kind(Kind.UNSUPPORTED, match="cannot be used in a path"):
             HTTP_PLUGIN.create({}).build_request(operation, GENERIC)

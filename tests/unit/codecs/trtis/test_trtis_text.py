@@ -89,7 +89,7 @@ def test_floats_read_as_from_cpp(value: float, expected: str) -> None:
     )
 
 
-def test_bool_and_an_enum_of_no_name() -> None:
+def test_bool_and_unnamed_enum_values() -> None:
     message = ServerStatus(ready_state=77)  # type: ignore[call-arg]
     message.model_status["m"].config.input.add(allow_ragged_batch=True)
     assert text_format.to_line(message) == (
@@ -163,7 +163,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
-def test_hostile_text_is_read_or_refused_in_little_time(text: str) -> None:
+def test_hostile_text_is_parsed_or_rejected_quickly(text: str) -> None:
     began = time.process_time()
     outcome(text)
     assert time.process_time() - began < 10  # would take minutes
@@ -196,7 +196,7 @@ def outcome(expected: str) -> bool:
     return True
 
 
-def test_digits_that_only_the_library_reads() -> None:
+def test_unicode_digits_are_rejected() -> None:
     assert text_format.parse(InferRequestHeader, "batch_size: 1_0").batch_size == 10
 
 

@@ -74,7 +74,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
         assert is_passed_through(wire, profile)
 
 
-def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
+def test_an_unreadable_output_is_a_bad_request() -> None:
     """Routes without validation get such messages."""
     described = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
@@ -90,7 +90,7 @@ def test_a_configuration_request_is_built() -> None:
     assert (config_request.name, config_request.version) == ("m", "3")
 
 
-def test_a_configuration_is_read() -> None:
+def test_a_configuration_is_parsed() -> None:
     config = pb.ModelConfigResponse()
     config.config.name, config.config.platform, config.config.max_batch_size = "m", "ensemble", 8
     config.config.input.add(name="X", dims=[3])
@@ -104,6 +104,6 @@ def test_a_configuration_is_read() -> None:
     assert read.settings["input"][0]["dims"] == [3]
 
 
-def test_a_configuration_that_cannot_be_read_is_garbage() -> None:
+def test_an_unreadable_configuration_is_garbage() -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match="ModelConfig"):
         CODEC.parse_response(RpcResponse([b"\x0a\x05"]), ModelConfigRequest("m"), DEFAULT_LIMITS)

@@ -218,7 +218,7 @@ def test_tensor_memory_is_never_copied() -> None:
 # ---- parameters
 
 
-def test_lists_and_objects_travel_as_json_text_and_null_not_at_all() -> None:
+def test_lists_and_objects_become_json_text_and_null_is_omitted() -> None:
     request = InferRequest("m", parameters={"l": [1, "a", None], "o": {"k": 1.5}, "n": None})
     parsed = RAW.parse_request(RAW.build_request(request, GENERIC), LIMITS).operation
     assert isinstance(parsed, InferRequest)
@@ -242,7 +242,7 @@ def test_an_integer_beyond_64_bits_names_its_parameter(value: int) -> None:
         ModelReadyRequest("m\ud800"),
     ],
 )
-def test_text_that_is_not_unicode_is_refused_by_name(request_: Any) -> None:
+def test_invalid_unicode_is_rejected_by_name(request_: Any) -> None:
     with raises_kind(Kind.BAD_REQUEST, match=r"'m\\ud800' is not Unicode"):
         RAW.build_request(request_, GENERIC)
 
@@ -306,7 +306,7 @@ def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
     assert math.prod(parsed.inputs[0].shape) == 1
 
 
-def test_unknown_fields_inside_typed_contents_are_passed_over() -> None:
+def test_unknown_fields_in_typed_contents_are_skipped() -> None:
     contents = pb.InferTensorContents(fp32_contents=[1.0]).SerializeToString() + b"\x7a\x03new"
     tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
     tensor.MergeFromString(b"\x2a" + bytes((len(contents),)) + contents)
@@ -316,7 +316,7 @@ def test_unknown_fields_inside_typed_contents_are_passed_over() -> None:
     assert bytes(parsed.inputs[0].data) == b"\x00\x00\x80\x3f"
 
 
-def test_any_byte_but_0_is_true_in_typed_bool() -> None:
+def test_any_nonzero_byte_is_true_in_typed_bool() -> None:
     answer = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
     wire = TYPED.build_response(answer, ParsedRequest(REQUEST))
     found = TYPED.parse_response(wire, REQUEST, LIMITS)
@@ -344,7 +344,7 @@ def test_validation_removes_empty_contents_that_triton_refuses() -> None:
     assert bytes(join_parts(shielded.message)) == message.SerializeToString()
 
 
-def test_readdressing_changes_names_only_and_drops_metadata() -> None:
+def test_rewriting_changes_only_names_and_drops_metadata() -> None:
     wire = replace(VALID, metadata={"authorization": "secret"})
     moved = RAW.rewrite_request(wire, "other", "", GENERIC)
     assert moved is not None
@@ -356,7 +356,7 @@ def test_readdressing_changes_names_only_and_drops_metadata() -> None:
     assert message == wanted
 
 
-def test_readdressing_garbage_is_a_bad_request() -> None:
+def test_rewriting_a_malformed_request_is_a_bad_request() -> None:
     with raises_kind(Kind.BAD_REQUEST):
         RAW.rewrite_request(RpcRequest(INFER, (b"\x0a\x7f",)), "other", "", GENERIC)
 

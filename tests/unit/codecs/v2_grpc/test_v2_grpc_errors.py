@@ -48,7 +48,7 @@ def test_each_error_kind_has_its_status_code(kind: Kind) -> None:
         (Kind.INTERNAL, 13),
     ],
 )
-def test_codes_are_grpcs(kind: Kind, code: int) -> None:
+def test_codes_equal_grpcs(kind: Kind, code: int) -> None:
     assert CODES[kind] == code
 
 
@@ -58,7 +58,7 @@ def test_an_exhausted_memory_budget_has_its_own_code(limit: str, code: int) -> N
     assert error.code == code
 
 
-def test_retry_after_travels_as_whole_seconds() -> None:
+def test_retry_after_is_sent_in_whole_seconds() -> None:
     error = CODEC.build_error(GatewayError(Kind.RATE_LIMITED, "slow down", retry_after=1.2), None)
     assert error.metadata == {"retry-after": "2"}
     with pytest.raises(GatewayError) as caught:
@@ -81,7 +81,7 @@ def test_long_details_are_truncated_to_the_metadata_limit() -> None:
     assert error.details.endswith("...")
 
 
-def test_text_that_is_not_unicode_is_returned() -> None:
+def test_invalid_unicode_is_escaped() -> None:
     assert CODEC.build_error(GatewayError(Kind.INTERNAL, "a\ud800b"), None).details == "a?b"
 
 

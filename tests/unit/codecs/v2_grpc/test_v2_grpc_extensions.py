@@ -94,7 +94,7 @@ def test_tritons_request_to_unload() -> None:
     ("method", "kind"),
     [("RepositoryModelLoad", ModelLoadRequest), ("RepositoryModelUnload", ModelUnloadRequest)],
 )
-def test_kserves_messages_both_ways(method: str, kind: Any) -> None:
+def test_kserves_messages_round_trip(method: str, kind: Any) -> None:
     message = pb.KServeModelRequest(model_name="m")
     found = parse(method, message)
     assert found.operation == kind("m")
@@ -120,7 +120,7 @@ def test_fields_that_a_server_would_ignore_are_refused(profile: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 2**63, [], {}])
-def test_parameters_of_no_kind_are_refused(value: Any) -> None:
+def test_parameters_without_a_value_are_rejected(value: Any) -> None:
     operation = ModelLoadRequest("m", "", {"x": value, "y": None})
     error = refused(lambda: CODEC.build_request(operation, GENERIC))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)
@@ -138,7 +138,7 @@ def test_bad_messages(method: str, message: bytes) -> None:
     assert error.kind is Kind.BAD_REQUEST
 
 
-def test_files_have_the_limit_of_inferences_and_names_another() -> None:
+def test_files_and_names_have_different_limits() -> None:
     message = service_pb2.RepositoryModelLoadRequest(model_name="m")
     message.parameters["file:m"].bytes_param = bytes(MIB)
     found = parse("RepositoryModelLoad", message)
@@ -203,7 +203,7 @@ def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     assert given.dynamic_batching == wanted.dynamic_batching
 
 
-def test_settings_of_another_protocol_make_a_message() -> None:
+def test_settings_from_another_protocol_are_encoded() -> None:
     settings = {
         "name": "m",
         "max_batch_size": 8,
@@ -234,13 +234,13 @@ def test_settings_of_another_protocol_make_a_message() -> None:
         {"name": 7},
     ],
 )
-def test_settings_that_fit_no_message_are_refused(settings: dict[str, Any]) -> None:
+def test_unrepresentable_settings_are_rejected(settings: dict[str, Any]) -> None:
     answer = ModelConfig("m", settings)
     error = refused(lambda: CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m"))))
     assert error.kind is Kind.UNSUPPORTED
 
 
-def test_statistics_both_ways() -> None:
+def test_statistics_round_trip() -> None:
     message = service_pb2.ModelStatisticsResponse()
     model = message.model_stats.add(name="m", version="1", last_inference=2**63, inference_count=3)
     model.inference_stats.success.count = 3
@@ -263,7 +263,7 @@ def test_statistics_both_ways() -> None:
 # ---- settings
 
 
-def test_trace_settings_both_ways() -> None:
+def test_trace_settings_round_trip() -> None:
     message = service_pb2.TraceSettingRequest(model_name="m")
     message.settings["trace_level"].value.extend(["A", "B"])
     message.settings["trace_file"].SetInParent()
@@ -278,7 +278,7 @@ def test_trace_settings_both_ways() -> None:
     assert read(answer, found.operation) == settings
 
 
-def test_log_settings_both_ways() -> None:
+def test_log_settings_round_trip() -> None:
     message = service_pb2.LogSettingsRequest()
     message.settings["log_info"].bool_param = False
     message.settings["log_verbose_level"].uint32_param = 1
@@ -303,6 +303,6 @@ def test_log_settings_both_ways() -> None:
         LogSettingsRequest({"x": 1.5}),
     ],
 )
-def test_settings_of_no_kind_are_refused(operation: Operation) -> None:
+def test_settings_without_a_value_are_rejected(operation: Operation) -> None:
     error = refused(lambda: CODEC.build_request(operation, TRITON))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)

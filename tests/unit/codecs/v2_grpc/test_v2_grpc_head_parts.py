@@ -93,7 +93,7 @@ def test_an_empty_response_is_a_message() -> None:
         InferRequest("m", outputs=(RequestedOutput("\ud800"),)),
     ],
 )
-def test_bytes_that_are_not_text_are_refused_each_time(request_: InferRequest) -> None:
+def test_invalid_utf8_is_rejected_each_time(request_: InferRequest) -> None:
     for _ in range(2):
         with raises_kind(Kind.BAD_REQUEST):
             CODEC.build_request(request_, GENERIC)

@@ -67,7 +67,7 @@ OTHERS = ("KServeModelRequest", "KServeModelResponse")
 """Messages of other servers that differ from Triton's."""
 
 
-def test_our_fields_are_tritons() -> None:
+def test_fields_equal_tritons() -> None:
     (raw,) = SCHEMA.files_by_symbol("inference.GRPCInferenceService")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
     ours = [message for message in file.message_type if message.name not in OTHERS]

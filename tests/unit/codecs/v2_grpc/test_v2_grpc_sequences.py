@@ -31,7 +31,7 @@ def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-def test_any_response_is_read_or_refused(size: int) -> None:
+def test_a_sequence_id_of_each_type_is_read(size: int) -> None:
     assert sequence_of(message(size, int64_param=5).SerializeToString()) == 5
     assert sequence_of(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
     assert sequence_of(message(size, string_param="five").SerializeToString()) == "five"
@@ -39,14 +39,14 @@ def test_any_response_is_read_or_refused(size: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
-def test_unknown_response_kinds(wrong: dict[str, Any]) -> None:
+def test_sequence_ids_of_other_types_are_rejected(wrong: dict[str, Any]) -> None:
     wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
     for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer"):
             read(wire, DEFAULT_LIMITS)
 
 
-def test_the_last_of_two_members_counts_as_in_protobuf() -> None:
+def test_the_last_duplicate_parameter_wins_as_in_protobuf() -> None:
     one, two = (pb.ModelInferRequest() for _ in range(2))
     one.parameters["sequence_id"].int64_param = 1
     two.parameters["sequence_id"].int64_param = 2

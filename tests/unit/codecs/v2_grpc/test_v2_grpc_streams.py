@@ -103,7 +103,7 @@ def test_the_final_response_is_marked_on_request() -> None:
     assert not end.infer_response.outputs
 
 
-def test_a_unary_request_does_without_the_parameter() -> None:
+def test_a_unary_request_has_no_final_response_parameter() -> None:
     wire = RpcRequest(INFER, (message(triton_enable_empty_final_response=True),))
     operation = TRITON.parse_request(wire, DEFAULT_LIMITS).operation
     assert isinstance(operation, InferRequest)
@@ -129,7 +129,7 @@ def test_every_message_parses_or_has_an_error(garbled: bytes) -> None:
     assert error.error_message == "no"
 
 
-def test_a_request_is_that_of_a_unary_inference() -> None:
+def test_a_stream_request_equals_a_unary_one() -> None:
     wire = TRITON.build_stream_request(REQUEST, GENERIC)
     assert wire is not None
     assert wire.method == STREAM
@@ -213,12 +213,12 @@ def test_a_backends_error() -> None:
         b"\x12\x04\x2a\x02\x1a\x00\x32\x00",
     ],
 )
-def test_a_backends_garbage(garbled: bytes) -> None:
+def test_a_malformed_stream_response(garbled: bytes) -> None:
     assert kind_of(RpcResponse((garbled,))).kind is Kind.BACKEND_GARBAGE
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(garbled: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_rejected(garbled: bytes) -> None:
     wire = RpcResponse((garbled,))
     with suppress(GatewayError):
         TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)

@@ -201,7 +201,7 @@ def test_bytes_elements_are_limited_over_all_tensors(
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
-def test_a_request_for_no_inference_is_small(method: str) -> None:
+def test_requests_other_than_inferences_are_small(method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (b"\x7a\x00" * 40_000,))
     for act in (CODEC.summarize, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
         with raises_kind(Kind.TOO_LARGE):

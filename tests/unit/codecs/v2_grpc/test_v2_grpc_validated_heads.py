@@ -189,7 +189,7 @@ def test_generated_and_corrupted_responses(answer: InferResponse, data: st.DataO
 
 
 @given(st.sampled_from(REQUESTS), st.data())
-def test_spoiled_vectors(valid: bytes, data: st.DataObject) -> None:
+def test_corrupted_vectors(valid: bytes, data: st.DataObject) -> None:
     message = data.draw(corrupted_bytes(valid))
     assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
 

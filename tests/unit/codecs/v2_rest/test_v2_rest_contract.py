@@ -122,7 +122,7 @@ def test_json_floats_round_trip_except_nan_payloads(tensor: Tensor) -> None:
 
 @settings(deadline=None)
 @given(strategies.infer_requests(), st.sampled_from([TRITON, GENERIC]), st.data())
-def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.DataObject) -> None:
+def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.DataObject) -> None:
     assume_representable(request)
     unrepresentable = error_of(lambda: CODEC.build_request(request, profile))
     if unrepresentable is not None:

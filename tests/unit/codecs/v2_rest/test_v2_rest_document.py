@@ -35,7 +35,7 @@ def nested(levels: int) -> str:
 
 
 @pytest.mark.parametrize("padding", ["", "é" * 30_000, '\\"[[' * 9000], ids=["", "long", "escapes"])
-def test_a_hundred_levels_and_no_more(padding: str) -> None:
+def test_the_nesting_limit_is_a_hundred(padding: str) -> None:
     # the object, inputs and the tensor are three of them
     def wire(levels: int) -> str:
         return one("INT8", [1], nested(levels)).body[0].decode()[:-1] + f',"pad":"{padding}"}}'
@@ -44,7 +44,7 @@ def test_a_hundred_levels_and_no_more(padding: str) -> None:
     refused(post(wire(98)), "100 levels")
 
 
-def test_brackets_that_do_not_nest() -> None:
+def test_unbalanced_brackets() -> None:
     data = "[" + ",".join(["[1]"] * 500) + "]"
     assert len(parse(one("INT8", [500], data)).inputs[0].data) == 500
     text = '["' + "[{" * 200 + '"]'
@@ -75,7 +75,7 @@ def test_an_unterminated_string_is_scanned_once(end: bytes) -> None:
     refused(post(b"[]" * 101 + b'"' + b'\\"' * 500_000 + end), "invalid JSON")
 
 
-def test_strings_side_by_side_are_still_strings() -> None:
+def test_adjacent_strings_are_strings() -> None:
     deep = "[" * 200
     check_nesting(f'["{deep}""{deep}","","{deep}"]'.encode())
     with pytest.raises(GatewayError, match="100 levels"):
@@ -139,7 +139,7 @@ def test_values_are_counted_before_they_are_created(body: str, expected: str) ->
         tracemalloc.stop()
 
 
-def test_commas_in_texts_are_no_values() -> None:
+def test_commas_in_strings_are_not_counted() -> None:
     for text in ("," * 100_000, '\\\\",\\\\\\\\,' * 50_000):
         parsed = parse(post('{"inputs":[],"parameters":{"p":' + json.dumps(text) + ',"q":[1,2]}}'))
         assert parsed.parameters == {"p": text, "q": [1, 2]}
@@ -179,7 +179,7 @@ def test_long_server_responses_are_offloaded_or_rejected(operation: Operation, b
         ('{"x":BESIDE,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
     ],
 )
-def test_a_name_twice(text: str, owner: str, beside: str) -> None:
+def test_a_duplicate_name(text: str, owner: str, beside: str) -> None:
     refused(post(text.replace("BESIDE", beside)), owner, "twice")
 
 

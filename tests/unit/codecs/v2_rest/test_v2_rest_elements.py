@@ -197,7 +197,7 @@ def test_floats_are_written_in_the_fewest_digits() -> None:
     assert written(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
 
 
-def test_data_at_an_odd_offset_of_a_body() -> None:
+def test_unaligned_data() -> None:
     data = memoryview(b"\0" + np.array([1.5, 2.5]).tobytes())[1:]
     assert written(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
 

@@ -219,7 +219,7 @@ def test_responses_of_servers() -> None:
         ("[]", LogSettingsRequest()),
     ],
 )
-def test_garbage_of_servers(text: str, operation: Operation) -> None:
+def test_malformed_responses_of_servers(text: str, operation: Operation) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE):
         read(text, operation)
 

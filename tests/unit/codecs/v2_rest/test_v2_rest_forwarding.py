@@ -131,7 +131,7 @@ MARKED = with_data("BYTES", '"YQ=="').replace(
         (MARKED, [MLSERVER]),
     ],
 )
-def test_messages_that_servers_read_differently_are_translated(
+def test_messages_that_servers_interpret_differently_are_translated(
     text: str, decoding: list[Profile]
 ) -> None:
     for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
@@ -147,7 +147,7 @@ def test_text_that_only_looks_nonstandard_is_forwarded() -> None:
     assert passes(binary, TRITON, str(len(binary)), b"\0\x7c")
 
 
-def test_a_form_that_triton_ignores_is_translated() -> None:
+def test_a_parameter_that_triton_ignores_is_translated() -> None:
     text = '{"parameters":{"binary_data_output":true},"outputs":[{"name":"Y"}],"inputs":[]}'
     assert not passes(text, TRITON)
     assert not passes(text, TRITON, str(len(text)))
@@ -348,7 +348,7 @@ def test_invalid_responses_are_not_passed_through(wire: HttpResponse, kind: Kind
 @pytest.mark.parametrize(
     "parameters", ["{}", '{"a":1,"b":"x}[{"}', '{"outputs":1}', '{"a":{"outputs":[]}}', '{"a":[1]}']
 )
-def test_parameters_before_outputs_never_double_a_name(parameters: str) -> None:
+def test_rewriting_never_duplicates_a_name(parameters: str) -> None:
     text = f'{{"model_name":"m","parameters":{parameters},"id":"srv",{OUTPUTS}}}'
     document = json.loads(body(rewritten(ok(text))), object_pairs_hook=list)
     names = [name for name, _ in document]

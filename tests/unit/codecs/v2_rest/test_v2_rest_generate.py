@@ -207,7 +207,7 @@ def test_a_single_element_is_not_a_list(tensor: Tensor, value: bytes) -> None:
     assert events(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_not_text() -> None:
     with raises_kind(Kind.UNSUPPORTED, match="out"):
         events(strings(b"\xff"))
 

@@ -112,7 +112,7 @@ def test_wrong_method(method: str, path: str, allow: str) -> None:
     assert "allow" not in CODEC.build_error(error, get("/elsewhere")).headers
 
 
-def test_names_in_paths_that_are_no_text() -> None:
+def test_invalid_names_in_paths() -> None:
     refused(get("/v2/models/%c3%28"), "UTF-8")
     refused(get("/v2/models/\udc80"), "UTF-8")
     refused(get("/v2/models/m/versions/%4"), "model version", "percent")
@@ -278,7 +278,7 @@ def raw_deflate(data: bytes) -> bytes:
         ("deflate", raw_deflate(PLAIN)),
     ],
 )
-def test_encodings_undone(encoding: str, data: bytes) -> None:
+def test_content_encodings_are_decoded(encoding: str, data: bytes) -> None:
     wire = post(data, content_encoding=encoding, x_other="1")
     assert parse(wire).inputs == ()
     shielded = CODEC.validate(wire, DEFAULT_LIMITS)
@@ -392,7 +392,7 @@ def forms(request: str) -> dict[str, bool]:
     return binary
 
 
-def test_forms_of_outputs() -> None:
+def test_output_formats() -> None:
     assert forms('{"inputs":[]}') == {"A": False, "B": False}
     all_binary = '"parameters":{"binary_data_output":true}'
     assert forms(f'{{"inputs":[],{all_binary}}}') == {"A": True, "B": True}
@@ -462,7 +462,7 @@ def test_binary_data_needs_the_header_and_every_byte(size: int) -> None:
     refused(post(both + blob, inference_header_content_length=str(len(both))), "'X'", "both")
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_error_texts_are_truncated() -> None:
     error = refused(
         post('{"inputs":[{"name":"' + "n" * 100_000 + '","datatype":"INT8","shape":[-1]}]}')
     )
@@ -747,7 +747,7 @@ def member_texts(body: bytes, **headers: str) -> int:
     return CODEC.request_text_bytes(wire)
 
 
-def test_text_in_is_the_json_part() -> None:
+def test_estimated_text_of_requests_is_the_json_part() -> None:
     assert member_texts(b"x" * 100) == 100
     assert member_texts(b"x" * 100, inference_header_content_length="40") == 40
     assert member_texts(b"x" * 100, inference_header_content_length="0") == 0

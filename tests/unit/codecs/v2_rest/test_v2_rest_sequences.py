@@ -46,7 +46,7 @@ def test_values_that_are_neither_numbers_nor_texts(wrong: str) -> None:
             read(wire, DEFAULT_LIMITS)
 
 
-def test_binary_data_is_not_looked_at() -> None:
+def test_binary_data_is_not_inspected() -> None:
     head = (
         b'{"inputs":[{"name":"X","datatype":"UINT8","shape":[20],'
         b'"parameters":{"binary_data_size":20}}]}'
@@ -57,6 +57,6 @@ def test_binary_data_is_not_looked_at() -> None:
     assert both(raw) == [None, None]
 
 
-def test_an_unchecked_request_that_cannot_be_read() -> None:
+def test_an_unreadable_unchecked_request() -> None:
     with raises_kind(Kind.BAD_REQUEST):
         CODEC.sequence_of(post('{"sequence_id'), DEFAULT_LIMITS)

@@ -27,7 +27,7 @@ def test_the_estimate_is_within_its_bounds(tensor: Tensor) -> None:
     assert lower <= written <= upper + _HEAD
 
 
-def test_a_refusal_names_the_key_of_its_limit_once() -> None:
+def test_a_rejection_names_its_limit_once() -> None:
     call, error = (
         RequestContext(""),
         GatewayError(Kind.TOO_LARGE, "it is too long", limit="body"),

@@ -146,7 +146,7 @@ def test_documents_that_the_small_reader_leaves_to_the_full_reader(text: str) ->
         assert not check(text.encode())
 
 
-def test_the_limits_hold() -> None:
+def test_the_limits_apply() -> None:
     tensors = f'{{"inputs":[{{{X}}},{{{X.replace("X", "Y")}}}]}}'.encode()
     outputs = f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y"}},{{"name":"Z"}}]}}'.encode()
     shape = f'{{"inputs":[{{{X.replace("[1]", "[1,1]")}}}]}}'.encode()
