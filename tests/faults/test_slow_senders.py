@@ -120,7 +120,7 @@ class SlowSenders:
                     client.socket.send(self._piece)
 
 
-@pytest.mark.parametrize("drip", DRIPS)
+@pytest.mark.parametrize("trickle", DRIPS)
 def test_memory_is_not_held_by_dripping(harness: Tight, trickle: str) -> None:
     """A new client is rejected at first, then served within seconds. A client that sends at a
     steady rate is not disconnected."""
