@@ -93,14 +93,14 @@ async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None
     with several(engine, CONFIG, listeners=TLS.format(tls=settings)) as running:
         harness = Harness(running, authority, shown)
         clients = await harness.spread()
-        await rates_are_counted_together(harness, clients)
-        await a_certificate_reaches_all(harness)
+        await check_rates(harness, clients)
+        await check_certificate(harness)
         for each in clients:
             each.close()
-        await a_second_signal_ends_all(harness)
+        await check_second_signal(harness)
 
 
-async def rates_are_counted_together(harness: Harness, clients: list[Client]) -> None:
+async def check_rates(harness: Harness, clients: list[Client]) -> None:
     settings = [await each.ask(KNOWN) for _ in range(3) for each in clients]
     assert settings == [200] * 7 + [429] * 5
     assert [await each.ask(INFER) for each in clients] == [401] * COUNT
@@ -121,7 +121,7 @@ async def rates_are_counted_together(harness: Harness, clients: list[Client]) ->
     assert others == {200: 6, 429: 2}
 
 
-async def a_certificate_reaches_all(harness: Harness) -> None:
+async def check_certificate(harness: Harness) -> None:
     replace_files(new := harness.authority.server(), harness.shown)
     wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
 
@@ -139,7 +139,7 @@ async def a_certificate_reaches_all(harness: Harness) -> None:
     assert value(harness.running, "infergate_certificate_reloads_total", taken) == 2
 
 
-async def a_second_signal_ends_all(harness: Harness) -> None:
+async def check_second_signal(harness: Harness) -> None:
     running = harness.running
     processes = [running.pid, *workers(running)]
     clients = await harness.spread()

@@ -49,7 +49,7 @@ routes: [{{model: {model}, backend: demo, rewrite: {{model: identity}}}}]
 """
 
 
-def written(
+def write_config(
     running: Infergate, model: str, *, http: str = "", grpc: str = "", count: object = 2
 ) -> Path:
     """The configuration with the route of ``model``."""
@@ -90,15 +90,15 @@ async def test_several_workers_act_as_one() -> None:
         await asyncio.to_thread(until, lambda: sum(held()) == COUNT, "each has some of them")
         assert max(held()) - min(held()) <= 2
         assert requests(running) == COUNT
-        await statistics_are_of_all(running, clients)
-        await the_console_tells_of_all(running, clients)
-        await another_process_reports_the_taken_port(running, 1)
-        await all_or_none_take_a_configuration(running, clients)
-        await a_listener_gives_way_to_one_that_overlaps_it(running)
-        await all_drain(running)
+        await check_statistics(running, clients)
+        await check_console(running, clients)
+        await check_taken_port(running, 1)
+        await check_reload(running, clients)
+        await check_overlapping_listener(running)
+        await check_drain(running)
 
 
-async def statistics_are_of_all(running: Infergate, clients: list[Client]) -> None:
+async def check_statistics(running: Infergate, clients: list[Client]) -> None:
     counts = set()
     for each in clients:
         await each.send(b"GET /v2/models/identity/stats HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -109,7 +109,7 @@ async def statistics_are_of_all(running: Infergate, clients: list[Client]) -> No
     assert counts == {COUNT}
 
 
-async def the_console_tells_of_all(running: Infergate, clients: list[Client]) -> None:
+async def check_console(running: Infergate, clients: list[Client]) -> None:
     for each in clients:
         assert await each.ask(request("/v2/models/identity/versions/x/infer")) == 404
     state, plan = await asyncio.to_thread(console, running, "state", "plan")
@@ -147,10 +147,10 @@ def console(running: Infergate, *pages: str) -> list[Any]:
     return received
 
 
-async def a_listener_gives_way_to_one_that_overlaps_it(running: Infergate) -> None:
+async def check_overlapping_listener(running: Infergate) -> None:
     host, _, port = running.grpc.rpartition(":")
     for address in (f"0.0.0.0:{port}", running.grpc):
-        written(running, "other", grpc=address)
+        write_config(running, "other", grpc=address)
         assert "error" not in (result := reloaded(running)), result
         for _ in range(COUNT):  # both accept
             reader, writer = await asyncio.open_connection(host, int(port))
@@ -159,7 +159,7 @@ async def a_listener_gives_way_to_one_that_overlaps_it(running: Infergate) -> No
             writer.close()
 
 
-async def another_process_reports_the_taken_port(running: Infergate, its_workers: int) -> None:
+async def check_taken_port(running: Infergate, its_workers: int) -> None:
     file = running.log.parent / "routes.yaml"
     done = await asyncio.to_thread(
         subprocess.run,
@@ -170,8 +170,8 @@ async def another_process_reports_the_taken_port(running: Infergate, its_workers
     assert "Address already in use" in done.stderr
 
 
-async def all_or_none_take_a_configuration(running: Infergate, clients: list[Client]) -> None:
-    written(running, "renamed")
+async def check_reload(running: Infergate, clients: list[Client]) -> None:
+    write_config(running, "renamed")
     assert "error" not in (result := reloaded(running)), result
     renamed = request("/v2/models/renamed/infer")
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT
@@ -182,15 +182,15 @@ async def all_or_none_take_a_configuration(running: Infergate, clients: list[Cli
         _, writer = await asyncio.open_unix_connection(path)
         writer.close()
 
-    written(running, "other", count=3)
+    write_config(running, "other", count=3)
     assert "workers: changing 2 to 3 requires a restart" in reloaded(running)["error"]
-    written(running, "other", http=running.admin)
+    write_config(running, "other", http=running.admin)
     assert "is already used by the listener" in reloaded(running)["error"]
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT
     assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
     assert value(running, "infergate_config_last_reload_successful") == 0
 
-    written(running, "other")
+    write_config(running, "other")
     os.kill(running.pid, signal.SIGHUP)
     other = request("/v2/models/other/infer")
     await asyncio.to_thread(
@@ -203,7 +203,7 @@ async def all_or_none_take_a_configuration(running: Infergate, clients: list[Cli
         each.close()
 
 
-async def all_drain(running: Infergate) -> None:
+async def check_drain(running: Infergate) -> None:
     processes = workers(running)
     await asyncio.to_thread(
         until, lambda: sum(map(connections, processes)) == 0, "those before are gone"
@@ -253,4 +253,4 @@ async def test_grpcio_workers_share_the_port() -> None:
         clients = await spread(running, 4)
         for each in clients:
             each.close()
-        await another_process_reports_the_taken_port(running, 2)
+        await check_taken_port(running, 2)

@@ -110,18 +110,18 @@ class Harness:
                 assert result == Reported(CODES[frontend][""])
         self.others()
 
-    def connected(self, frontend: str, stack: ExitStack) -> Talk:
+    def connected(self, frontend: str, stack: ExitStack) -> FrontendClient:
         """A new connection, except over gRPC, where one connection must survive all cases."""
         match frontend:
             case "v2-grpc raw" | "v2-grpc typed" | "trtis-grpc":
-                return Talk(frontend, self.channel)
+                return FrontendClient(frontend, self.channel)
             case "graphpipe tcp":
-                return Talk(frontend, stack.enter_context(Client(self.frames)))
-        return Talk(frontend, stack.enter_context(Client(self.gateway.http)))
+                return FrontendClient(frontend, stack.enter_context(Client(self.frames)))
+        return FrontendClient(frontend, stack.enter_context(Client(self.gateway.http)))
 
 
 @dataclass(frozen=True)
-class Talk:
+class FrontendClient:
     """One client's connection."""
 
     frontend: str

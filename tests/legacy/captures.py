@@ -43,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Talk:
+class RecordedConnection:
     """One TCP connection of the real client, named protocol_scenario.connection."""
 
     name: str
@@ -77,10 +77,10 @@ def calls() -> list[Call]:
     ]
 
 
-def talks(protocol: str) -> list[Talk]:
+def recorded_connections(protocol: str) -> list[RecordedConnection]:
     """All connections of the real client over ``http`` or ``grpc``, in order."""
     return [
-        Talk(each["name"], _bytes(each["sent"]), _bytes(each["received"]))
+        RecordedConnection(each["name"], _bytes(each["sent"]), _bytes(each["received"]))
         for each in _lines("client")
         if each["name"].startswith(protocol)
     ]

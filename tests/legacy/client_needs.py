@@ -17,21 +17,21 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from legacy import replay
-from legacy.captures import Talk
+from legacy.captures import RecordedConnection
 from legacy.messages import Messages, short_debug_string
 from legacy.replay import Response, Stream
 
 _MESSAGES = Messages("1.9")
 
 
-def noticed_over_http(address: str, talk: Talk) -> list[str]:
+def noticed_over_http(address: str, talk: RecordedConnection) -> list[str]:
     """Return the differences that the client would notice in the responses of ``address``."""
     requests = list(replay.requests_of(talk.sent))
     expected = replay.responses_of(talk.received)
     return http_differences(requests, expected, replay.http(address, talk.sent))
 
 
-def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
+def noticed_over_grpc(address: str, talk: RecordedConnection) -> list[str]:
     """Return the differences that the client would notice in the responses of ``address``."""
     request = replay.streams(talk.sent, client=True)
     paths = {number: stream.fields[":path"] for number, stream in request.items()}

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from legacy import replay
-from legacy.captures import Talk, talks
+from legacy.captures import RecordedConnection, recorded_connections
 from legacy.client_needs import http_differences, noticed_over_grpc, noticed_over_http
 from legacy.targets import TARGETS, Target
 
 # The targets have no shared memory to register.
-HTTP = [talk for talk in talks("http") if not talk.name.startswith("http_shm")]
-GRPC = [talk for talk in talks("grpc") if not talk.name.startswith("grpc_shm")]
+HTTP = [talk for talk in recorded_connections("http") if not talk.name.startswith("http_shm")]
+GRPC = [talk for talk in recorded_connections("grpc") if not talk.name.startswith("grpc_shm")]
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -27,12 +27,12 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("talk", HTTP, ids=str)
-def test_http(target: Target, talk: Talk) -> None:
+def test_http(target: Target, talk: RecordedConnection) -> None:
     assert noticed_over_http(target.http, talk) == target.noticed.get(talk.name, [])
 
 
 @pytest.mark.parametrize("talk", GRPC, ids=str)
-def test_grpc(target: Target, talk: Talk) -> None:
+def test_grpc(target: Target, talk: RecordedConnection) -> None:
     assert noticed_over_grpc(target.grpc, talk) == target.noticed.get(talk.name, [])
 
 
