@@ -14,7 +14,7 @@ from pathlib import Path
 from infergate import __version__
 
 from . import PROJECT, comparisons, load, memory, report
-from .publish import missing_parts, publish, size_spelled
+from .publish import format_size, missing_parts, publish
 from .results import Bench, as_json, from_json
 from .rounds import Comparison, Rounds
 from .stages import account
@@ -133,7 +133,7 @@ def _sections(bench: Bench) -> Iterator[str]:
     yield report.machine(bench)
     for name in (comparisons.BINARY_SIZES, comparisons.GRPC_SIZES):
         if found := bench.curve(name):
-            yield f"{name}:\n{report.curve(found, 'payload', size_spelled)}"
+            yield f"{name}:\n{report.curve(found, 'payload', format_size)}"
     for name in (comparisons.JSON_ROUTES, comparisons.GRPC_ROUTES):
         if found := bench.curve(name):
             yield f"{name}:\n{report.curve(found, 'routes', str)}"

@@ -132,7 +132,7 @@ def plots(bench: Bench) -> Iterator[tuple[str, str]]:
         )
 
 
-def size_spelled(size: int) -> str:
+def format_size(size: int) -> str:
     """Return the size in the largest unit of which there is at least one."""
     unit = min(2, int(math.log(size, _KIB)) - 1)
     return f"{size // _KIB ** (unit + 1)} {('KiB', 'MiB', 'GiB')[unit]}"
@@ -141,7 +141,7 @@ def size_spelled(size: int) -> str:
 def _by_size(bench: Bench, names: dict[str, str], title: str, figure: Figure, unit: str) -> str:
     lines = _lines(bench, names, figure)
     sizes = [result.at for result in bench.curve(of.GRPC_SIZES)]
-    across = svg.Axis("payload", [(size, size_spelled(size)) for size in sizes], math.log10)
+    across = svg.Axis("payload", [(size, format_size(size)) for size in sizes], math.log10)
     values = [y for line in lines for _, y in line.points]
     up = replace(svg.decades(values, lambda n: f"{n:,g}"), title=unit)
     return svg.chart(title, across, up, lines)
@@ -176,10 +176,10 @@ def _latency(result: Result) -> str:
 
 
 def _curves(bench: Bench, names: Sequence[str], what: str) -> Iterator[str]:
-    spelled = size_spelled if what == "payload" else "{:,}".format
+    format_value = format_size if what == "payload" else "{:,}".format
     for name in names:
         yield f"{name}:"
-        yield report.curve(bench.curve(name), what, spelled)
+        yield report.curve(bench.curve(name), what, format_value)
 
 
 def _plot(name: str) -> str:

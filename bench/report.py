@@ -32,8 +32,8 @@ def targets(bench: Bench) -> str:
         header += [f"{engine}: result", "met"]
     lines = [header]
     for row in rows(bench):
-        line = [row.work, row.beside, row.bound.spelled(row.bound.must)]
-        line.append(row.bound.spelled(row.bound.aim))
+        line = [row.work, row.beside, row.bound.format_value(row.bound.must)]
+        line.append(row.bound.format_value(row.bound.aim))
         for engine in engines:
             found = row.found.get(engine)
             line += [str(found), row.bound.judged(found)] if found else ["-", ""]
@@ -76,12 +76,12 @@ def peaks(bench: Bench) -> str:
     return _table(lines)
 
 
-def curve(results: Sequence[Result], what: str, spelled: Callable[[int], str]) -> str:
+def curve(results: Sequence[Result], what: str, format_value: Callable[[int], str]) -> str:
     """Return CPU and time per request, by the varied parameter."""
     engines = list(results[0].ours) if results else []
     lines = [[what, *(f"{engine}: {each}" for engine in engines for each in ("CPU µs", "p50 ms"))]]
     for result in results:
-        line = [spelled(result.at)]
+        line = [format_value(result.at)]
         for runs in result.ours.values():
             line += [f"{runs.middle(proxy_cpu):.0f}", f"{runs.middle(p50):.2f}"]
         lines.append(line)
@@ -135,9 +135,9 @@ def _or_none(found: Spread | None) -> str:
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    spelled = [
+    rows = [
         "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
         for line in lines
     ]
-    spelled.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    return "\n".join(spelled)
+    rows.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(rows)

@@ -13,7 +13,7 @@ text { font: 12px system-ui, sans-serif; fill: #333 }
 .title { font-weight: 600; font-size: 14px }
 .tick { text-anchor: middle } .left { text-anchor: end }
 .grid { stroke: #8884; stroke-width: 1 }
-path { fill: none; stroke-width: 2 } .later { stroke-dasharray: 6 4 }
+path { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 6 4 }
 path.c0 { stroke: #0969da } text.c0, circle.c0 { fill: #0969da }
 path.c1 { stroke: #bc4c00 } text.c1, circle.c1 { fill: #bc4c00 }
 path.c2 { stroke: #6e7781 } text.c2, circle.c2 { fill: #6e7781 }
@@ -51,11 +51,11 @@ class Line:
     dashed: bool = False
 
 
-def decades(values: Sequence[float], spelled: Callable[[float], str] = "{:g}".format) -> Axis:
+def decades(values: Sequence[float], format_value: Callable[[float], str] = "{:g}".format) -> Axis:
     """A logarithmic axis without a title, with ticks at the powers of ten around ``values``."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     powers = range(low, max(high, low + 1) + 1)
-    return Axis("", [(10.0**power, spelled(10.0**power)) for power in powers], math.log10)
+    return Axis("", [(10.0**power, format_value(10.0**power)) for power in powers], math.log10)
 
 
 def from_zero(values: Sequence[float]) -> Axis:
@@ -66,14 +66,14 @@ def from_zero(values: Sequence[float]) -> Axis:
     return Axis("", [(step * i, f"{step * i:g}") for i in range(math.ceil(high / step) + 1)])
 
 
-def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
+def chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line]) -> str:
     """Return a whole SVG document."""
 
     def x(value: float) -> float:
-        return round(_LEFT + across.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
+        return round(_LEFT + x_axis.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
 
     def y(value: float) -> float:
-        return round(HEIGHT - _BOTTOM - up.position(value) * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(HEIGHT - _BOTTOM - y_axis.position(value) * (HEIGHT - _TOP - _BOTTOM), 1)
 
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     drawn = [
@@ -82,36 +82,36 @@ def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
         f"<style>\n{_STYLE}\n</style>",
         f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
     ]
-    for value, name in across.ticks:
+    for value, name in x_axis.ticks:
         drawn.append(f'<path class="grid" d="M{x(value)} {_TOP}V{bottom}"/>')
         drawn.append(_text(name, x(value), bottom + 18, "tick"))
-    for value, name in up.ticks:
+    for value, name in y_axis.ticks:
         drawn.append(f'<path class="grid" d="M{_LEFT} {y(value)}H{right}"/>')
         drawn.append(_text(name, _LEFT - 8, y(value) + 4, "left"))
-    drawn.append(_text(across.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
-    drawn.append(_text(up.title, _LEFT, _TOP - 6, ""))
+    drawn.append(_text(x_axis.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
+    drawn.append(_text(y_axis.title, _LEFT, _TOP - 6, ""))
     for line in lines:
         colour = f"c{line.colour % _COLOURS}"
         track = "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
-        drawn.append(f'<path class="{colour}{" later" if line.dashed else ""}" d="M{track}"/>')
+        drawn.append(f'<path class="{colour}{" dashed" if line.dashed else ""}" d="M{track}"/>')
         drawn += [
             f'<circle class="{colour}" cx="{x(a)}" cy="{y(b)}" r="3"/>' for a, b in line.points
         ]
-    ends = apart([y(line.points[-1][1]) for line in lines])
+    ends = separate_labels([y(line.points[-1][1]) for line in lines])
     for line, end in zip(lines, ends, strict=True):
         drawn.append(_text(line.name, right + 10, end + 4, f"c{line.colour % _COLOURS}"))
     return "\n".join([*drawn, "</svg>", ""])
 
 
-def apart(positions: Sequence[float], low: float = _LINE_HEIGHT) -> list[float]:
+def separate_labels(positions: Sequence[float], min_distance: float = _LINE_HEIGHT) -> list[float]:
     """Return positions of labels at line ends, in the same order, moved down where they would
     overlap."""
     moved = list(positions)
     below = -math.inf
     for index in sorted(range(len(positions)), key=positions.__getitem__):
-        below = moved[index] = max(positions[index], below + low)
+        below = moved[index] = max(positions[index], below + min_distance)
     return moved
 
 
-def _text(said: str, x: float, y: float, kind: str) -> str:
-    return f'<text class="{kind}" x="{x}" y="{y}">{escape(said)}</text>'
+def _text(text: str, x: float, y: float, kind: str) -> str:
+    return f'<text class="{kind}" x="{x}" y="{y}">{escape(text)}</text>'

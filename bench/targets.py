@@ -46,7 +46,7 @@ class Bound:
         reported = {self.reached(value) for value in (found.minimum, found.maximum)}
         return self.reached(found.median) + (" ?" if len(reported) > 1 else "")
 
-    def spelled(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         return f"{'≤' if self.is_maximum else '≥'} {value:g} {self.unit}".rstrip()
 
 

@@ -9,10 +9,10 @@ from bench.publish import (
     HOLDING_BLOCKS,
     blocks,
     filled,
+    format_size,
     missing_parts,
     plots,
     publish,
-    size_spelled,
 )
 from bench.results import Account, Bench, Peak, Result, as_json
 from bench_kit import runs
@@ -80,8 +80,8 @@ def test_the_pages_have_known_blocks(bench: Bench) -> None:
         assert text.count("<!-- /bench -->") == len(opened)
 
 
-def test_sizes_are_spelled_in_their_unit() -> None:
-    assert [size_spelled(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]
+def test_sizes_have_their_unit() -> None:
+    assert [format_size(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]
 
 
 def test_a_partial_run_is_not_published(

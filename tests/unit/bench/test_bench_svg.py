@@ -3,7 +3,7 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from bench.svg import HEIGHT, WIDTH, Axis, Line, apart, chart, decades, from_zero
+from bench.svg import HEIGHT, WIDTH, Axis, Line, chart, decades, from_zero, separate_labels
 
 
 def test_a_chart_stays_within_its_frame() -> None:
@@ -43,6 +43,6 @@ def test_a_linear_axis_holds_all_values_with_few_ticks(highest: float) -> None:
     assert 3 <= len(ticks) <= 6
 
 
-def test_names_are_moved_apart_in_their_order() -> None:
-    assert apart([50, 10, 12], low=15) == [50, 10, 25]
-    assert apart([10, 10, 10], low=15) == [10, 25, 40]
+def test_labels_are_separated_in_order() -> None:
+    assert separate_labels([50, 10, 12], min_distance=15) == [50, 10, 25]
+    assert separate_labels([10, 10, 10], min_distance=15) == [10, 25, 40]

@@ -27,8 +27,8 @@ def test_the_median_is_judged_and_rounds_that_disagree_are_marked() -> None:
 
 
 def test_bounds_are_spelled() -> None:
-    assert AT_OR_ABOVE.spelled(0.8) == "≥ 0.8"
-    assert Bound(100, 70, "MB", is_maximum=True).spelled(70) == "≤ 70 MB"
+    assert AT_OR_ABOVE.format_value(0.8) == "≥ 0.8"
+    assert Bound(100, 70, "MB", is_maximum=True).format_value(70) == "≤ 70 MB"
 
 
 def test_every_comparison_of_the_table_is_a_row() -> None:
