@@ -74,7 +74,7 @@ def test_all_call_styles(gateway: Infergate, compression: str | None, size: int)
             client.async_stream_infer("id_UINT8", identity(size))
         for _ in range(20):
             response = got.get(timeout=SECONDS)
-            assert not isinstance(response, Exception), response
+            assert not isinstance(response, Exception), str(response)
             assert (response.as_numpy("OUTPUT0") == numbers(size)).all()
         client.stop_stream()
 

@@ -259,9 +259,11 @@ class Http2Connection(Http2FrameReader):
                     raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
             else:
                 self._apply_setting(identifier, value)
+        # The ACK precedes the data that a larger window allows: grpc-core enlarges its window when
+        # it reads the ACK, and ends a connection that exceeds it.
+        self._outbound.output.append(frames.SETTINGS_ACK)
         if initial != self._outbound.initial_window:
             self._apply_initial_window(initial)
-        self._outbound.output.append(frames.SETTINGS_ACK)
         if not self._has_received_settings:
             self._has_received_settings = True
             self._settings_received_at = self.last_received_at

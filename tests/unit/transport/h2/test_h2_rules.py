@@ -329,8 +329,22 @@ def test_a_response_waits_for_window_updates() -> None:
     assert isinstance(event, Sent)
     frames_sent = sent_frames(connection)
     assert b"".join(payload for kind, _, _, payload in frames_sent if kind == 0) == body[30:]
-    assert frames_sent[-2][:3] == (frames.HEADERS, END, 1)
+    assert frames_sent[-1][:3] == (frames.HEADERS, END, 1)
     assert not connection.streams
+
+
+@pytest.mark.parametrize("width", [4, 30_000])
+def test_settings_are_acknowledged_before_data_that_they_allow(width: int) -> None:
+    """RFC 9113, 6.5.3. grpc-core ends a connection that sends the data first."""
+    connection = server(frames.PREFACE + setting(frames.INITIAL_WINDOW_SIZE, 3) + request_frame(1))
+    stream = connection.streams[1]
+    connection.send_headers(stream, OK)
+    connection.send_data(stream, [bytes(3 + width)], TRAILERS)
+    sent_frames(connection)
+    larger = [(frames.INITIAL_WINDOW_SIZE, 3 + width), (frames.MAX_FRAME_SIZE, 40_000)]
+    connection.receive(frames.settings(larger), 0.0)
+    kinds = [(kind, len(payload)) for kind, _, _, payload in sent_frames(connection)]
+    assert kinds[:2] == [(frames.SETTINGS, 0), (frames.DATA, width)]
 
 
 def test_the_connections_window_is_shared_fairly() -> None:
