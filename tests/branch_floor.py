@@ -23,19 +23,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--branch-floor",
         type=float,
         metavar="PERCENT",
-        help=f"fail under this share of branches taken in each of: {', '.join(PACKAGES)}",
+        help=f"fail under this branch coverage in each of: {', '.join(PACKAGES)}",
     )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Runs after pytest-cov has written its data and before the summary."""
     floor = session.config.getoption("--branch-floor")
-    worker = hasattr(session.config, "workerinput")  # of pytest-xdist: it has a part of the data
+    worker = hasattr(session.config, "workerinput")  # of pytest-xdist: it has only part of the data
     if floor is None or worker or session.config.option.collectonly:
         return
-    taken = {package: _branches_taken(package) for package in PACKAGES}
-    lines = [f"{package:8} {percent:5.1f} %" for package, percent in taken.items()]
-    low = [package for package, percent in taken.items() if percent < floor]
+    percentages = {package: _branch_coverage(package) for package in PACKAGES}
+    lines = [f"{package:8} {percent:5.1f} %" for package, percent in percentages.items()]
+    low = [package for package, percent in percentages.items() if percent < floor]
     if low:
         lines.append(f"under the floor of {floor:g} %: {', '.join(low)}")
     session.config.stash[_REPORT] = lines
@@ -47,12 +47,12 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     if lines := config.stash.get(_REPORT, None):
-        terminalreporter.section("branches taken")
+        terminalreporter.section("branch coverage")
         for line in lines:
             terminalreporter.write_line(line)
 
 
-def _branches_taken(package: str) -> float:
+def _branch_coverage(package: str) -> float:
     """Return the percentage of covered branches of ``infergate.<package>``; 0 if none ran."""
     coverage = Coverage(messages=False)
     coverage.load()

@@ -37,23 +37,23 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test depends on speed.
 settings.register_profile(
-    "unhurried",
+    "no_deadline",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     max_examples=examples(100),
 )
-settings.load_profile("unhurried")
+settings.load_profile("no_deadline")
 
 _TESTS = Path(__file__).parent
-_absent: dict[str, str] = {}
+_unavailable: dict[str, str] = {}
 """The reason why a peer is unavailable and its tests are skipped."""
 
 
-def _try_graphpipe_js() -> None:
+def _prepare_graphpipe_js() -> None:
     try:
         prepare_graphpipe_js()
     except RuntimeError as error:
-        _absent["graphpipe_js"] = str(error)
+        _unavailable["graphpipe_js"] = str(error)
 
 
 _PEERS = {
@@ -67,7 +67,7 @@ _PEERS = {
     "perf_analyzer": (pytest.mark.peers, prepare_perf_analyzer),
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
     "release_tools": (pytest.mark.peers, prepare_release_tools),
-    "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
+    "graphpipe_js": (pytest.mark.peers, _prepare_graphpipe_js),
 }
 
 
@@ -83,17 +83,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_counted(item: pytest.Item) -> bool:
-    """Return whether coverage counts this test. A search is excluded, because its paths differ
-    from run to run.
+    """Return whether coverage counts this test. Hypothesis tests are excluded, because their paths
+    differ from run to run.
 
     A test that takes the same path thousands of times is marked ``no_cover``.
     """
-    return _is_of_a_part(item.path) and item.get_closest_marker("hypothesis") is None
+    return _is_counted_file(item.path) and item.get_closest_marker("hypothesis") is None
 
 
 @functools.cache
-def _is_of_a_part(file: Path) -> bool:
-    """Transports and processes are not counted by ``branch_floor``, and slow to trace."""
+def _is_counted_file(file: Path) -> bool:
+    """Return whether ``branch_floor`` counts the file. Transports are slow to trace."""
     folder, part, *_ = (*file.relative_to(_TESTS).parts, "")
     return folder == "vectors" or (
         folder == "unit" and part not in {"transport", "runtime", "bench"}
@@ -102,8 +102,8 @@ def _is_of_a_part(file: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Tests marked ``no_cover`` are not traced. pytest-cov implements this, but in a process of
-    pytest-xdist it starts twice and stops once."""
+    """Do not trace tests marked ``no_cover``. In a pytest-xdist worker, pytest-cov's own support
+    starts the tracer twice and stops it once."""
     if item.get_closest_marker("no_cover") is None:
         return (yield)
     trace = sys.gettrace()
@@ -116,8 +116,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Freeze the collected tests, some hundred thousand objects that live until the end, so that
-    the garbage collector does not visit them."""
+    """Freeze the collected tests, a few hundred thousand objects that live until the end, to keep
+    the garbage collector from visiting them."""
     gc.disable()
     try:
         return (yield)
@@ -134,7 +134,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """Return the peers that a test names as fixtures, and Triton if it is marked for it."""
+    """Return the peers that a test has as fixtures, and Triton if it has that marker."""
     named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
     if item.get_closest_marker("triton"):
         named.add("triton")
@@ -182,8 +182,8 @@ def graphpipe_new() -> Installed:
 @pytest.fixture(scope="session")
 def graphpipe_js() -> None:
     """graphpipe-js; skips if npm's registry cannot be reached."""
-    if "graphpipe_js" in _absent:
-        pytest.skip(_absent["graphpipe_js"])
+    if "graphpipe_js" in _unavailable:
+        pytest.skip(_unavailable["graphpipe_js"])
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from infergate.core.tls_settings import ClientTls, ServerTls
 
-LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
-LATELY = datetime(2002, 1, 1, tzinfo=UTC)
+EXPIRED_SINCE = datetime(2001, 1, 1, tzinfo=UTC)
+EXPIRED_AT = datetime(2002, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Authority:
             self._folder / f"{self._count}.pem",
             self._folder / f"{self._count}.key",
         )
-        dates = {"not_before": LONG_AGO, "not_after": LATELY} if expired else {}
+        dates = {"not_before": EXPIRED_SINCE, "not_after": EXPIRED_AT} if expired else {}
         plain = [name for name in names if "://" not in name]
         leaf = self._ca.issue_cert(*plain or ["localhost"], **dates)
         leaf.private_key_pem.write_to_path(pair.key)
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
         if len(plain) < len(names):
-            chain = self._renamed(x509.load_pem_x509_certificate(chain), names)
+            chain = self._reissue(x509.load_pem_x509_certificate(chain), names)
         pair.certificate.write_bytes(chain)
         return pair
 
-    def _renamed(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
+    def _reissue(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
         """Return ``leaf`` reissued for ``names``, which may include URIs; trustme does not support
         these."""
         alt_names = [

@@ -504,7 +504,7 @@ def hazardous() -> Iterator[Pair]:
         before(server.http, server.grpc, CROWD + HELPERS) as created,
     ):
         yield Pair(server, *created)
-        assert "died" not in server.requests()[-1]
+        assert "crashed" not in server.requests()[-1]
 
 
 DOCUMENT = document(

@@ -24,73 +24,73 @@ from legacy.replay import Response, Stream
 _MESSAGES = Messages("1.9")
 
 
-def noticed_over_http(address: str, talk: RecordedConnection) -> list[str]:
+def differences_over_http(address: str, connection: RecordedConnection) -> list[str]:
     """Return the differences that the client would notice in the responses of ``address``."""
-    requests = list(replay.requests_of(talk.sent))
-    expected = replay.responses_of(talk.received)
-    return http_differences(requests, expected, replay.http(address, talk.sent))
+    requests = list(replay.requests_of(connection.sent))
+    expected = replay.responses_of(connection.received)
+    return http_differences(requests, expected, replay.http(address, connection.sent))
 
 
-def noticed_over_grpc(address: str, talk: RecordedConnection) -> list[str]:
+def differences_over_grpc(address: str, connection: RecordedConnection) -> list[str]:
     """Return the differences that the client would notice in the responses of ``address``."""
-    request = replay.streams(talk.sent, client=True)
+    request = replay.streams(connection.sent, client=True)
     paths = {number: stream.fields[":path"] for number, stream in request.items()}
-    expected = replay.streams(talk.received, client=False)
-    return grpc_differences(paths, expected, replay.grpc(address, talk.sent))
+    expected = replay.streams(connection.received, client=False)
+    return grpc_differences(paths, expected, replay.grpc(address, connection.sent))
 
 
 def http_differences(
-    requests: list[bytes], expected: list[Response], given: list[Response]
+    requests: list[bytes], expected: list[Response], actual: list[Response]
 ) -> list[str]:
     """Return the differences over HTTP; both lists have the same order."""
-    if len(given) != len(expected):
-        return [f"{len(given)} responses to {len(expected)} requests"]
+    if len(actual) != len(expected):
+        return [f"{len(actual)} responses to {len(expected)} requests"]
     return [
         f"{request.split(b' HTTP')[0].decode()}: {each}"
-        for request, theirs, ours in zip(requests, expected, given, strict=True)
+        for request, theirs, ours in zip(requests, expected, actual, strict=True)
         for each in _http(request.split(b" ")[1].decode(), theirs, ours)
     ]
 
 
-def _http(target: str, expected: Response, given: Response) -> Iterator[str]:
+def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
     kind = target.split("/")[2].partition("?")[0]
     if kind == "health":
-        if (given.code == 200) != (expected.code == 200):
-            yield f"code {given.code}"
+        if (actual.code == 200) != (expected.code == 200):
+            yield f"code {actual.code}"
         return
-    status = _text(given, "NV-Status", "RequestStatus")
+    status = _text(actual, "NV-Status", "RequestStatus")
     if status is None:
-        yield f"no NV-Status that it can read: {given.header('NV-Status')!r}"
+        yield f"unreadable NV-Status: {actual.header('NV-Status')!r}"
         return
     yield from _same_status(_text(expected, "NV-Status", "RequestStatus"), status)
     if status.code != 1 or expected.code != 200:
         return
-    if given.code != 200:
-        yield f"code {given.code} with success"
+    if actual.code != 200:
+        yield f"code {actual.code} with success"
     elif kind == "infer":
-        yield from _inferred(expected, given)
+        yield from _inferred(expected, actual)
     elif kind in _BODIES and expected.body:
         name, differences = _BODIES[kind]
-        message = _binary(name, given.body)
+        message = _binary(name, actual.body)
         if message is None:
-            yield f"no {name} that it can read"
+            yield f"unreadable {name}"
         else:
             yield from differences(_binary(name, expected.body), message)
 
 
-def _inferred(expected: Response, given: Response) -> Iterator[str]:
-    header = _text(given, "NV-InferResponse", "InferResponseHeader")
+def _inferred(expected: Response, actual: Response) -> Iterator[str]:
+    header = _text(actual, "NV-InferResponse", "InferResponseHeader")
     if header is None or not header.model_name:
-        yield f"no NV-InferResponse that it can read: {given.header('NV-InferResponse')!r}"
+        yield f"unreadable NV-InferResponse: {actual.header('NV-InferResponse')!r}"
         return
     theirs = _text(expected, "NV-InferResponse", "InferResponseHeader")
     yield from _same_response(theirs, header)
-    ours, trailer = _cut(header, given.body)
+    ours, trailer = _cut(header, actual.body)
     wanted, _ = _cut(theirs, expected.body)
     yield from _same("raw outputs", wanted, ours)
     result = _binary("InferResponseHeader", trailer)
     if not trailer or result != header:
-        yield "no trailer that says the same as NV-InferResponse"
+        yield "no trailer that equals NV-InferResponse"
 
 
 def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
@@ -102,24 +102,24 @@ def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def grpc_differences(
-    paths: dict[int, str], expected: dict[int, Stream], given: dict[int, Stream]
+    paths: dict[int, str], expected: dict[int, Stream], actual: dict[int, Stream]
 ) -> list[str]:
     """Return the differences over gRPC; calls are keyed by stream number."""
     return [
         f"{paths[number]} {number}: {each}"
         for number, theirs in expected.items()
-        for each in _grpc(paths[number].rpartition("/")[2], theirs, given.get(number, Stream()))
+        for each in _grpc(paths[number].rpartition("/")[2], theirs, actual.get(number, Stream()))
     ]
 
 
-def _grpc(method: str, expected: Stream, given: Stream) -> Iterator[str]:
-    yield from _same("grpc-status", expected.fields.get("grpc-status"), _ended_with(given))
-    yield from _same("messages", len(expected.messages), len(given.messages))
+def _grpc(method: str, expected: Stream, actual: Stream) -> Iterator[str]:
+    yield from _same("grpc-status", expected.fields.get("grpc-status"), _ended_with(actual))
+    yield from _same("messages", len(expected.messages), len(actual.messages))
     kind = f"{method.removeprefix('Stream')}Response"
-    for theirs, ours in zip(expected.messages, given.messages, strict=False):
+    for theirs, ours in zip(expected.messages, actual.messages, strict=False):
         wanted, result = _binary(kind, theirs), _binary(kind, ours)
         if result is None:
-            yield f"no {kind} that it can read"
+            yield f"unreadable {kind}"
             continue
         yield from _same_status(wanted.request_status, result.request_status)
         yield from _GRPC.get(kind, _nothing)(wanted, result)
@@ -129,12 +129,12 @@ def _ended_with(stream: Stream) -> str | None:
     return stream.fields.get("grpc-status") if stream.ended else "not ended"
 
 
-def _infer_response(expected: Any, given: Any) -> Iterator[str]:
+def _infer_response(expected: Any, actual: Any) -> Iterator[str]:
     if expected.meta_data.model_name:
-        yield from _same_response(expected.meta_data, given.meta_data)
+        yield from _same_response(expected.meta_data, actual.meta_data)
     else:
-        yield from _same("id", expected.meta_data.id, given.meta_data.id)
-    yield from _same("raw outputs", _named(expected), _named(given))
+        yield from _same("id", expected.meta_data.id, actual.meta_data.id)
+    yield from _same("raw outputs", _named(expected), _named(actual))
 
 
 def _named(response: Any) -> dict[str, bytes]:
@@ -143,16 +143,16 @@ def _named(response: Any) -> dict[str, bytes]:
     return dict(zip(names, response.raw_output, strict=True))
 
 
-def _status_response(expected: Any, given: Any) -> Iterator[str]:
-    yield from _same_models(expected.server_status, given.server_status)
+def _status_response(expected: Any, actual: Any) -> Iterator[str]:
+    yield from _same_models(expected.server_status, actual.server_status)
 
 
-def _repository_response(expected: Any, given: Any) -> Iterator[str]:
-    yield from _same_index(expected.index, given.index)
+def _repository_response(expected: Any, actual: Any) -> Iterator[str]:
+    yield from _same_index(expected.index, actual.index)
 
 
-def _health_response(expected: Any, given: Any) -> Iterator[str]:
-    yield from _same("health", expected.health, given.health)
+def _health_response(expected: Any, actual: Any) -> Iterator[str]:
+    yield from _same("health", expected.health, actual.health)
 
 
 def _nothing(_expected: Any, _given: Any) -> Iterator[str]:
@@ -168,31 +168,31 @@ _GRPC: dict[str, _Differences] = {
 }
 
 
-def _same_status(expected: Any, given: Any) -> Iterator[str]:
-    yield from _same("code", expected.code, given.code)
-    yield from _same("msg", expected.msg, given.msg)
+def _same_status(expected: Any, actual: Any) -> Iterator[str]:
+    yield from _same("code", expected.code, actual.code)
+    yield from _same("msg", expected.msg, actual.msg)
 
 
-def _same_response(expected: Any, given: Any) -> Iterator[str]:
+def _same_response(expected: Any, actual: Any) -> Iterator[str]:
     for name in ("model_name", "model_version", "batch_size", "id"):
-        yield from _same(name, getattr(expected, name), getattr(given, name))
-    yield from _same("outputs", _outputs(expected), _outputs(given))
+        yield from _same(name, getattr(expected, name), getattr(actual, name))
+    yield from _same("outputs", _outputs(expected), _outputs(actual))
 
 
 def _outputs(header: Any) -> dict[str, bytes]:
     return {output.name: short_debug_string(output) for output in header.output}
 
 
-def _same_models(expected: Any, given: Any) -> Iterator[str]:
+def _same_models(expected: Any, actual: Any) -> Iterator[str]:
     """Return the fields of a status that the client uses: each model's batch limit, inputs,
     outputs."""
-    if expected.id and not given.id:
+    if expected.id and not actual.id:
         yield "a status without the server's id"
     for name, theirs in expected.model_status.items():
-        if name not in given.model_status:
+        if name not in actual.model_status:
             yield f"no status of {name}"
             continue
-        ours = given.model_status[name].config
+        ours = actual.model_status[name].config
         yield from _same(f"{name}: tensors", _tensors(theirs.config), _tensors(ours))
         yield from _same(
             f"{name}: max_batch_size", theirs.config.max_batch_size, ours.max_batch_size
@@ -206,8 +206,8 @@ def _tensors(config: Any) -> list[tuple[str, int, list[int]]]:
     ]
 
 
-def _same_index(expected: Any, given: Any) -> Iterator[str]:
-    missing = {model.name for model in expected.models} - {model.name for model in given.models}
+def _same_index(expected: Any, actual: Any) -> Iterator[str]:
+    missing = {model.name for model in expected.models} - {model.name for model in actual.models}
     if missing:
         yield f"not in the index: {sorted(missing)}"
 
@@ -218,9 +218,9 @@ _BODIES: dict[str, tuple[str, _Differences]] = {
 }
 
 
-def _same(what: str, expected: object, given: object) -> Iterator[str]:
-    if expected != given:
-        yield f"{what} {given!r}, not {expected!r}"
+def _same(name: str, expected: object, actual: object) -> Iterator[str]:
+    if expected != actual:
+        yield f"{name} {actual!r}, not {expected!r}"
 
 
 def _text(response: Response, header: str, kind: str) -> Any:

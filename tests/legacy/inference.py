@@ -1,8 +1,8 @@
 """Inference as on the real server, for both transports.
 
-``checked`` validates a request header against the model's configuration, in the order of the real
-server's checks and with its error texts. ``split`` cuts an HTTP body into inputs, ``joined`` takes
-gRPC's raw inputs, and ``answered`` runs the model and builds the response header and the raw data
+``check`` validates a request header against the model's configuration, in the order of the real
+server's checks and with its error texts. ``split`` cuts an HTTP body into inputs, ``join`` takes
+gRPC's raw inputs, and ``infer`` runs the model and builds the response header and the raw data
 of each output.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,12 @@ from legacy.messages import Messages
 from legacy.models import (
     DTYPES,
     STRING,
-    Refused,
+    LegacyError,
     Repository,
     Sequence,
     Tensor,
+    inference_seconds,
     label_of,
-    seconds,
 )
 
 _START, _END = 1, 2
@@ -44,7 +44,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRequest:
     """A request header that passed the checks; ``inputs`` are in the order of the request."""
 
     config: Any
@@ -64,12 +64,12 @@ class Inference:
             "nvidia.inferenceserver.DataType"
         ).values_by_number
 
-    def checked(self, model: str, version: int, header: Any) -> Checked:
-        """Check the header against the model's configuration. Raises Refused."""
+    def check(self, model: str, version: int, header: Any) -> CheckedRequest:
+        """Check the header against the model's configuration. Raises LegacyError."""
         config, found = self._repository.find(model, version)
         _check_batch(config, header.batch_size)
         if len(header.input) != len(config.input):
-            raise _wrong(
+            raise _invalid_argument(
                 f"expected {len(config.input)} inputs but got {len(header.input)} inputs"
                 f" for model '{config.name}'"
             )
@@ -77,29 +77,29 @@ class Inference:
         self._check_outputs(config, header)
         for each in [*header.input, *header.output]:
             if each.HasField("shared_memory"):
-                result = f"shared memory block '{each.shared_memory.name}' not found in manager"
-                raise Refused("NOT_FOUND", result, late=True)
-        return Checked(config, found, header, inputs)
+                reason = f"shared memory block '{each.shared_memory.name}' not found in manager"
+                raise LegacyError("NOT_FOUND", reason, late=True)
+        return CheckedRequest(config, found, header, inputs)
 
     def _check_outputs(self, config: Any, header: Any) -> None:
         known = {each.name for each in config.output}
         seen: set[str] = set()
         for output in header.output:
             if output.name not in known:
-                raise _wrong(
+                raise _invalid_argument(
                     f"unexpected inference output '{output.name}' for model '{config.name}'"
                 )
             if output.name in seen and self._behaviour.refuses_repeated_outputs:
-                raise _wrong(f"output '{output.name}' already requested")
+                raise _invalid_argument(f"output '{output.name}' already requested")
             seen.add(output.name)
 
-    def split(self, checked: Checked, body: bytes) -> dict[str, Tensor]:
-        """Return the inputs in an HTTP body. Raises Refused."""
+    def split(self, checked: CheckedRequest, body: bytes) -> dict[str, Tensor]:
+        """Return the inputs in an HTTP body. Raises LegacyError."""
         at, inputs = 0, {}
         for each in checked.inputs:
             left = len(body) - at
             if left < each.size:
-                raise _wrong(
+                raise _invalid_argument(
                     f"unexpected size for input '{each.name}', expecting"
                     f" {each.size - left} bytes for model '{checked.config.name}'",
                     late=True,
@@ -107,43 +107,43 @@ class Inference:
             inputs[each.name] = Tensor(each.dims, body[at : at + each.size])
             at += each.size
         if at < len(body):
-            result = f"unexpected additional input data for model '{checked.config.name}'"
-            raise _wrong(result, late=True)
+            reason = f"unexpected additional input data for model '{checked.config.name}'"
+            raise _invalid_argument(reason, late=True)
         if len(inputs) < len(checked.inputs):
-            raise Refused("INVALID_ARG", "an input is given twice", untold=True)
+            raise LegacyError("INVALID_ARG", "duplicate input", unreported=True)
         return inputs
 
-    def joined(self, checked: Checked, raw_inputs: Many[bytes]) -> dict[str, Tensor]:
+    def join(self, checked: CheckedRequest, raw_inputs: SequenceABC[bytes]) -> dict[str, Tensor]:
         """Return the inputs of a gRPC message; data of the same input is concatenated. Raises
-        Refused."""
-        given: dict[str, bytes] = {}
+        LegacyError."""
+        data: dict[str, bytes] = {}
         for index, each in enumerate(checked.inputs):
             if index >= len(raw_inputs):
-                raise _wrong(
+                raise _invalid_argument(
                     f"expected tensor data for at least {index} inputs but got only"
                     f" {len(raw_inputs)} sets of data for model '{checked.config.name}'"
                 )
-            given[each.name] = given.get(each.name, b"") + raw_inputs[index]
+            data[each.name] = data.get(each.name, b"") + raw_inputs[index]
         for each in checked.inputs:
-            if len(given[each.name]) != each.size:
-                raise _wrong(
-                    f"unexpected size {len(given[each.name])} for input '{each.name}',"
+            if len(data[each.name]) != each.size:
+                raise _invalid_argument(
+                    f"unexpected size {len(data[each.name])} for input '{each.name}',"
                     f" expecting {each.size} for model '{checked.config.name}'"
                 )
-        return {each.name: Tensor(each.dims, given[each.name]) for each in checked.inputs}
+        return {each.name: Tensor(each.dims, data[each.name]) for each in checked.inputs}
 
-    async def answered(
-        self, checked: Checked, inputs: dict[str, Tensor]
+    async def infer(
+        self, checked: CheckedRequest, inputs: dict[str, Tensor]
     ) -> tuple[Any, list[bytes]]:
         """Return the response header and the raw data of each of its outputs, none for classes.
 
-        Raises Refused.
+        Raises LegacyError.
         """
         requested = checked.header
         flags = requested.flags
         sequence = Sequence(requested.correlation_id, bool(flags & _START), bool(flags & _END))
-        outputs = self._repository.work(checked.config, inputs, sequence)
-        if pause := seconds(checked.config) + self._behaviour.delay_ms / 1000:
+        outputs = self._repository.compute(checked.config, inputs, sequence)
+        if pause := inference_seconds(checked.config) + self._behaviour.delay_ms / 1000:
             await asyncio.sleep(pause)
         header = self._messages.InferResponseHeader(
             id=requested.id,
@@ -158,10 +158,12 @@ class Inference:
         return header, raw
 
     def _ordered(self, outputs: Iterable[Any]) -> list[Any]:
-        given = list(outputs)
-        return given[::-1] if self._behaviour.reversed_outputs else given
+        ordered = list(outputs)
+        return ordered[::-1] if self._behaviour.reversed_outputs else ordered
 
-    def _output(self, checked: Checked, requested: Any, tensor: Tensor, fields: Any) -> bytes:
+    def _output(
+        self, checked: CheckedRequest, requested: Any, tensor: Tensor, fields: Any
+    ) -> bytes:
         fields.name = requested.name
         if requested.cls.count:
             self._classify(checked, requested, tensor, fields)
@@ -171,11 +173,13 @@ class Inference:
         # For a class output of count 0, v1.9.0 returns no bytes but a header that announces some.
         return b"" if requested.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
 
-    def _classify(self, checked: Checked, requested: Any, tensor: Tensor, fields: Any) -> None:
+    def _classify(
+        self, checked: CheckedRequest, requested: Any, tensor: Tensor, fields: Any
+    ) -> None:
         (output,) = (each for each in checked.config.output if each.name == requested.name)
         name = self._type_names[output.data_type].name
         if name in {"TYPE_BOOL", "TYPE_FP16", "TYPE_STRING"}:
-            raise _wrong(
+            raise _invalid_argument(
                 f"class result not available for output '{requested.name}' due to unsupported"
                 f" type '{name}'"
             )
@@ -187,53 +191,53 @@ class Inference:
                 classes.cls.add(idx=index, value=float(scores[index]), label=label(index))
 
 
-def _wrong(expected: str, *, late: bool = False) -> Refused:
-    return Refused("INVALID_ARG", expected, late=late)
+def _invalid_argument(reason: str, *, late: bool = False) -> LegacyError:
+    return LegacyError("INVALID_ARG", reason, late=late)
 
 
 def _check_batch(config: Any, size: int) -> None:
-    response = f"inference request batch-size must be {{}} for '{config.name}'"
+    message = f"inference request batch-size must be {{}} for '{config.name}'"
     if size < 1:
-        raise _wrong(response.format(">= 1"))
+        raise _invalid_argument(message.format(">= 1"))
     if size > max(1, config.max_batch_size):
-        raise _wrong(response.format(f"<= {config.max_batch_size}"))
+        raise _invalid_argument(message.format(f"<= {config.max_batch_size}"))
 
 
 def _input(config: Any, batch: int, requested: Any) -> Input:
     known = {each.name: each for each in config.input}
     of_model = f"for model '{config.name}'"
     if requested.name not in known:
-        raise _wrong(f"unexpected inference input '{requested.name}' {of_model}")
-    described = known[requested.name]
-    if not requested.dims and -1 in described.dims:
-        raise _wrong(
+        raise _invalid_argument(f"unexpected inference input '{requested.name}' {of_model}")
+    declared = known[requested.name]
+    if not requested.dims and -1 in declared.dims:
+        raise _invalid_argument(
             f"model supports variable-size for input '{requested.name}', request must specify"
             f" input shape {of_model}"
         )
-    if requested.dims and not _fits(described.dims, requested.dims):
-        raise _wrong(
+    if requested.dims and not _fits(declared.dims, requested.dims):
+        raise _invalid_argument(
             f"unexpected shape for input '{requested.name}' {of_model}."
-            f" Expected {_dims(described.dims)}, got {_dims(requested.dims)}"
+            f" Expected {_dims(declared.dims)}, got {_dims(requested.dims)}"
         )
-    dims = tuple(requested.dims or described.dims)
-    if described.data_type == STRING:
+    dims = tuple(requested.dims or declared.dims)
+    if declared.data_type == STRING:
         return Input(requested.name, dims, requested.batch_byte_size)
     # A wildcard makes the size -1, which the real server then reads as unsigned.
-    each = -1 if -1 in dims else math.prod(dims) * DTYPES[described.data_type].itemsize * batch
+    each = -1 if -1 in dims else math.prod(dims) * DTYPES[declared.data_type].itemsize * batch
     size = each % _UINT64
     if requested.batch_byte_size not in {0, size}:
-        raise _wrong(
+        raise _invalid_argument(
             f"specific batch-byte-size for input '{requested.name}' does not match expected"
             f" byte-size calculated from shape and datatype {of_model}"
         )
     return Input(requested.name, dims, size)
 
 
-def _fits(expected: Many[int], given: Many[int]) -> bool:
-    return len(expected) == len(given) and all(
-        -1 in pair or pair[0] == pair[1] for pair in zip(expected, given, strict=True)
+def _fits(expected: SequenceABC[int], actual: SequenceABC[int]) -> bool:
+    return len(expected) == len(actual) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(expected, actual, strict=True)
     )
 
 
-def _dims(dims: Many[int]) -> str:
+def _dims(dims: SequenceABC[int]) -> str:
     return f"[{','.join(map(str, dims))}]"

@@ -15,9 +15,9 @@ class Behaviour:
     level: str = "1.9"
 
     # hazards of the real servers
-    dies_on_chunked: bool = True
+    crashes_on_chunked: bool = True
     """The process crashes if a body is chunked and has no Content-Length (both versions)."""
-    dies_without_header: bool = True
+    crashes_without_header: bool = True
     """The process crashes if NV-InferRequest is missing (up to 1.12); else 400 in plain text."""
     closes_on_wrong_size: bool = False
     """An error found after the header check closes the connection without a response (1.11 and
@@ -64,7 +64,7 @@ LEVELS = {
     "1.9": Behaviour(),
     "1.15": Behaviour(
         level="1.15",
-        dies_without_header=False,
+        crashes_without_header=False,
         closes_on_wrong_size=True,
         reversed_outputs=True,
         refuses_repeated_outputs=True,

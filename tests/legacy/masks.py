@@ -23,9 +23,9 @@ _STATISTICS = (
 
 
 def masked(response: Response) -> bytes:
-    """Return a response with ``request_id: N``, with its body masked if that is a status.
+    """Return a response with ``request_id: N``; a body that is a status is masked too.
 
-    If a body is masked, Content-Length is checked first and then adjusted.
+    Content-Length is checked before it is masked with the body.
     """
     raw = re.sub(rb"request_id: \d+", b"request_id: N", response.raw)
     status = _status_of(response.body)
@@ -59,7 +59,8 @@ def without_volatile(status: Any) -> Any:
 
 
 def masked_message(method: str, data: bytes) -> bytes:
-    """Return a serialized gRPC response with request_id 0, without the parts that differ.
+    """Return a serialized gRPC response with request_id 0, without the parts that differ between
+    runs.
 
     The maps of a status are sorted, because C++ writes them in hash order.
     """
@@ -68,6 +69,6 @@ def masked_message(method: str, data: bytes) -> bytes:
     message.request_status.request_id = 0
     if kind == "Status" and message.HasField("server_status"):
         without_volatile(message.server_status)
-    again = message.SerializeToString(deterministic=True)
-    assert isinstance(again, bytes)
-    return again
+    masked_data = message.SerializeToString(deterministic=True)
+    assert isinstance(masked_data, bytes)
+    return masked_data

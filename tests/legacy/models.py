@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from legacy.levels import Behaviour
 from legacy.messages import Messages
 
-_DESCRIBED = Path(__file__).with_name("models.txt")
+_MODELS_FILE = Path(__file__).with_name("models.txt")
 READY, UNAVAILABLE = 1, 2
 LATEST = -1
 DTYPES = {
@@ -33,19 +33,21 @@ LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
 _SLOW_SECONDS = 1.0
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is an answer
+class LegacyError(Exception):
     """An error for the client: the name of a RequestStatusCode and the message.
 
-    ``late`` errors are found after the header check. Every real server reports ``untold`` errors to
-    HTTP clients only by closing the connection.
+    ``late`` errors are found after the header check. For ``unreported`` errors, every real server
+    closes the HTTP connection without a response.
     """
 
-    def __init__(self, code: str, reason: str, *, late: bool = False, untold: bool = False) -> None:
+    def __init__(
+        self, code: str, reason: str, *, late: bool = False, unreported: bool = False
+    ) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.late = late
-        self.untold = untold
+        self.unreported = unreported
 
 
 class Tensor(NamedTuple):
@@ -71,22 +73,24 @@ class Repository:
 
     def __init__(self, messages: Messages, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._all = text_format.Parse(_DESCRIBED.read_text(), messages.ServerStatus()).model_status
+        self._all = text_format.Parse(
+            _MODELS_FILE.read_text(), messages.ServerStatus()
+        ).model_status
         if behaviour.many_classes:
-            self._add_many()
+            self._add_classify_many()
         if behaviour.long_names:
-            self._add_long()
+            self._add_identity_long()
         self.loaded: dict[str, Any] = {} if behaviour.explicit else dict(self._all)
         self._sums: dict[int, Any] = {}
 
-    def _add_many(self) -> None:
+    def _add_classify_many(self) -> None:
         many = self._all["classify_many"]
         many.CopyFrom(self._all["classify"])
         many.config.name = "classify_many"
         for tensor in (many.config.input[0], many.config.output[0]):
             tensor.dims[:] = [MANY]
 
-    def _add_long(self) -> None:
+    def _add_identity_long(self) -> None:
         long = self._all["identity_long"]
         long.CopyFrom(self._all["identity_fp32"])
         long.config.name = "identity_long"
@@ -101,10 +105,10 @@ class Repository:
         return sorted(self._all)
 
     def load(self, name: str) -> None:
-        """Raises Refused for a model that does not exist or cannot be loaded."""
+        """Raises LegacyError for a model that does not exist or cannot be loaded."""
         self._check_explicit()
         if name not in self._all:
-            raise Refused("INTERNAL", f"failed to load '{name}', no version is available")
+            raise LegacyError("INTERNAL", f"failed to load '{name}', no version is available")
         if name in self.loaded and self._behaviour.changes:
             self._change(name)
         self.loaded[name] = self._all[name]
@@ -115,7 +119,7 @@ class Repository:
         ]
         if broken:
             reason = ",".join(map(str, sorted(broken)))
-            raise Refused(
+            raise LegacyError(
                 "INTERNAL", f"failed to load '{name}', versions that are not available: {reason}"
             )
 
@@ -137,27 +141,27 @@ class Repository:
 
     def _check_explicit(self) -> None:
         if not self._behaviour.explicit:
-            raise Refused(
+            raise LegacyError(
                 "UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled"
             )
 
     def find(self, name: str, version: int) -> tuple[Any, int]:
-        """Return the configuration and the selected version. Raises Refused."""
+        """Return the configuration and the selected version. Raises LegacyError."""
         known = self.loaded.get(name)
         versions = known.version_status.items() if known else ()
         ready = [each for each, status in versions if status.ready_state == READY]
         if known is None or not ready or version not in {LATEST, *ready}:
             reason = self._behaviour.unknown_model(name, version, known=known is not None)
-            raise Refused("UNAVAILABLE", reason)
+            raise LegacyError("UNAVAILABLE", reason)
         return known.config, max(ready) if version == LATEST else version
 
-    def work(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
-        """Return all outputs of the model. Raises Refused."""
+    def compute(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
+        """Return all outputs of the model. Raises LegacyError."""
         if config.name == "failing":
             reason = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
-            raise Refused("INTERNAL", reason)
+            raise LegacyError("INTERNAL", reason)
         if config.HasField("sequence_batching"):
-            return self._add_up(config.name, inputs["INPUT"], sequence)
+            return self._accumulate(config.name, inputs["INPUT"], sequence)
         if config.name == "ensemble_simple":
             first = _sum_difference(np.dtype("<i4"), inputs["A"], inputs["B"])
             again = _sum_difference(np.dtype("<i4"), first["OUTPUT0"], first["OUTPUT1"])
@@ -167,22 +171,24 @@ class Repository:
             return _sum_difference(dtype, inputs["INPUT0"], inputs["INPUT1"])
         return {f"OUTPUT{name.removeprefix('INPUT')}": each for name, each in inputs.items()}
 
-    def _add_up(self, name: str, given: Tensor, sequence: Sequence) -> Tensors:
-        problem = f"to model '{name}' must specify"
+    def _accumulate(self, name: str, tensor: Tensor, sequence: Sequence) -> Tensors:
+        must_specify = f"to model '{name}' must specify"
         if not sequence.key:
-            raise Refused("INVALID_ARG", f"inference request {problem} a non-zero correlation ID")
+            raise LegacyError(
+                "INVALID_ARG", f"inference request {must_specify} a non-zero correlation ID"
+            )
         if not sequence.start and sequence.key not in self._sums:
-            reason = f"inference request for sequence {sequence.key} {problem}"
-            raise Refused(
+            reason = f"inference request for sequence {sequence.key} {must_specify}"
+            raise LegacyError(
                 "INVALID_ARG", f"{reason} the START flag on the first request of the sequence"
             )
         before = 0 if sequence.start else self._sums[sequence.key]
-        now = before + np.frombuffer(given.data, "<i4")
+        now = before + np.frombuffer(tensor.data, "<i4")
         if sequence.end:
             self._sums.pop(sequence.key, None)
         else:
             self._sums[sequence.key] = now
-        return {"OUTPUT": Tensor(given.dims, now.astype("<i4").tobytes())}
+        return {"OUTPUT": Tensor(tensor.dims, now.astype("<i4").tobytes())}
 
 
 def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensors:
@@ -194,7 +200,7 @@ def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensor
 
 
 def label_of(config: Any, output: Any) -> Callable[[int], str]:
-    """Return the label of a class, empty if it has none."""
+    """Return a function from the index of a class to its label, empty if it has none."""
     if not output.label_filename:
         return lambda _: ""
     if config.name == "classify_many":
@@ -202,6 +208,6 @@ def label_of(config: Any, output: Any) -> Callable[[int], str]:
     return lambda index: _LABELS[index]
 
 
-def seconds(config: Any) -> float:
+def inference_seconds(config: Any) -> float:
     """Return the duration of an inference."""
     return _SLOW_SECONDS if config.name == "slow" else 0.0

@@ -48,7 +48,7 @@ class HTTP:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), _SECONDS)
-        self._held = b""
+        self._buffer = b""
 
     def __enter__(self) -> Self:
         return self
@@ -61,11 +61,11 @@ class HTTP:
 
     def response(self) -> Response | None:
         """Return the next response, or None if the server closed the connection."""
-        while _HEAD_END not in self._held:
+        while _HEAD_END not in self._buffer:
             if not self._more():
-                assert not self._held, f"ended within {self._held!r}"
+                assert not self._buffer, f"ended within {self._buffer!r}"
                 return None
-        head, _, rest = self._held.partition(_HEAD_END)
+        head, _, rest = self._buffer.partition(_HEAD_END)
         line, *lines = head.decode("latin-1").split("\r\n")
         pairs = tuple((name, value.strip()) for name, _, value in (x.partition(":") for x in lines))
         result = Response(line, pairs, b"", head + _HEAD_END)
@@ -73,12 +73,12 @@ class HTTP:
         if length is None and result.code != 100:
             while self._more():
                 pass
-            rest = self._held[len(result.raw) :]
+            rest = self._buffer[len(result.raw) :]
         size = int(length or 0) if length or result.code == 100 else len(rest)
-        while len(self._held) < len(result.raw) + size:
-            assert self._more(), f"ended within {self._held!r}"
-        body = self._held[len(result.raw) : len(result.raw) + size]
-        self._held = self._held[len(result.raw) + size :]
+        while len(self._buffer) < len(result.raw) + size:
+            assert self._more(), f"ended within {self._buffer!r}"
+        body = self._buffer[len(result.raw) : len(result.raw) + size]
+        self._buffer = self._buffer[len(result.raw) + size :]
         return Response(line, pairs, body, result.raw + body)
 
     def rest(self) -> bytes:
@@ -89,15 +89,15 @@ class HTTP:
     def until_closed(self) -> bytes:
         while self._more():
             pass
-        held, self._held = self._held, b""
-        return held
+        buffered, self._buffer = self._buffer, b""
+        return buffered
 
     def _more(self) -> bool:
         try:
             data = self._socket.recv(1 << 16)
         except ConnectionResetError:
             return False
-        self._held += data
+        self._buffer += data
         return bool(data)
 
 
@@ -122,7 +122,7 @@ def responses_of(received: bytes) -> list[Response]:
 
 class _Recorded(HTTP):
     def __init__(self, received: bytes) -> None:
-        self._held = received
+        self._buffer = received
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -164,17 +164,17 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
         socket.create_connection((host, int(port)), _SECONDS) as connection,
         connection.makefile("rb") as reader,
     ):
-        answers = _collected(h2.frames(lambda size: _exactly(reader.read(size), size)), fields)
+        received = _collect(h2.frames(lambda size: _exactly(reader.read(size), size)), fields)
 
         def wait(numbers: set[int]) -> None:
             while not all(number in fields and fields[number].ended for number in numbers):
-                if next(answers, None) is None:
+                if next(received, None) is None:
                     return
 
         seen: set[int] = set()
         ended: set[int] = set()
         connection.sendall(sent[: len(h2.PREFACE)])
-        for frame in _ending(h2.frames(_reading(sent[len(h2.PREFACE) :]))):
+        for frame in _until_eof(h2.frames(_reader(sent[len(h2.PREFACE) :]))):
             if frame.kind == h2.HEADERS and frame.stream not in seen:
                 wait(ended)
             seen.add(frame.stream)
@@ -190,12 +190,12 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
 def streams(recorded: bytes, *, client: bool) -> dict[int, Stream]:
     """Return the calls of one direction of a recorded connection."""
     fields: dict[int, Stream] = {}
-    for _ in _collected(h2.frames(_reading(recorded[len(h2.PREFACE) * client :])), fields):
+    for _ in _collect(h2.frames(_reader(recorded[len(h2.PREFACE) * client :])), fields):
         pass
     return fields
 
 
-def _reading(data: bytes) -> Callable[[int], bytes]:
+def _reader(data: bytes) -> Callable[[int], bytes]:
     read = io.BytesIO(data).read
     return lambda size: _exactly(read(size), size)
 
@@ -206,21 +206,21 @@ def _exactly(data: bytes, size: int) -> bytes:
     return data
 
 
-def _ending(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
+def _until_eof(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
     with contextlib.suppress(EOFError):
         yield from frames
 
 
-def _collected(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
+def _collect(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
     """Sort frames into streams, one step at a time, until they end."""
     decoder = Decoder()
-    for frame in _ending(frames):
+    for frame in _until_eof(frames):
         if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
-            _take(fields.setdefault(frame.stream, Stream()), frame, decoder)
+            _add_frame(fields.setdefault(frame.stream, Stream()), frame, decoder)
         yield True
 
 
-def _take(stream: Stream, frame: h2.Frame, decoder: Decoder) -> None:
+def _add_frame(stream: Stream, frame: h2.Frame, decoder: Decoder) -> None:
     assert not frame.flags & (_PADDED | _PRIORITY), frame
     if frame.kind == h2.HEADERS:
         assert frame.flags & h2.END_HEADERS, frame

@@ -26,8 +26,7 @@ class LegacyServer:
     log: Path
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the requests received so far, and last the reason of a crash: see
-        ``legacy.server``."""
+        """Return the requests received so far; the reason of a crash is the last entry."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 
 

@@ -15,37 +15,37 @@ from typing import Any
 
 import grpc
 
-from legacy.answers import Answers
 from legacy.levels import HAZARDS, LEVELS, Behaviour
 from legacy.rpc import Service
+from legacy.server_state import ServerState
 from legacy.web import Connection, Endpoints
 
 SEGMENTATION_FAULT = 139
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def note(**message: Any) -> None:
-    print(json.dumps(message), flush=True)  # noqa: T201 - the log is what a test reads
+def write_log(**message: Any) -> None:
+    print(json.dumps(message), flush=True)  # noqa: T201 - tests read this log
 
 
-def die(why: str) -> None:
+def crash(reason: str) -> None:
     """Exit immediately, like the real server's segmentation fault."""
-    note(died=why)
+    write_log(crashed=reason)
     os._exit(SEGMENTATION_FAULT)
 
 
 async def serve(behaviour: Behaviour, server_id: str, http: int, rpc: int) -> None:
     """Serve on two ports of 127.0.0.1 until the process ends."""
-    answers = Answers(behaviour, server_id)
-    endpoints = Endpoints(answers, die)
-    called = grpc.aio.server(options=_UNLIMITED)
-    called.add_generic_rpc_handlers((Service(answers, note),))
-    called.add_insecure_port(f"127.0.0.1:{rpc}")
-    await called.start()
-    listening = await asyncio.get_running_loop().create_server(
-        lambda: Connection(endpoints, answers, die, note), "127.0.0.1", http
+    state = ServerState(behaviour, server_id)
+    endpoints = Endpoints(state, crash)
+    server = grpc.aio.server(options=_UNLIMITED)
+    server.add_generic_rpc_handlers((Service(state, write_log),))
+    server.add_insecure_port(f"127.0.0.1:{rpc}")
+    await server.start()
+    http_server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(endpoints, state, crash, write_log), "127.0.0.1", http
     )
-    await listening.serve_forever()
+    await http_server.serve_forever()
 
 
 def main() -> None:
@@ -57,10 +57,12 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=int, default=0)
     parser.add_argument("--hazard", choices=HAZARDS, action="append", default=[])
     parser.add_argument("--without", choices=HAZARDS, action="append", default=[])
-    given = parser.parse_args()
-    chosen: dict[str, Any] = dict.fromkeys(given.hazard, True) | dict.fromkeys(given.without, False)
-    behaviour = dataclasses.replace(LEVELS[given.level], delay_ms=given.delay_ms, **chosen)
-    asyncio.run(serve(behaviour, given.id, given.http, given.grpc))
+    options = parser.parse_args()
+    hazards: dict[str, Any] = dict.fromkeys(options.hazard, True) | dict.fromkeys(
+        options.without, False
+    )
+    behaviour = dataclasses.replace(LEVELS[options.level], delay_ms=options.delay_ms, **hazards)
+    asyncio.run(serve(behaviour, options.id, options.http, options.grpc))
 
 
 if __name__ == "__main__":

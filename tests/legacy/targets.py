@@ -19,14 +19,14 @@ from legacy.running import started_legacy
 class Target:
     """A server of the legacy API: ``host:port`` of each protocol.
 
-    ``instead`` maps scenarios to outcomes that differ from the real server's. ``noticed`` lists, by
-    name, the differences that the client would notice in responses to recorded bytes.
+    ``other_outcomes`` maps scenarios to outcomes that differ from the real server's.
+    ``known_differences`` lists, by name, the differences that the client would notice in responses to recorded bytes.
     """
 
     http: str
     grpc: str
-    instead: Mapping[str, Any] = field(default_factory=dict)
-    noticed: Mapping[str, list[str]] = field(default_factory=dict)
+    other_outcomes: Mapping[str, Any] = field(default_factory=dict)
+    known_differences: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def legacy_1_15() -> Iterator[Target]:
     new = "Request for unknown model: 'simple' version 99 is not found"
     reported = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"
-    noticed = {
+    known_differences = {
         "http_infer_unknown_version.c02": [
             f"POST /api/infer/simple/99?format=binary: {reported}",
         ],
@@ -50,25 +50,25 @@ def legacy_1_15() -> Iterator[Target]:
         "grpc_stream_err.c01": [f"{calls}/StreamInfer 1: {reported}"],
     }
     with started_legacy("--level", "1.15") as server:
-        instead = {"error_unknown_version": {"error": new}}
-        yield Target(server.http, server.grpc, instead, noticed)
+        other_outcomes = {"error_unknown_version": {"error": new}}
+        yield Target(server.http, server.grpc, other_outcomes, known_differences)
 
 
-def _behind(protocol: str, endpoint: str) -> Callable[[], AbstractContextManager[Target]]:
+def _infergate_over(protocol: str, endpoint: str) -> Callable[[], AbstractContextManager[Target]]:
     """infergate in front of the test server, called over ``protocol``."""
 
     @contextmanager
     def target() -> Iterator[Target]:
         with started_legacy() as server:
             url = endpoint.format(http=server.http, grpc=server.grpc)
-            config = SIDECAR.format(protocol, url)
+            config = CONFIG.format(protocol, url)
             with started_infergate(config) as gateway:
                 yield Target(gateway.http, gateway.grpc)
 
     return target
 
 
-SIDECAR = """
+CONFIG = """
 backends:
   old: {{protocol: {0}, endpoints: ["{1}"]}}
 routes:
@@ -77,6 +77,6 @@ routes:
 TARGETS: dict[str, Callable[[], AbstractContextManager[Target]]] = {
     "legacy": legacy,
     "legacy-1.15": legacy_1_15,
-    "infergate to trtis-http": _behind("trtis-http", "http://{http}"),
-    "infergate to trtis-grpc": _behind("trtis-grpc", "grpc://{grpc}"),
+    "infergate to trtis-http": _infergate_over("trtis-http", "http://{http}"),
+    "infergate to trtis-grpc": _infergate_over("trtis-grpc", "grpc://{grpc}"),
 }

@@ -61,7 +61,7 @@ def check(server: LegacyServer, case: Exchange) -> None:
         connection.send(case.request)
         response = [connection.response() for _ in expected]
         rest = connection.until_closed() if case.closed else connection.rest()
-    assert all(response), "closed instead of answering"
+    assert all(response), "closed without a response"
     assert [masked(each) for each in response if each] == [masked(each) for each in expected]
     assert rest == b""
 
@@ -69,13 +69,13 @@ def check(server: LegacyServer, case: Exchange) -> None:
 @pytest.mark.parametrize("case", CALLS, ids=str)
 def test_grpc(server: LegacyServer, case: Call) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
-        result, code, details = called(channel, case)
+        result, code, details = call(channel, case)
     assert (code, details) == (case.code, case.details)
     ours = [masked_message(case.method, each) for each in result]
     assert ours == [masked_message(case.method, each) for each in case.responses]
 
 
-def called(channel: grpc.Channel, case: Call) -> tuple[list[bytes], str, str]:
+def call(channel: grpc.Channel, case: Call) -> tuple[list[bytes], str, str]:
     path = f"/{SERVICE}/{case.method}"
     try:
         if case.method == "StreamInfer":

@@ -12,12 +12,20 @@ import pytest
 
 from legacy import replay
 from legacy.captures import RecordedConnection, recorded_connections
-from legacy.client_needs import http_differences, noticed_over_grpc, noticed_over_http
+from legacy.client_needs import differences_over_grpc, differences_over_http, http_differences
 from legacy.targets import TARGETS, Target
 
 # The targets have no shared memory to register.
-HTTP = [talk for talk in recorded_connections("http") if not talk.name.startswith("http_shm")]
-GRPC = [talk for talk in recorded_connections("grpc") if not talk.name.startswith("grpc_shm")]
+HTTP = [
+    connection
+    for connection in recorded_connections("http")
+    if not connection.name.startswith("http_shm")
+]
+GRPC = [
+    connection
+    for connection in recorded_connections("grpc")
+    if not connection.name.startswith("grpc_shm")
+]
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -26,26 +34,32 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         yield running
 
 
-@pytest.mark.parametrize("talk", HTTP, ids=str)
-def test_http(target: Target, talk: RecordedConnection) -> None:
-    assert noticed_over_http(target.http, talk) == target.noticed.get(talk.name, [])
+@pytest.mark.parametrize("connection", HTTP, ids=str)
+def test_http(target: Target, connection: RecordedConnection) -> None:
+    assert differences_over_http(target.http, connection) == target.known_differences.get(
+        connection.name, []
+    )
 
 
-@pytest.mark.parametrize("talk", GRPC, ids=str)
-def test_grpc(target: Target, talk: RecordedConnection) -> None:
-    assert noticed_over_grpc(target.grpc, talk) == target.noticed.get(talk.name, [])
+@pytest.mark.parametrize("connection", GRPC, ids=str)
+def test_grpc(target: Target, connection: RecordedConnection) -> None:
+    assert differences_over_grpc(target.grpc, connection) == target.known_differences.get(
+        connection.name, []
+    )
 
 
-RECORDED = next(talk for talk in HTTP if talk.name.startswith("http_infer_simple.c02"))
+RECORDED = next(
+    connection for connection in HTTP if connection.name.startswith("http_infer_simple.c02")
+)
 
 
-def noticed(change: tuple[bytes, bytes] | None) -> list[str]:
+def differences_after(change: tuple[bytes, bytes] | None) -> list[str]:
     """Return the differences reported for a recorded response after one replacement."""
     requests = list(replay.requests_of(RECORDED.sent))
     (expected,) = replay.responses_of(RECORDED.received)
     raw = expected.raw.replace(*change) if change else expected.raw
-    (given,) = replay.responses_of(raw)
-    return http_differences(requests, [expected], [given])
+    (actual,) = replay.responses_of(raw)
+    return http_differences(requests, [expected], [actual])
 
 
 @pytest.mark.parametrize(
@@ -60,18 +74,18 @@ def noticed(change: tuple[bytes, bytes] | None) -> list[str]:
 def test_the_client_ignores_header_case_and_other_headers(
     change: tuple[bytes, bytes] | None,
 ) -> None:
-    assert noticed(change) == []
+    assert differences_after(change) == []
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((b"NV-Status:", b"X-Status:"), "no NV-Status that it can read: None"),
-        ((b"code: SUCCESS", b"code: SUCCESS more: 1"), "no NV-Status that it can read"),
+        ((b"NV-Status:", b"X-Status:"), "unreadable NV-Status: None"),
+        ((b"code: SUCCESS", b"code: SUCCESS more: 1"), "unreadable NV-Status"),
         ((b"code: SUCCESS", b"code: INTERNAL"), "code 3, not 1"),
         ((b"200 OK", b"400 Bad Request"), "code 400 with success"),
-        ((b"NV-InferResponse:", b"X:"), "no NV-InferResponse that it can read: None"),
-        ((b"raw {", b"data_type: TYPE_INT32 raw {"), "no NV-InferResponse that it can read"),
+        ((b"NV-InferResponse:", b"X:"), "unreadable NV-InferResponse: None"),
+        ((b"raw {", b"data_type: TYPE_INT32 raw {"), "unreadable NV-InferResponse"),
         ((b"\2\0\0\0\3", b"\2\0\0\0\4"), "raw outputs"),
         ((b"\n\x06simple", b"\n\x06simplf"), "no trailer"),
     ],
@@ -79,7 +93,7 @@ def test_the_client_ignores_header_case_and_other_headers(
 def test_responses_that_the_client_rejects_are_reported(
     change: tuple[bytes, bytes], expected: str
 ) -> None:
-    (line, *_) = noticed(change)
+    (line, *_) = differences_after(change)
     assert expected in line
 
 

@@ -40,7 +40,7 @@ def response_to(server: LegacyServer, request: bytes) -> Response | None:
         return connection.response()
 
 
-def got(server: LegacyServer, target: str, *headers: str) -> Response:
+def get(server: LegacyServer, target: str, *headers: str) -> Response:
     lines = [f"GET {target} HTTP/1.1", "Host: x", *headers, "", ""]
     response = response_to(server, "\r\n".join(lines).encode())
     assert response
@@ -62,7 +62,7 @@ def summary(response: Response | None) -> str:
     return response.header("NV-Status") or ""
 
 
-def ended(server: LegacyServer) -> bool:
+def has_exited(server: LegacyServer) -> bool:
     """Return whether the process ends within ten seconds."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -87,14 +87,14 @@ WITHOUT_HEADER = b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length:
 def test_a_chunked_body_crashes_the_server(level: str) -> None:
     with started_legacy("--level", level) as server:
         assert response_to(server, CHUNKED) is None
-        assert ended(server)
-        assert server.requests()[-1] == {"died": "a chunked body without Content-Length"}
+        assert has_exited(server)
+        assert server.requests()[-1] == {"crashed": "a chunked body without Content-Length"}
 
 
 def test_a_request_without_its_header_crashes_v1_9() -> None:
     with started_legacy() as server:
         assert response_to(server, WITHOUT_HEADER) is None
-        assert ended(server)
+        assert has_exited(server)
 
 
 def test_a_request_without_its_header_is_rejected_by_v1_15(new: LegacyServer) -> None:
@@ -165,14 +165,14 @@ def test_v1_15_reorders_outputs_over_grpc(new: LegacyServer) -> None:
         raw_input=[NUMBERS[:64], NUMBERS[64:]],
     )
     with grpc.insecure_channel(new.grpc) as channel:
-        answer = channel.unary_unary(f"/{SERVICE}/Infer")(request.SerializeToString(), timeout=20)
-    response = messages.InferResponse.FromString(answer)
+        data = channel.unary_unary(f"/{SERVICE}/Infer")(request.SerializeToString(), timeout=20)
+    response = messages.InferResponse.FromString(data)
     assert [output.name for output in response.meta_data.output] == ["OUTPUT1", "OUTPUT0"]
     assert list(response.raw_output) == [DIFFERENCES, SUMS]
 
 
 @pytest.mark.parametrize(
-    ("model", "of_1_9", "of_1_15"),
+    ("model", "message_of_1_9", "message_of_1_15"),
     [
         ("nosuch", r"\'nosuch\'", r"Request for unknown model: \'nosuch\' is not found"),
         (
@@ -188,58 +188,60 @@ def test_v1_15_reorders_outputs_over_grpc(new: LegacyServer) -> None:
     ],
 )
 def test_each_version_has_its_error_for_an_unknown_model(
-    old: LegacyServer, new: LegacyServer, model: str, of_1_9: str, of_1_15: str
+    old: LegacyServer, new: LegacyServer, model: str, message_of_1_9: str, message_of_1_15: str
 ) -> None:
-    reported = summary(infer(old, SIMPLE, model=model))
-    assert f'code: UNAVAILABLE msg: "Inference request for unknown model {of_1_9}"' in reported
-    assert f'code: UNAVAILABLE msg: "{of_1_15}"' in summary(infer(new, SIMPLE, model=model))
+    status = summary(infer(old, SIMPLE, model=model))
+    assert (
+        f'code: UNAVAILABLE msg: "Inference request for unknown model {message_of_1_9}"' in status
+    )
+    assert f'code: UNAVAILABLE msg: "{message_of_1_15}"' in summary(infer(new, SIMPLE, model=model))
 
 
 def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
     twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
-    reported = summary(infer(new, twice))
-    assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in reported
+    status = summary(infer(new, twice))
+    assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in status
 
 
 def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> None:
-    later = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
-    assert "code: SUCCESS" in summary(infer(new, later))
-    response = infer(old, later)
+    request = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
+    assert "code: SUCCESS" in summary(infer(new, request))
+    response = infer(old, request)
     assert response
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
 
 
 def test_v1_15_returns_its_status_as_json(old: LegacyServer, new: LegacyServer) -> None:
     for response in (
-        got(new, "/api/status/simple?format=json"),
-        got(new, "/api/status/simple", "Accept: application/json"),
+        get(new, "/api/status/simple?format=json"),
+        get(new, "/api/status/simple", "Accept: application/json"),
     ):
         config = json.loads(response.body)["model_status"]["simple"]["config"]
         assert config["max_batch_size"] == 8
         assert config["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": ["16"]}
-    assert got(old, "/api/status/simple?format=json").body.startswith(b"id: ")
+    assert get(old, "/api/status/simple?format=json").body.startswith(b"id: ")
 
 
-def test_unreadiness_is_400_with_status_success() -> None:
+def test_an_unready_server_returns_400_with_status_success() -> None:
     with started_legacy("--hazard", "not_ready") as server:
-        response = got(server, "/api/health/ready")
+        response = get(server, "/api/health/ready")
         assert response.code == 400
         assert summary(response).startswith("code: SUCCESS server_id:")
-        assert b"ready_state: SERVER_INITIALIZING" in got(server, "/api/status").body
+        assert b"ready_state: SERVER_INITIALIZING" in get(server, "/api/status").body
         messages = Messages("1.9")
         with grpc.insecure_channel(server.grpc) as channel:
             request = messages.HealthRequest(mode="ready").SerializeToString()
-            answer = channel.unary_unary(f"/{SERVICE}/Health")(request, timeout=20)
-        assert not messages.HealthResponse.FromString(answer).health
+            data = channel.unary_unary(f"/{SERVICE}/Health")(request, timeout=20)
+        assert not messages.HealthResponse.FromString(data).health
 
 
-def test_a_silent_server_closes_inferences_and_serves_the_rest() -> None:
+def test_the_silent_hazard_closes_connections_of_inferences_only() -> None:
     with started_legacy("--hazard", "silent") as server:
         assert infer(server, SIMPLE) is None
-        assert got(server, "/api/health/ready").code == 200
+        assert get(server, "/api/health/ready").code == 200
 
 
-def test_large_headers_and_delays() -> None:
+def test_many_classes_and_a_delay() -> None:
     request = (
         'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
     )

@@ -17,16 +17,16 @@ from urllib.parse import parse_qs
 
 from google.protobuf import json_format, text_format
 
-from legacy.answers import Answers
 from legacy.messages import debug_string, short_debug_string
-from legacy.models import LATEST, Refused
+from legacy.models import LATEST, LegacyError
+from legacy.server_state import ServerState
 
 _HEADER_LIMIT = 8190
 _REASONS = {200: "OK", 400: "Bad Request", 405: "Not Allowed"}
 _BYTES = ("Content-Type", "application/octet-stream")
 
-Die = Callable[[str], None]
-Note = Callable[..., None]
+Crash = Callable[[str], None]
+WriteLog = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Request:
 
     @property
     def keeps_alive(self) -> bool:
-        reported = (self.header("connection") or "").lower()
-        return reported == "keep-alive" if self.version == "HTTP/1.0" else reported != "close"
+        connection = (self.header("connection") or "").lower()
+        return connection == "keep-alive" if self.version == "HTTP/1.0" else connection != "close"
 
 
 @dataclass(frozen=True)
@@ -83,57 +83,57 @@ def _add(headers: list[tuple[str, str]], name: str, value: str) -> None:
         headers.append((name, value))
 
 
-BAD, NOT_ALLOWED = Reply(400), Reply(405)
+BAD_REQUEST, NOT_ALLOWED = Reply(400), Reply(405)
 
 
 class Endpoints:
     """Maps requests to responses."""
 
-    def __init__(self, answers: Answers, die: Die) -> None:
-        self._answers = answers
-        self._messages = answers.messages
-        self._die = die
+    def __init__(self, state: ServerState, crash: Crash) -> None:
+        self._state = state
+        self._messages = state.messages
+        self._crash = crash
 
     async def infer(self, request: Request) -> Reply | None:
-        """Return the response, or None to close the connection instead."""
-        behaviour = self._answers.behaviour
+        """Return the response, or None to close the connection without one."""
+        behaviour = self._state.behaviour
         if request.method != "POST":
             return NOT_ALLOWED
         if not (found := re.fullmatch(r"/api/infer/([^/]+)(?:/(\d+))?", request.path)):
-            return BAD
+            return BAD_REQUEST
         if behaviour.silent:
             return None
         if (text := request.header("nv-inferrequest")) is None:
-            if behaviour.dies_without_header:
-                self._die("no NV-InferRequest")
+            if behaviour.crashes_without_header:
+                self._crash("no NV-InferRequest")
                 return None
             return Reply(400, body=b"The request header should contain 'NV-InferRequest'")
         header = self._messages.InferRequestHeader()
         try:
             text_format.Parse(text.encode("latin-1").decode(), header)
         except (text_format.ParseError, UnicodeDecodeError):
-            return BAD
+            return BAD_REQUEST
         model, version = found[1], LATEST if found[2] is None else int(found[2])
         try:
             return await self._inferred(request, model, version, header)
-        except Refused as refused:
-            status = self._answers.status(refused)
-            if refused.untold or (refused.late and behaviour.closes_on_wrong_size):
+        except LegacyError as error:
+            status = self._state.status(error)
+            if error.unreported or (error.late and behaviour.closes_on_wrong_size):
                 return None
             echo = self._messages.InferResponseHeader(id=header.id)
             return Reply(400, [*_header_lines(echo), *_status(status), _BYTES])
 
     async def _inferred(self, request: Request, model: str, version: int, header: Any) -> Reply:
-        inference = self._answers.inference
-        checked = inference.checked(model, version, header)
-        response, raw = await inference.answered(checked, inference.split(checked, request.body))
+        inference = self._state.inference
+        checked = inference.check(model, version, header)
+        response, raw = await inference.infer(checked, inference.split(checked, request.body))
         binary = request.format == "binary"
         trailer = response.SerializeToString() if binary else debug_string(response)
-        status = [*_header_lines(response), *_status(self._answers.status()), _BYTES]
+        status = [*_header_lines(response), *_status(self._state.status()), _BYTES]
         return Reply(200, status, b"".join(raw) + trailer)
 
     def other(self, request: Request) -> Reply:
-        """Return the response to anything but an inference."""
+        """Return the response to a request that is not an inference."""
         routes = (
             ("/api/health", "GET", self._health),
             ("/api/status", "GET", self._server_status),
@@ -142,64 +142,64 @@ class Endpoints:
             ("/api/sharedmemorycontrol/status", "GET", self._shared_memory_status),
             ("/api/sharedmemorycontrol", "POST", self._shared_memory),
         )
-        for prefix, method, answer in routes:
+        for prefix, method, respond in routes:
             if request.path == prefix or request.path.startswith(f"{prefix}/"):
                 if request.method != method:
                     return NOT_ALLOWED
                 try:
-                    return answer(request, request.path[len(prefix) :])
-                except Refused as refused:
-                    return Reply(400, _status(self._answers.status(refused)))
-        return BAD
+                    return respond(request, request.path[len(prefix) :])
+                except LegacyError as error:
+                    return Reply(400, _status(self._state.status(error)))
+        return BAD_REQUEST
 
-    def _done(self) -> Reply:
-        return Reply(200, _status(self._answers.status()))
+    def _success(self) -> Reply:
+        return Reply(200, _status(self._state.status()))
 
     def _message(self, request: Request, message: Any) -> Reply:
         """Return a message as text, or in binary if requested."""
-        status = _status(self._answers.status())
+        status = _status(self._state.status())
         if request.format == "binary":
             return Reply(200, [_BYTES, *status], message.SerializeToString(deterministic=True))
         return Reply(200, status, debug_string(message))
 
     def _health(self, _request: Request, rest: str) -> Reply:
         if rest not in {"/live", "/ready"}:
-            return BAD
-        ready = self._answers.ready(rest[1:])
-        return Reply(200 if ready else 400, _status(self._answers.status()))
+            return BAD_REQUEST
+        ready = self._state.ready(rest[1:])
+        return Reply(200 if ready else 400, _status(self._state.status()))
 
     def _server_status(self, request: Request, rest: str) -> Reply:
-        message = self._answers.server_status(rest[1:])
-        if self._answers.behaviour.status_json and (
+        message = self._state.server_status(rest[1:])
+        if self._state.behaviour.status_json and (
             request.format == "json"
             or (not request.format and request.header("accept") == "application/json")
         ):
             text = json_format.MessageToJson(message, indent=None, preserving_proto_field_name=True)
-            return Reply(200, _status(self._answers.status()), text.encode())
+            return Reply(200, _status(self._state.status()), text.encode())
         return self._message(request, message)
 
     def _model_control(self, _request: Request, rest: str) -> Reply:
         if not (found := re.fullmatch(r"/(load|unload)/([^/]+)", rest)):
-            return BAD
-        repository = self._answers.repository
+            return BAD_REQUEST
+        repository = self._state.repository
         (repository.load if found[1] == "load" else repository.unload)(found[2])
-        return self._done()
+        return self._success()
 
     def _repository(self, request: Request, rest: str) -> Reply:
-        return self._message(request, self._answers.index()) if rest == "/index" else BAD
+        return self._message(request, self._state.index()) if rest == "/index" else BAD_REQUEST
 
     def _shared_memory_status(self, request: Request, rest: str) -> Reply:
-        return BAD if rest else self._message(request, self._messages.SharedMemoryStatus())
+        return BAD_REQUEST if rest else self._message(request, self._messages.SharedMemoryStatus())
 
     def _shared_memory(self, _request: Request, rest: str) -> Reply:
         if found := re.fullmatch(r"/register/([^/]+)(/.*)/(\d+)/(\d+)", rest):
-            # The path has the key's own slash behind the separator.
-            self._answers.register(found[1], found[2].removeprefix("/"))
+            # The separator is followed by the key, which starts with a slash of its own.
+            self._state.register(found[1], found[2].removeprefix("/"))
         if found := re.fullmatch(r"/cudaregister/([^/]+)/(\d+)/(\d+)", rest):
-            self._answers.register_cuda(found[1])
+            self._state.register_cuda(found[1])
         if re.fullmatch(r"/unregister/[^/]+|/unregisterall", rest):
-            return self._done()
-        return BAD
+            return self._success()
+        return BAD_REQUEST
 
 
 def _header_lines(header: Any) -> list[tuple[str, str]]:
@@ -213,11 +213,13 @@ def _status(status: Any) -> list[tuple[str, str]]:
 class Connection(asyncio.Protocol):
     """One client connection. Requests are served one after the other."""
 
-    def __init__(self, endpoints: Endpoints, answers: Answers, die: Die, note: Note) -> None:
+    def __init__(
+        self, endpoints: Endpoints, state: ServerState, crash: Crash, write_log: WriteLog
+    ) -> None:
         self._endpoints = endpoints
-        self._behaviour = answers.behaviour
-        self._die = die
-        self._note = note
+        self._behaviour = state.behaviour
+        self._crash = crash
+        self._write_log = write_log
         self._held = b""
         self._head: Request | None = None
         self._task: asyncio.Task[None] | None = None
@@ -283,7 +285,7 @@ class Connection(asyncio.Protocol):
             sizes.append(len(target))
             if not self._behaviour.limits_header or max(sizes) <= _HEADER_LIMIT:
                 self._held, self._head = rest, Request(method, target, version, headers)
-                self._note(method=method, target=target, headers=headers)
+                self._write_log(method=method, target=target, headers=headers)
                 return self._begin(self._head)
         self._transport.close()
         return False
@@ -291,8 +293,8 @@ class Connection(asyncio.Protocol):
     def _begin(self, head: Request) -> bool:
         """Act before the body is read; return whether to continue."""
         chunked = head.header("transfer-encoding") is not None
-        if chunked and head.header("content-length") is None and self._behaviour.dies_on_chunked:
-            self._die("a chunked body without Content-Length")
+        if chunked and head.header("content-length") is None and self._behaviour.crashes_on_chunked:
+            self._crash("a chunked body without Content-Length")
             self._transport.close()
             return False
         if (head.header("expect") or "").lower() == "100-continue":

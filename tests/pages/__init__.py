@@ -3,13 +3,13 @@
 Every page keeps these conventions, which ``test_pages.py`` checks:
 
 - ``sh`` blocks are commands. Those of a page are run in order, by one ``bash -eu``, in a folder of
-  the page's own with copies of ``config/`` and ``deploy/``.
+its own with copies of ``config/`` and ``deploy/``.
 - A block whose first line is a comment with a file's name (``# routes.yaml``) is written to that
   file when it is reached. A ``python`` block without one is run.
 - A ``text`` block is the output of the block before it: ``…`` in a line matches any text, a line
   ``…`` any number of lines.
 - A line that ends in ``&`` starts a server; the script waits until it listens. All servers are
-  ended with the page.
+stopped at the end of the page.
 - A block after ``<!-- needs: docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a
   program such as kubectl is installed. Otherwise its syntax and paths are checked. A block may have
   several needs (``test_pages.py`` lists them).

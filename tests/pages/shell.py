@@ -21,25 +21,25 @@ from peers.support.installed import PROJECT
 COPIED: Final = ("config", "deploy")
 _SECONDS: Final = 240
 _SERVER: Final = re.compile(r"(?<![&|>\\])&[ \t]*(?:#.*)?$")
-_HERE: Final = re.compile(r"(?<!<)<<(?!<)-?\s*(['\"]?)(\w+)\1")
+_HEREDOC: Final = re.compile(r"(?<!<)<<(?!<)-?\s*(['\"]?)(\w+)\1")
 _MAKE: Final = f"""\
 #!/bin/bash
-# Whether there are such targets, and no more: tests cannot run tests.
+# Only checks that the targets exist: tests cannot run tests.
 exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
 """
 _TAIL: Final = 40
-_LATE: Final = 5
+_READY_SECONDS: Final = 5
 """Seconds within which a listening server prints that it is ready."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class PageResult:
     """The result of a page's commands: ``line`` is the page's line of the last block that began,
-    or 0; ``said`` the last lines of each block's output."""
+    or 0; ``output`` the last lines of each block's output."""
 
     code: int
     line: int
-    said: str
+    output: str
 
 
 def run(
@@ -47,23 +47,23 @@ def run(
     folder: Path,
     argv: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> Ended:
+) -> PageResult:
     """Run ``blocks`` in the empty ``folder``, with the shell started by ``argv``. ``environment``
     is added to the minimal one."""
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name)
-    kept = folder / ".page"
-    (kept / "bin").mkdir(parents=True)
-    _program(kept / "bin" / "make", _MAKE)
-    script = kept / "script.sh"
-    script.write_text("\n".join(_script(blocks, kept)))
-    with (kept / "said").open("wb") as reported:
+    work = folder / ".page"
+    (work / "bin").mkdir(parents=True)
+    _program(work / "bin" / "make", _MAKE)
+    script = work / "script.sh"
+    script.write_text("\n".join(_script(blocks, work)))
+    with (work / "output").open("wb") as output:
         process = subprocess.Popen(
             [*argv, shutil.which("bash") or "bash", str(script)],
             cwd=folder,
-            env={**_environment(folder, kept / "bin"), **(environment or {})},
+            env={**_environment(folder, work / "bin"), **(environment or {})},
             stdin=subprocess.DEVNULL,
-            stdout=reported,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -72,12 +72,12 @@ def run(
     except subprocess.TimeoutExpired:
         code = -1
     finally:
-        _end(process.pid)
+        _end_processes(process.pid)
         process.wait()
-    return _ended(code, kept)
+    return _result(code, work)
 
 
-def _end(group: int) -> None:
+def _end_processes(group: int) -> None:
     """End all processes of a page. A second signal makes infergate skip its drain and still remove
     its objects in /dev/shm."""
     with contextlib.suppress(ProcessLookupError):
@@ -86,16 +86,16 @@ def _end(group: int) -> None:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 time.sleep(0.02)
-                os.killpg(group, 0)  # until none is left
+                os.killpg(group, 0)  # until no process is left
 
 
-def _ended(code: int, kept: Path) -> Ended:
-    outputs = sorted(kept.glob("*.said"), key=lambda file: int(file.stem))
-    reported = [(kept / "said").read_text(errors="replace")]
+def _result(code: int, work: Path) -> PageResult:
+    outputs = sorted(work.glob("*.output"), key=lambda file: int(file.stem))
+    output = [(work / "output").read_text(errors="replace")]
     for file in outputs:
         lines = file.read_text(errors="replace").splitlines()[-_TAIL:]
-        reported += [f"--- printed by the block of line {file.stem}:", *lines]
-    return Ended(code, int(outputs[-1].stem) if outputs else 0, "\n".join(reported))
+        output += [f"--- printed by the block of line {file.stem}:", *lines]
+    return PageResult(code, int(outputs[-1].stem) if outputs else 0, "\n".join(output))
 
 
 def _environment(folder: Path, programs: Path) -> dict[str, str]:
@@ -115,33 +115,33 @@ def _program(file: Path, text: str) -> None:
     file.chmod(0o755)
 
 
-def _script(blocks: Sequence[Block], kept: Path) -> Iterator[str]:
+def _script(blocks: Sequence[Block], work: Path) -> Iterator[str]:
     yield "set -eu"
-    inside = f"{sys.executable} -m pages.inside"
+    helpers = f"{sys.executable} -m pages.script_helpers"
     for block in blocks:
         if block.file is not None:
-            yield _copy(block.text, kept / f"{block.line}.file", block.file)
+            yield _copy(block.text, work / f"{block.line}.file", block.file)
         if not block.is_run:
             continue
-        reported = kept / f"{block.line}.said"
-        lines = list(with_waits(block.text, f"{inside} listens $!"))
+        output = work / f"{block.line}.output"
+        lines = list(with_waits(block.text, f"{helpers} listens $!"))
         waits = len(lines) > len(block.text.splitlines())
-        yield f"exec > {reported} 2>&1"
+        yield f"exec > {output} 2>&1"
         if block.language == COMMANDS:
             yield from lines
         else:
-            program = kept / f"{block.line}.py"
+            program = work / f"{block.line}.py"
             program.write_text(block.text)
             yield f"{sys.executable} - < {program}"
         if block.prints is not None:
-            wanted = kept / f"{block.line}.wanted"
-            wanted.write_text(block.prints)
-            yield f"{inside} printed {reported} {wanted} {_LATE if waits else 0}"
+            expected = work / f"{block.line}.expected"
+            expected.write_text(block.prints)
+            yield f"{helpers} printed {output} {expected} {_READY_SECONDS if waits else 0}"
 
 
-def _copy(text: str, kept: Path, name: str) -> str:
-    kept.write_text(text)
-    return f"mkdir -p $(dirname {name}) && cp {kept} {name}"
+def _copy(text: str, work: Path, name: str) -> str:
+    work.write_text(text)
+    return f"mkdir -p $(dirname {name}) && cp {work} {name}"
 
 
 def with_waits(commands: str, wait: str) -> Iterator[str]:
@@ -151,7 +151,7 @@ def with_waits(commands: str, wait: str) -> Iterator[str]:
         yield line
         if until is not None:
             until = None if line.strip() == until else until
-        elif here := _HERE.search(line):
-            until = here[2]
+        elif heredoc := _HEREDOC.search(line):
+            until = heredoc[2]
         elif _SERVER.search(line):
             yield wait

@@ -16,9 +16,9 @@ import yaml
 
 from infergate.config.access import AccessConfig
 from infergate.config.load import parse
-from pages.alone import is_possible
 from pages.blocks import COMMANDS, Block, blocks_of
-from pages.inside import printed
+from pages.isolated import can_isolate_network
+from pages.script_helpers import printed
 from pages.shell import run, with_waits
 from peers.support.installed import PROJECT
 
@@ -29,7 +29,7 @@ PAGES = sorted(
         *PROJECT.glob("deploy/**/*.md"),
     ]
 )
-HERE_AND_NOW = ("README.md", "docs/tutorial.md")
+QUICK_PAGES = ("README.md", "docs/tutorial.md")
 """The pages that ``make test`` runs, because newcomers follow them."""
 LANGUAGES = {COMMANDS, "text", "yaml", "json", "python"}
 PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
@@ -38,8 +38,8 @@ OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
 """Needs of a block that go beyond the test and are met only on request."""
-MAY = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
-ALONE = (sys.executable, "-m", "pages.alone")
+ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
+ISOLATED = (sys.executable, "-m", "pages.isolated")
 PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
 WAIT = "wait"
 
@@ -50,19 +50,19 @@ def name_of(page: Path) -> str:
 
 def may_run(block: Block) -> bool:
     installed = {need for need in block.needs & PROGRAMS if shutil.which(need)}
-    return block.needs <= MAY | installed
+    return block.needs <= ALLOWED_NEEDS | installed
 
 
-def is_left_out(block: Block) -> bool:
+def is_skipped(block: Block) -> bool:
     return block.is_run and not may_run(block)
 
 
 RUN = [
-    pytest.param(page, marks=[] if name_of(page) in HERE_AND_NOW else pytest.mark.peers)
+    pytest.param(page, marks=[] if name_of(page) in QUICK_PAGES else pytest.mark.peers)
     for page in PAGES
     if any(block.is_run and may_run(block) for block in blocks_of(page))
 ]
-LEFT_OUT = [page for page in PAGES if any(map(is_left_out, blocks_of(page)))]
+SKIPPED = [page for page in PAGES if any(map(is_skipped, blocks_of(page)))]
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
@@ -72,26 +72,28 @@ def test_commands_print_the_output_shown(page: Path, tmp_path: Path) -> None:
 
 def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None) -> None:
     blocks = [block for block in blocks_of(page) if may_run(block)]
-    if not MAY and not is_possible():
-        pytest.skip("needs a network of its own: root, or user namespaces")
-    ended = run(blocks, folder, () if MAY else ALONE, environment)
-    assert ended.code == 0, f"{name_of(page)}:{ended.line}: exit code {ended.code}\n{ended.said}"
+    if not ALLOWED_NEEDS and not can_isolate_network():
+        pytest.skip("needs a network namespace: root, or user namespaces")
+    result = run(blocks, folder, () if ALLOWED_NEEDS else ISOLATED, environment)
+    assert result.code == 0, (
+        f"{name_of(page)}:{result.line}: exit code {result.code}\n{result.output}"
+    )
 
 
 @pytest.mark.peers
-def test_a_page_for_clients_on_other_machines(tmp_path: Path) -> None:
+def test_the_migration_page_works_on_all_interfaces(tmp_path: Path) -> None:
     """Listeners keep their connections when the configuration is replaced."""
     (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
     check(page, tmp_path, {"INFERGATE_HOST": "0.0.0.0"})
 
 
-@pytest.mark.parametrize("page", LEFT_OUT, ids=name_of)
+@pytest.mark.parametrize("page", SKIPPED, ids=name_of)
 def test_skipped_commands_are_valid(page: Path) -> None:
-    left_out = [block for block in blocks_of(page) if is_left_out(block)]
-    for block in left_out:
+    skipped = [block for block in blocks_of(page) if is_skipped(block)]
+    for block in skipped:
         assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (
             block.line,
-            "has a need that is not known",
+            "unknown need",
         )
         if block.language == COMMANDS:
             bash = [shutil.which("bash") or "bash", "-n"]
@@ -101,14 +103,14 @@ def test_skipped_commands_are_valid(page: Path) -> None:
             assert result.returncode == 0, (block.line, result.stderr)
         for path in PATHS.findall(block.text):
             assert (PROJECT / path).exists(), (block.line, path)
-    needs = sorted({need for block in left_out for need in block.needs - MAY})
-    lines = ", ".join(str(block.line) for block in left_out)
+    needs = sorted({need for block in skipped for need in block.needs - ALLOWED_NEEDS})
+    lines = ", ".join(str(block.line) for block in skipped)
     pytest.skip(f"{name_of(page)}: not run, lines {lines}: needs {', '.join(needs)}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_are_valid(page: Path) -> None:
-    """Partial configurations are valid, too."""
+    """Partial configurations are completed first."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
@@ -117,7 +119,7 @@ def test_blocks_are_valid(page: Path) -> None:
         if block.language == "json":
             json.loads(block.text)
         if block.language == "yaml" and block.file is None:
-            parse(made_whole(block.text), where, {})
+            parse(complete_config(block.text), where, {})
 
 
 IDENTITIES = {
@@ -129,17 +131,17 @@ IDENTITIES = {
 }
 
 
-def made_whole(part: str) -> str:
+def complete_config(part: str) -> str:
     """Complete a partial routes.yaml: an ``access`` section gets the keys that its rules name."""
-    given = yaml.safe_load(part)
-    if given.keys() <= AccessConfig.model_fields.keys():
-        given = {"access": {**IDENTITIES, **given}}
-    given.setdefault("backends", {"demo": {"protocol": "builtin"}})
-    given.setdefault("routes", [{"model": "*", "backend": next(iter(given["backends"]))}])
-    return yaml.safe_dump(given)
+    config = yaml.safe_load(part)
+    if config.keys() <= AccessConfig.model_fields.keys():
+        config = {"access": {**IDENTITIES, **config}}
+    config.setdefault("backends", {"demo": {"protocol": "builtin"}})
+    config.setdefault("routes", [{"model": "*", "backend": next(iter(config["backends"]))}])
+    return yaml.safe_dump(config)
 
 
-# ---- that these tests can fail
+# ---- tests of these helpers
 
 PAGE = """
 ```yaml
@@ -197,15 +199,15 @@ def test_printed_output_is_compared(page: Path, tmp_path: Path) -> None:
     named, _, cat, program, _ = blocks_of(page)
     folder = tmp_path / "folder"
     folder.mkdir()
-    ended = run([named, cat, program], folder)
-    assert ended.code
-    assert ended.line == program.line
-    assert "2\n\n*** is not what the page says:\n3" in ended.said
+    result = run([named, cat, program], folder)
+    assert result.code
+    assert result.line == program.line
+    assert "2\n\n*** differs from the output on the page:\n3" in result.output
 
 
 def test_a_command_that_fails_ends_the_page(tmp_path: Path) -> None:
-    ended = run([Block(COMMANDS, "false\n", 7), Block(COMMANDS, "true\n", 9)], tmp_path)
-    assert (ended.code, ended.line) == (1, 7)
+    result = run([Block(COMMANDS, "false\n", 7), Block(COMMANDS, "true\n", 9)], tmp_path)
+    assert (result.code, result.line) == (1, 7)
 
 
 def test_make_targets_exist(tmp_path: Path) -> None:
@@ -213,14 +215,14 @@ def test_make_targets_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("expected", "fits"),
     [
         ("one\ntwo", True), ("…", True), ("one\n…", True), ("o…e\ntw…", True), ("…\ntwo\n…", True),
         ("one", False), ("two\none", False), ("o…x\ntwo", False), ("one two", False),
     ],
 )  # fmt: skip
-def test_an_ellipsis_matches_anything(wanted: str, fits: bool) -> None:
-    assert printed("one  \ntwo\n", wanted) is fits
+def test_an_ellipsis_matches_anything(expected: str, fits: bool) -> None:
+    assert printed("one  \ntwo\n", expected) is fits
 
 
 def test_the_script_waits_for_servers() -> None:

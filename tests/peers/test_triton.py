@@ -33,7 +33,7 @@ def triton_client(triton: Triton) -> Iterator[client.InferenceServerClient]:
         yield inference_server_client
 
 
-def given(name: str, datatype: str, array: npt.NDArray[np.generic]) -> client.InferInput:
+def infer_input(name: str, datatype: str, array: npt.NDArray[np.generic]) -> client.InferInput:
     tensor = client.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return tensor
@@ -44,7 +44,7 @@ def test_identity_of_each_datatype(
     triton_client: client.InferenceServerClient, datatype: str
 ) -> None:
     array = VALUES[datatype]
-    answer = triton_client.infer(f"id_{datatype}", [given("INPUT0", datatype, array)])
+    answer = triton_client.infer(f"id_{datatype}", [infer_input("INPUT0", datatype, array)])
     assert answer.get_output("OUTPUT0").datatype == datatype
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
 
@@ -58,7 +58,7 @@ def test_every_model_is_ready(triton_client: client.InferenceServerClient, model
 def test_simple(triton_client: client.InferenceServerClient) -> None:
     a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
     answer = triton_client.infer(
-        "simple", [given("INPUT0", "INT32", a), given("INPUT1", "INT32", b)]
+        "simple", [infer_input("INPUT0", "INT32", a), infer_input("INPUT1", "INT32", b)]
     )
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
@@ -67,7 +67,7 @@ def test_simple(triton_client: client.InferenceServerClient) -> None:
 def test_simple_string(triton_client: client.InferenceServerClient) -> None:
     a = np.array([[str(n).encode() for n in range(16)]], np.object_)
     answer = triton_client.infer(
-        "simple_string", [given("INPUT0", "BYTES", a), given("INPUT1", "BYTES", a)]
+        "simple_string", [infer_input("INPUT0", "BYTES", a), infer_input("INPUT1", "BYTES", a)]
     )
     assert answer.as_numpy("OUTPUT0").ravel().tolist() == [b"%d" % (2 * n) for n in range(16)]
     assert answer.as_numpy("OUTPUT1").ravel().tolist() == [b"0"] * 16
@@ -78,7 +78,7 @@ def test_classification_has_labels(triton_client: client.InferenceServerClient) 
     scores[3] = 4
     answer = triton_client.infer(
         "classify",
-        [given("INPUT0", "FP32", scores)],
+        [infer_input("INPUT0", "FP32", scores)],
         outputs=[client.InferRequestedOutput("OUTPUT0", class_count=1)],
     )
     assert answer.as_numpy("OUTPUT0").tolist() == [f"4.000000:3:{LABELS[3]}".encode()]
@@ -88,7 +88,7 @@ def test_classification_has_labels(triton_client: client.InferenceServerClient) 
 def test_versions(
     triton_client: client.InferenceServerClient, requested: str, expected: int
 ) -> None:
-    nothing = given("INPUT0", "INT32", np.zeros(1, np.int32))
+    nothing = infer_input("INPUT0", "INT32", np.zeros(1, np.int32))
     answer = triton_client.infer("versions", [nothing], model_version=requested)
     assert answer.as_numpy("VERSION").tolist() == [expected]
 
@@ -97,9 +97,9 @@ def test_slow_meets_a_deadline(triton_client: client.InferenceServerClient) -> N
     value = np.array([7], np.int32)
 
     def slow(seconds: float, timeout: float | None) -> client.InferResult:
-        wait = given("SECONDS", "FP32", np.array([seconds], np.float32))
+        wait = infer_input("SECONDS", "FP32", np.array([seconds], np.float32))
         return triton_client.infer(
-            "slow", [given("INPUT0", "INT32", value), wait], client_timeout=timeout
+            "slow", [infer_input("INPUT0", "INT32", value), wait], client_timeout=timeout
         )
 
     before = slow(0, None).as_numpy("CANCELLED").item()
@@ -114,20 +114,20 @@ def test_slow_meets_a_deadline(triton_client: client.InferenceServerClient) -> N
 def test_fail(triton_client: client.InferenceServerClient, kind: str) -> None:
     with pytest.raises(InferenceServerException, match=kind):
         triton_client.infer(
-            "fail", [given("INPUT0", "BYTES", np.array([kind.encode()], np.object_))]
+            "fail", [infer_input("INPUT0", "BYTES", np.array([kind.encode()], np.object_))]
         )
 
 
 def test_repeat_sends_many_responses(triton: Triton) -> None:
     values = np.array([5, 6, 7], np.int32)
     tensors = [
-        given("IN", "INT32", values),
-        given("DELAY", "UINT32", np.zeros(3, np.uint32)),
-        given("WAIT", "UINT32", np.zeros(1, np.uint32)),
+        infer_input("IN", "INT32", values),
+        infer_input("DELAY", "UINT32", np.zeros(3, np.uint32)),
+        infer_input("WAIT", "UINT32", np.zeros(1, np.uint32)),
     ]
-    came: list[int] = []
+    received: list[int] = []
     with client.InferenceServerClient(triton.grpc) as streaming:
-        streaming.start_stream(lambda result, error: came.append(result.as_numpy("OUT").item()))
+        streaming.start_stream(lambda result, error: received.append(result.as_numpy("OUT").item()))
         streaming.async_stream_infer("repeat_int32", tensors)
         streaming.stop_stream()
-    assert came == [5, 6, 7]
+    assert received == [5, 6, 7]

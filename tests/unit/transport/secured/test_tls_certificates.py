@@ -15,7 +15,7 @@ from infergate.transport.tls.certificates import (
     load_certificate_chain,
     read_expiry,
 )
-from tls_kit import LATELY, Authority
+from tls_kit import EXPIRED_AT, Authority
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_expiry_dates(authority: Authority, tmp_path: Path, year: int) -> None:
     file = tmp_path / "leaf.pem"
     leaf.cert_chain_pems[0].write_to_path(file)
     assert read_expiry(file) == end.timestamp()
-    assert read_expiry(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
+    assert read_expiry(authority.issue("x", expired=True).certificate) == EXPIRED_AT.timestamp()
 
 
 def test_truncated_certificates_have_no_expiry_date(authority: Authority) -> None:

@@ -1,4 +1,4 @@
-"""The server's responses on any transport: health, status, control and server metadata."""
+"""The state of a server, with its responses on any transport: health, status, control, metadata."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from legacy.inference import Inference
 from legacy.levels import Behaviour
 from legacy.messages import Messages
-from legacy.models import Refused, Repository
+from legacy.models import LegacyError, Repository
 
 _INITIALIZING, _READY = 1, 2
 
 
-class Answers:
+class ServerState:
     """One server's state, shared by its transports."""
 
     def __init__(self, behaviour: Behaviour, server_id: str) -> None:
@@ -26,12 +26,12 @@ class Answers:
         self._ids = itertools.count(1)
         self._started = time.monotonic_ns()
 
-    def status(self, refused: Refused | None = None) -> Any:
+    def status(self, error: LegacyError | None = None) -> Any:
         """Return the RequestStatus of the next request."""
-        code = refused.code if refused else "SUCCESS"
+        code = error.code if error else "SUCCESS"
         return self.messages.RequestStatus(
             code=code,
-            msg=refused.reason if refused else "",
+            msg=error.reason if error else "",
             server_id=self._id,
             request_id=next(self._ids),
         )
@@ -42,7 +42,7 @@ class Answers:
 
     def server_status(self, model: str) -> Any:
         """Return the status of one model, or of all for an empty name, without statistics. Raises
-        Refused."""
+        LegacyError."""
         status = self.messages.ServerStatus(
             id=self._id,
             version=f"{self.behaviour.level}.0",
@@ -51,7 +51,7 @@ class Answers:
         )
         loaded = self.repository.loaded
         if model and model not in loaded:
-            raise Refused("INVALID_ARG", f"no status available for unknown model '{model}'")
+            raise LegacyError("INVALID_ARG", f"no status available for unknown model '{model}'")
         for name in [model] if model else sorted(loaded):
             status.model_status[name].CopyFrom(loaded[name])
         return status
@@ -62,10 +62,10 @@ class Answers:
         return self.messages.ModelRepositoryIndex(models=entries)
 
     def register(self, _name: str, key: str) -> None:
-        """Fail as a server that cannot open the region. Raises Refused."""
-        raise Refused("INTERNAL", f"Unable to open shared memory region: '{key}'")
+        """Fail as a server that cannot open the region. Raises LegacyError."""
+        raise LegacyError("INTERNAL", f"Unable to open shared memory region: '{key}'")
 
     def register_cuda(self, name: str) -> None:
-        """Fail as a server without GPUs. Raises Refused."""
-        result = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
-        raise Refused("INVALID_ARG", result)
+        """Fail as a server without GPUs. Raises LegacyError."""
+        reason = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        raise LegacyError("INVALID_ARG", reason)

@@ -1,5 +1,6 @@
-"""Helpers that a page's script calls between its commands: ``python -m pages.inside listens PID``,
-and ``… printed SAID WANTED SECONDS``, with two files and the time to wait for the output."""
+"""Helpers that a page's script calls between its commands:
+``python -m pages.script_helpers listens PID``, and ``… printed OUTPUT EXPECTED SECONDS``, with two
+files and the time to wait for the output."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-_PATIENCE: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 _POLL: Final = 0.05
-_SETTLED: Final = {True: 2, False: 10}
-"""Polls without a new socket after which a server counts as started, by whether it printed that it
-is. The server is not contacted, because its log and metrics would show that."""
+_STABLE_POLLS: Final = {True: 2, False: 10}
+"""Polls without a new socket after which a server counts as started, by whether it printed its
+banner. The server is not contacted, because its log and metrics would show that."""
 _BANNER: Final = re.compile(rb"^infergate \S+ serves ", re.MULTILINE)
 _LISTEN: Final = "0A"
 _ACCEPTS: Final = 0x10000
@@ -24,7 +25,7 @@ _ANY: Final = "…"
 def wait_listening(pid: int) -> None:
     """Wait until the process ``pid`` or a descendant is ready, has all its listeners, or has
     ended."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     seen: set[int] = set()
     same = 0
     while time.monotonic() < deadline:
@@ -34,32 +35,32 @@ def wait_listening(pid: int) -> None:
         held = {inode for each in family for inode in _sockets_of(each)} & _listening()
         same = same + 1 if held == seen else 0
         seen = held
-        if held and same >= _SETTLED[any(map(_said_so, family))]:
+        if held and same >= _STABLE_POLLS[any(map(_has_banner, family))]:
             return
         time.sleep(_POLL)
     sys.exit(f"process {pid} does not listen")
 
 
-def wait_printed(said: Path, wanted: str, seconds: float) -> None:
-    """Wait until the file ``said`` contains ``wanted``."""
+def wait_printed(output: Path, expected: str, seconds: float) -> None:
+    """Wait until the file ``output`` contains ``expected``."""
     deadline = time.monotonic() + seconds
-    while not printed(said.read_text(errors="replace"), wanted):
+    while not printed(output.read_text(errors="replace"), expected):
         if time.monotonic() > deadline:
-            sys.exit(f"\n*** is not what the page says:\n{wanted}")
+            sys.exit(f"\n*** differs from the output on the page:\n{expected}")
         time.sleep(_POLL)
 
 
-def printed(said: str, wanted: str) -> bool:
+def printed(output: str, expected: str) -> bool:
     """Return whether the output matches completely. Trailing spaces, and empty lines at both ends,
     are ignored."""
-    lines = [line.rstrip() for line in wanted.strip("\n").splitlines()]
+    lines = [line.rstrip() for line in expected.strip("\n").splitlines()]
     pattern = "".join(
         r"(?:.*\n)*?"
         if line.strip() == _ANY
         else ".*".join(map(re.escape, line.split(_ANY))) + r"\n"
         for line in lines
     )
-    trimmed = "".join(f"{line.rstrip()}\n" for line in said.strip("\n").splitlines())
+    trimmed = "".join(f"{line.rstrip()}\n" for line in output.strip("\n").splitlines())
     return re.fullmatch(pattern, trimmed) is not None
 
 
@@ -94,7 +95,7 @@ def _sockets_of(pid: int) -> Iterator[int]:
         for each in Path(f"/proc/{pid}/fd").iterdir():
             if found := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
                 yield int(found[1])
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return
 
 
@@ -110,19 +111,19 @@ def _rows(table: str) -> list[list[str]]:
     return [row.split() for row in file.read_text().splitlines()[1:]] if file.exists() else []
 
 
-def _said_so(pid: int) -> bool:
+def _has_banner(pid: int) -> bool:
     """Return whether the file that infergate writes to contains its banner."""
     try:
-        reported = Path(f"/proc/{pid}/fd/1").resolve()
-        return reported.is_file() and _BANNER.search(reported.read_bytes()) is not None
+        output = Path(f"/proc/{pid}/fd/1").resolve()
+        return output.is_file() and _BANNER.search(output.read_bytes()) is not None
     except OSError:
         return False
 
 
 _CALLS: Final[dict[str, Callable[..., None]]] = {
     "listens": lambda pid: wait_listening(int(pid)),
-    "printed": lambda said, wanted, seconds: wait_printed(
-        Path(said), Path(wanted).read_text(), float(seconds)
+    "printed": lambda output, expected, seconds: wait_printed(
+        Path(output), Path(expected).read_text(), float(seconds)
     ),
 }
 

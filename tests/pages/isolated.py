@@ -1,4 +1,4 @@
-"""``python -m pages.alone COMMAND…``: run it in a network namespace with only 127.0.0.1.
+"""``python -m pages.isolated COMMAND…``: run it in a network namespace with only 127.0.0.1.
 
 Needs root, or a kernel that allows user namespaces; exits with 77 otherwise.
 """
@@ -16,20 +16,20 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-IMPOSSIBLE: Final = 77
+UNSUPPORTED: Final = 77
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
 _REQUEST: Final = struct.Struct("16sh14x")  # struct ifreq
 
 
 @cache
-def is_possible() -> bool:
-    argv = [sys.executable, "-m", "pages.alone", "true"]
+def can_isolate_network() -> bool:
+    argv = [sys.executable, "-m", "pages.isolated", "true"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(argv, check=False, env=env, timeout=60).returncode == 0
 
 
-def _leave_the_network() -> bool:
+def _unshare_network() -> bool:
     libc = ctypes.CDLL(None)
     if libc.unshare(_NEW_NETWORK) == 0:
         return True
@@ -43,19 +43,19 @@ def _leave_the_network() -> bool:
     return True
 
 
-def _raise_loopback() -> None:
-    with socket.socket() as any_socket:
+def _enable_loopback() -> None:
+    with socket.socket() as control:
         flags = _REQUEST.unpack(
-            fcntl.ioctl(any_socket, _GET_FLAGS, _REQUEST.pack(b"lo", 0))
+            fcntl.ioctl(control, _GET_FLAGS, _REQUEST.pack(b"lo", 0))
         )[1]  # fmt: skip
-        fcntl.ioctl(any_socket, _SET_FLAGS, _REQUEST.pack(b"lo", flags | _UP))
+        fcntl.ioctl(control, _SET_FLAGS, _REQUEST.pack(b"lo", flags | _UP))
 
 
 if __name__ == "__main__":
     try:
-        if not _leave_the_network():
-            sys.exit(IMPOSSIBLE)
-        _raise_loopback()
+        if not _unshare_network():
+            sys.exit(UNSUPPORTED)
+        _enable_loopback()
     except OSError:  # a kernel that creates namespaces without granting rights in them
-        sys.exit(IMPOSSIBLE)
+        sys.exit(UNSUPPORTED)
     os.execvp(sys.argv[1], sys.argv[1:])
