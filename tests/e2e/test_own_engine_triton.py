@@ -114,7 +114,7 @@ def test_deadlines(gateway: Infergate) -> None:
         before = cancelled(client)
         with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
             client.infer("slow", slow(20), client_timeout=0.5)
-        until(lambda: cancelled(client) == before + 1, "Triton is told")
+        until(lambda: cancelled(client) == before + 1, "Triton cancels the request")
 
 
 def test_cancelling(gateway: Infergate) -> None:
@@ -126,13 +126,13 @@ def test_cancelling(gateway: Infergate) -> None:
             got.get(timeout=0.5)
         context.cancel()
         assert "CANCELLED" in str(got.get(timeout=SECONDS)).upper()
-        until(lambda: cancelled(client) == before + 1, "Triton is told")
+        until(lambda: cancelled(client) == before + 1, "Triton cancels the request")
         client.start_stream(lambda result, error: got.put(error))
         client.async_stream_infer("slow", slow(20))
         with pytest.raises(queue.Empty):
             got.get(timeout=0.5)
         client.stop_stream(cancel_requests=True)
-        until(lambda: cancelled(client) == before + 2, "Triton is told of the stream's, too")
+        until(lambda: cancelled(client) == before + 2, "Triton cancels the stream's request, too")
 
 
 def test_a_large_message_and_its_memory(gateway: Infergate) -> None:

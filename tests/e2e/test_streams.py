@@ -472,7 +472,7 @@ def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> No
         stream.client.async_stream_infer("triton.slow", slow(SECONDS))
         stream.repeat(1)
         stream.next()  # the first request has been sent by now
-    until(lambda: cancelled() == before + 1, "Triton is told")
+    until(lambda: cancelled() == before + 1, "Triton cancels the request")
     until(
         lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
         "the metrics tell",

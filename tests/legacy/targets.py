@@ -20,7 +20,8 @@ class Target:
     """A server of the legacy API: ``host:port`` of each protocol.
 
     ``other_outcomes`` maps scenarios to outcomes that differ from the real server's.
-    ``known_differences`` lists, by name, the differences that the client would notice in responses to recorded bytes.
+    ``known_differences`` lists, by name, the differences that the client would notice in
+    responses to recorded bytes.
     """
 
     http: str
