@@ -76,13 +76,13 @@ def tokens(*issuers: Issuer) -> JwtVerifier:
     return JwtVerifier(issuers or (issuer(),), RULES)
 
 
-async def taken(text: str, checks: JwtVerifier | None = None, clock: float | None = None) -> Any:
+async def verify(text: str, checks: JwtVerifier | None = None, clock: float | None = None) -> Any:
     return await (checks or tokens()).verify(text, 0.0, time.time() if clock is None else clock)
 
 
-async def refused(text: str, checks: JwtVerifier | None = None) -> AccessRejected:
+async def expect_rejection(text: str, checks: JwtVerifier | None = None) -> AccessRejected:
     with pytest.raises(AccessRejected) as caught:
-        await taken(text, checks)
+        await verify(text, checks)
     for part in text.split("."):
         if len(part) > 8:
             assert part not in caught.value.error.public + caught.value.error.detail
@@ -94,7 +94,7 @@ async def refused(text: str, checks: JwtVerifier | None = None) -> AccessRejecte
     [(rsa_key, "RS256", "1"), (ec_key, "ES256", "2"), (ed_key, "EdDSA", "3")],
 )
 async def test_a_valid_token_identifies_the_client(key: Any, algorithm: str, kid: str) -> None:
-    permit = await taken(token(key(), algorithm, kid))
+    permit = await verify(token(key(), algorithm, kid))
     assert permit.identity == "jwt:idp:alice"
     assert permit.allows(InferRequest, "m")
 
@@ -111,12 +111,12 @@ async def test_claims_reach_the_rules() -> None:
 
 async def test_the_identity_claim_is_configurable() -> None:
     checks = tokens(issuer(subject="email"))
-    assert (await taken(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
-    assert (await refused(token(), checks)).reason is RejectionReason.INVALID_TOKEN
+    assert (await verify(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
+    assert (await expect_rejection(token(), checks)).reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_one_matching_audience_suffices() -> None:
-    assert await taken(token(aud=["x", "second"]))
+    assert await verify(token(aud=["x", "second"]))
 
 
 def unsigned(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"") -> str:
@@ -182,23 +182,23 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_an_attack_is_refused(attack: str) -> None:
-    refusal = await refused(ATTACKS[attack]())
+    refusal = await expect_rejection(ATTACKS[attack]())
     assert refusal.error.kind is Kind.UNAUTHENTICATED
     assert refusal.reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_an_expired_token_is_reported_only_with_a_valid_signature() -> None:
     old = int(time.time()) - 11
-    assert (await refused(token(exp=old))).reason is RejectionReason.EXPIRED_TOKEN
+    assert (await expect_rejection(token(exp=old))).reason is RejectionReason.EXPIRED_TOKEN
     assert (
-        await refused(token(rsa_key("mallory"), exp=old))
+        await expect_rejection(token(rsa_key("mallory"), exp=old))
     ).reason is RejectionReason.INVALID_TOKEN
-    assert await taken(token(exp=old + 5))  # leeway
+    assert await verify(token(exp=old + 5))  # leeway
 
 
 @given(st.text("abcXYZ019-_=.~+/", max_size=200))
 async def test_arbitrary_tokens_are_rejected(text: str) -> None:
-    assert (await refused(text)).error.kind is Kind.UNAUTHENTICATED
+    assert (await expect_rejection(text)).error.kind is Kind.UNAUTHENTICATED
 
 
 @given(
@@ -214,17 +214,17 @@ async def test_arbitrary_tokens_are_rejected(text: str) -> None:
 )
 async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value: Any) -> None:
     body = {**claims(), "sub": value, "exp": value}
-    assert (await refused(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
+    assert (await expect_rejection(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
 
 
 async def test_an_unknown_key_id_triggers_one_fetch() -> None:
     source = Given(JwkSet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
-    assert await taken(token(), tokens(issuer(source)))
+    assert await verify(token(), tokens(issuer(source)))
     assert source.newer_requested == 1
 
 
 async def test_tokens_are_not_reported_invalid_without_keys() -> None:
-    refusal = await refused(token(), tokens(issuer(Given(None))))
+    refusal = await expect_rejection(token(), tokens(issuer(Given(None))))
     assert refusal.reason is RejectionReason.KEYS_AWAY
     assert refusal.error.kind is Kind.OVERLOADED
     assert refusal.error.retry_after
@@ -233,52 +233,54 @@ async def test_tokens_are_not_reported_invalid_without_keys() -> None:
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     other = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
     two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
-    assert (await taken(token(), two)).identity == "jwt:idp:alice"
+    assert (await verify(token(), two)).identity == "jwt:idp:alice"
     second = token(rsa_key("other"), iss="https://two.example")
-    assert (await taken(second, two)).identity == "jwt:two:alice"
+    assert (await verify(second, two)).identity == "jwt:two:alice"
     assert (
-        await refused(token(iss="https://two.example"), two)
+        await expect_rejection(token(iss="https://two.example"), two)
     ).reason is RejectionReason.INVALID_TOKEN
-    assert (await refused(token(rsa_key("other")), two)).reason is RejectionReason.INVALID_TOKEN
+    assert (
+        await expect_rejection(token(rsa_key("other")), two)
+    ).reason is RejectionReason.INVALID_TOKEN
 
 
-# ---- what was checked is remembered
+# ---- the cache of verified tokens
 
 
 async def test_a_verified_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     checks, text, now = tokens(), token(), time.time()
-    first = await taken(text, checks, now)
-    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("checked again"))
-    assert await taken(text, checks, now + 599) is first
+    first = await verify(text, checks, now)
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("verified again"))
+    assert await verify(text, checks, now + 599) is first
 
 
 async def test_a_cached_token_still_expires() -> None:
     checks, now = tokens(), time.time()
     text = token(exp=int(now) - 8)  # within the leeway for two more seconds
-    assert await taken(text, checks, now)
+    assert await verify(text, checks, now)
     known = next(iter(checks._cache.values()))
     assert known.expires_at == int(now) - 8 + 10
-    assert await taken(text, checks, known.expires_at - 0.1)
+    assert await verify(text, checks, known.expires_at - 0.1)
     before = dict(checks._cache)
-    await taken(text, checks, known.expires_at)  # read again, and checked by the current time
+    await verify(text, checks, known.expires_at)  # expired in the cache: verified again
     assert next(iter(checks._cache.values())) is not next(iter(before.values()))
 
 
 async def test_new_keys_invalidate_cached_tokens() -> None:
     source = Given()
     checks, text = tokens(issuer(source)), token()
-    assert await taken(text, checks)
+    assert await verify(text, checks)
     source.held = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
-    assert (await refused(text, checks)).reason is RejectionReason.INVALID_TOKEN
+    assert (await expect_rejection(text, checks)).reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_the_cache_is_bounded_and_holds_no_token() -> None:
     checks = tokens()
     text = token()
-    await taken(text, checks)
+    await verify(text, checks)
     assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._cache)
     entry = next(iter(checks._cache.values()))
     for number in range(MAX_CACHED_TOKENS):
         checks._cache[number.to_bytes(32)] = entry
-    await taken(token(sub="bob"), checks)
+    await verify(token(sub="bob"), checks)
     assert len(checks._cache) <= MAX_CACHED_TOKENS + 1

@@ -63,14 +63,14 @@ def test_every_configuration_is_tested() -> None:
     assert found == set(CONFIGS)
 
 
-# ---- kubernetes: what kustomize makes of it ------------------------------------------------------
+# ---- kubernetes: the manifests that kustomize renders --------------------------------------------
 
 
 @cache
-def built(overlay: str) -> tuple[Manifest, ...]:
+def rendered_manifests(overlay: str) -> tuple[Manifest, ...]:
     """Return the rendered manifests. Skips the test without kubectl."""
     if shutil.which("kubectl") is None:
-        pytest.skip("needs kubectl, which has kustomize in it")
+        pytest.skip("needs kubectl with kustomize")
     argv = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def built(overlay: str) -> tuple[Manifest, ...]:
 
 
 def manifests_of_kind(overlay: str, kind: str) -> list[Manifest]:
-    return [each for each in built(overlay) if each["kind"] == kind]
+    return [each for each in rendered_manifests(overlay) if each["kind"] == kind]
 
 
 def only(overlay: str, kind: str) -> Manifest:
@@ -282,7 +282,7 @@ def instructions(name: str) -> Iterator[str]:
             yield " ".join(line.split()[1:])
 
 
-def sent() -> set[str]:
+def included_files() -> set[str]:
     """Return the files that .dockerignore includes, relative to the project's folder."""
     lines = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in lines  # nothing else
@@ -296,7 +296,7 @@ def test_the_image_copies_only_included_files() -> None:
         if "--from=" not in copy
         for source in copy.split()[:-1]
     }
-    assert copied == sent()
+    assert copied == included_files()
     assert all((PROJECT / each).exists() for each in copied)
 
 

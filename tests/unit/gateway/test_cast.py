@@ -55,12 +55,12 @@ def limited_client_context() -> RequestContext:
 
 
 async def infer(gateway: Gateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
-    answer = await gateway.perform(InferRequest("m", inputs=inputs), context)
-    assert isinstance(answer, InferResponse)
-    return answer
+    response = await gateway.perform(InferRequest("m", inputs=inputs), context)
+    assert isinstance(response, InferResponse)
+    return response
 
 
-def sent(backend: Memory) -> tuple[Tensor, ...]:
+def received_inputs(backend: Memory) -> tuple[Tensor, ...]:
     request = backend.requests[-1]
     assert isinstance(request, InferRequest)
     return request.inputs
@@ -68,9 +68,9 @@ def sent(backend: Memory) -> tuple[Tensor, ...]:
 
 async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
     backend = LimitedBackend("b")
-    answer = await infer(gateway_for(backend), new_context(), BOOL, BF16)
-    assert sent(backend) == (UINT8, FP32)
-    assert answer.outputs == (UINT8, FP32)  # unchanged
+    response = await infer(gateway_for(backend), new_context(), BOOL, BF16)
+    assert received_inputs(backend) == (UINT8, FP32)
+    assert response.outputs == (UINT8, FP32)  # unchanged
     assert backend.described == []
 
 
@@ -82,9 +82,9 @@ async def test_outputs_are_cast_for_a_client_without_their_datatype() -> None:
 async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatype() -> None:
     backend = Memory("b")
     backend.description = MODEL
-    answer = await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
-    assert sent(backend) == (BOOL, BF16)
-    assert answer.outputs == (UINT8, FP32)
+    response = await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
+    assert received_inputs(backend) == (BOOL, BF16)
+    assert response.outputs == (UINT8, FP32)
     assert backend.described == [("m", "", False)]
 
 
@@ -92,7 +92,7 @@ async def test_inputs_are_cast_back_only_to_the_declared_datatype() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
     await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
-    assert sent(backend) == (UINT8, FP32)
+    assert received_inputs(backend) == (UINT8, FP32)
 
 
 async def test_memory_of_casts_is_counted() -> None:
@@ -120,13 +120,15 @@ async def test_metadata_is_in_the_clients_names() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("theirs", "BOOL", (-1,)),))
     await infer(gateway_for(backend, inputs={"b": "theirs"}), limited_client_context(), UINT8)
-    assert [(each.name, each.datatype) for each in sent(backend)] == [("theirs", Datatype.BOOL)]
+    assert [(each.name, each.datatype) for each in received_inputs(backend)] == [
+        ("theirs", Datatype.BOOL)
+    ]
 
 
 async def test_declared_metadata_casts_back_too() -> None:
     backend = Memory("b")
     await infer(gateway_for(backend, declared={"m": MODEL}), limited_client_context(), UINT8)
-    assert sent(backend) == (BOOL,)
+    assert received_inputs(backend) == (BOOL,)
     assert backend.described == []
 
 
@@ -139,7 +141,7 @@ async def test_no_cast_and_no_metadata_request_if_both_sides_support_all(
 ) -> None:
     backend.description = MODEL
     await infer(gateway_for(backend), context, UINT8, FP32)
-    assert sent(backend) == (UINT8, FP32)
+    assert received_inputs(backend) == (UINT8, FP32)
     assert backend.described == []
 
 

@@ -11,14 +11,14 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 
 
-class Named:
+class NamedFrontend:
     """A frontend whose response is its name."""
 
-    codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Turns"}))
+    codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Stream"}))
 
-    def __init__(self, name: str, answer: Any) -> None:
+    def __init__(self, name: str, response: Any) -> None:
         self.name = name
-        self.answer = answer
+        self.response = response
         self.raises: BaseException | None = None
 
     async def respond(self, wire: Any, context: RequestContext, deferred: object = None) -> Any:
@@ -26,18 +26,18 @@ class Named:
             raise self.raises
         context.record.protocol = self.name
         context.response_headers = {"x-load": "1"}
-        return self.answer()
+        return self.response()
 
     def refuse(self, error: GatewayError, wire: Any, context: RequestContext) -> Any:
         context.record.protocol = self.name
         context.record.record_error(error)
-        return self.answer()
+        return self.response()
 
 
 def http() -> tuple[HttpDispatch, list[RequestContext], dict[str, Any]]:
     contexts: list[RequestContext] = []
     frontends: dict[str, Any] = {
-        name: Named(name, lambda: HttpResponse(200, {"a": "b"}, [b"12", b"345"]))
+        name: NamedFrontend(name, lambda: HttpResponse(200, {"a": "b"}, [b"12", b"345"]))
         for name in ("v2", "api")
     }
     return HttpDispatch(frontends, contexts.append), contexts, frontends
@@ -47,12 +47,12 @@ def http() -> tuple[HttpDispatch, list[RequestContext], dict[str, Any]]:
     ("path", "protocol"),
     [("/v2", "v2"), ("/v2/models", "v2"), ("/api/status", "api"), ("/", "v2"), ("/v22", "v2")],
 )
-async def test_the_first_segment_decides(path: str, protocol: str) -> None:
+async def test_the_first_path_segment_selects_the_frontend(path: str, protocol: str) -> None:
     dispatch, contexts, _ = http()
-    answer = await dispatch.respond(HttpRequest("GET", path), new_context())
+    response = await dispatch.respond(HttpRequest("GET", path), new_context())
     assert contexts[0].record.protocol == protocol
     assert contexts[0].record.bytes_out == 5
-    assert answer.headers == {"a": "b", "x-load": "1"}
+    assert response.headers == {"a": "b", "x-load": "1"}
 
 
 async def test_a_request_id_is_accepted_or_generated_and_forwarded() -> None:
@@ -94,9 +94,9 @@ async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         return RpcResponse(code=code, details="no")
 
-    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
+    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
-    assert list(dispatch.request_streams) == ["/a.S/Turns"]
+    assert list(dispatch.request_streams) == ["/a.S/Stream"]
     await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert [context.record.outcome for context in contexts] == [outcome]
 
@@ -107,7 +107,7 @@ async def test_a_cancelled_access_check_is_recorded() -> None:
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         raise asyncio.CancelledError
 
-    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
+    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
     with pytest.raises(asyncio.CancelledError):
         await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
@@ -120,15 +120,15 @@ async def test_the_gateways_rpc_services_take_precedence() -> None:
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         return RpcResponse([b"healthy"])
 
-    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b"123"]))}
+    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b"123"]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
     assert (await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())).message == [
         b"healthy"
     ]
     record = contexts.pop().record
     assert (record.protocol, record.operation, record.outcome) == ("grpc", "h.Health/Check", "ok")
-    answer = await dispatch.respond(RpcRequest("/a.S/M"), new_context())
-    assert answer.metadata == {"x-load": "1"}
+    response = await dispatch.respond(RpcRequest("/a.S/M"), new_context())
+    assert response.metadata == {"x-load": "1"}
     assert (contexts[0].record.protocol, contexts[0].record.bytes_out) == ("a", 3)
     dispatch.refuse(GatewayError(Kind.OVERLOADED, "full"), RpcRequest("/other/M"), new_context())
     assert contexts[1].record.outcome == "overloaded"

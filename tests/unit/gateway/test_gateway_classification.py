@@ -33,7 +33,7 @@ def model(shape: tuple[int, ...], batch: int | None = None, output: str = "Y") -
     )
 
 
-def behind(
+def gateway_with_backend(
     metadata: ModelMetadata | GatewayError, declared: Any = None, **route: Any
 ) -> tuple[Gateway, Memory]:
     memory = Memory("b")
@@ -57,25 +57,25 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
 
 
 async def response_json(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
-    answer = await gateway.perform(InferRequest("m", outputs=outputs), new_context())
-    assert isinstance(answer, InferResponse)
-    return {t.name: t.numpy().tolist() for t in answer.outputs}
+    response = await gateway.perform(InferRequest("m", outputs=outputs), new_context())
+    assert isinstance(response, InferResponse)
+    return {t.name: t.numpy().tolist() for t in response.outputs}
 
 
 @pytest.mark.parametrize(
     "outputs", [(), (RequestedOutput("Y"),), (RequestedOutput("Y", {"a": 1}),)]
 )
-async def test_classes_are_computed_from_the_backends_values(
+async def test_outputs_without_classification_are_unchanged(
     outputs: tuple[RequestedOutput, ...],
 ) -> None:
-    gateway, memory = behind(model((-1, 3)))
+    gateway, memory = gateway_with_backend(model((-1, 3)))
     assert not requests_classes(InferRequest("m", outputs=outputs))
     assert (await response_json(gateway, *outputs))["Y"] == SCORES.tolist()
     assert memory.described == []
 
 
 async def test_a_backend_that_classifies_gets_the_classification_request() -> None:
-    gateway, memory = behind(model((-1, 3)))
+    gateway, memory = gateway_with_backend(model((-1, 3)))
     memory.has_classes = True
     assert (await response_json(gateway, classes(2)))[
         "Y"
@@ -84,12 +84,12 @@ async def test_a_backend_that_classifies_gets_the_classification_request() -> No
 
 
 async def test_the_backend_gets_a_request_for_values() -> None:
-    gateway, memory = behind(model((-1, 3)))
-    found = await response_json(gateway, classes(2, other="kept"), RequestedOutput("Z"))
+    gateway, memory = gateway_with_backend(model((-1, 3)))
+    outputs = await response_json(gateway, classes(2, other="kept"), RequestedOutput("Z"))
     assert memory.requests == [
         InferRequest("m", outputs=(RequestedOutput("Y", {"other": "kept"}), RequestedOutput("Z")))
     ]
-    assert found == {
+    assert outputs == {
         "Y": [[b"3.000000:1", b"2.000000:2"], [b"9.000000:0", b"8.000000:2"]],
         "Z": [[5], [6]],
     }
@@ -111,19 +111,19 @@ async def test_the_backend_gets_a_request_for_values() -> None:
 async def test_metadata_determines_the_batch_dimension(
     metadata: ModelMetadata, batched: bool
 ) -> None:
-    gateway, _ = behind(metadata)
+    gateway, _ = gateway_with_backend(metadata)
     expected = [[b"3.000000:1"], [b"9.000000:0"]] if batched else [b"9.000000:3"]
     assert (await response_json(gateway, classes(1)))["Y"] == expected
 
 
 async def test_declared_metadata_replaces_the_backends() -> None:
-    gateway, memory = behind(model((2, 3)), {"m": model((2, 3), 8)})
+    gateway, memory = gateway_with_backend(model((2, 3)), {"m": model((2, 3), 8)})
     assert (await response_json(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
     assert memory.described == []
 
 
-async def test_labels_and_names_are_the_clients() -> None:
-    gateway, memory = behind(
+async def test_labels_and_output_names_follow_the_rewrite() -> None:
+    gateway, memory = gateway_with_backend(
         model((-1, 3)),
         rewrite=Rewrite("theirs", "7", outputs={"scores": "Y"}),
         labels={"scores": ("ant", "bee", "cat"), "Y": ("wrong",) * 3},
@@ -137,7 +137,7 @@ async def test_labels_and_names_are_the_clients() -> None:
 
 
 async def test_fewer_labels_than_classes() -> None:
-    gateway, _ = behind(model((-1, 3)), labels={"Y": ("ant", "")})
+    gateway, _ = gateway_with_backend(model((-1, 3)), labels={"Y": ("ant", "")})
     assert (await response_json(gateway, classes(3)))["Y"][1] == [
         b"9.000000:0:ant",
         b"8.000000:2",
@@ -146,14 +146,14 @@ async def test_fewer_labels_than_classes() -> None:
 
 
 async def test_no_classes_without_metadata() -> None:
-    gateway, memory = behind(GatewayError(Kind.CONNECT, "down"))
+    gateway, memory = gateway_with_backend(GatewayError(Kind.CONNECT, "down"))
     with pytest.raises(GatewayError, match="down"):
         await response_json(gateway, classes(1))
     assert memory.requests == []
 
 
-async def test_an_output_without_an_order_is_refused() -> None:
-    gateway, memory = behind(ModelMetadata("m"))
+async def test_an_output_without_an_order_is_rejected() -> None:
+    gateway, memory = gateway_with_backend(ModelMetadata("m"))
     answer = memory.answer = InferResponse(
         "m", outputs=(tensor_from_array("Y", Datatype.BOOL, np.array([True])),)
     )
@@ -167,22 +167,22 @@ async def test_embedded_models_classify_with_their_own_labels() -> None:
     request = InferRequest(
         "identity", inputs=(tensor("INPUT0", [4, 9]),), outputs=(classes(1, "OUTPUT0"),)
     )
-    answer = await gateway.perform(request, new_context())
-    assert isinstance(answer, InferResponse)
-    assert answer.outputs[0].numpy().tolist() == [b"9:1"]
+    response = await gateway.perform(request, new_context())
+    assert isinstance(response, InferResponse)
+    assert response.outputs[0].numpy().tolist() == [b"9:1"]
 
 
 async def test_long_outputs_are_classified_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
 
-    def noted(*arguments: Any) -> Any:
+    def recording_add_classes(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
         return add_classes(*arguments)
 
-    monkeypatch.setattr("infergate.gateway.datatypes.add_classes", noted)
-    gateway, memory = behind(model((-1,)))
+    monkeypatch.setattr("infergate.gateway.datatypes.add_classes", recording_add_classes)
+    gateway, memory = gateway_with_backend(model((-1,)))
     for elements in (MAX_INLINE_CLASSIFY_BYTES // 4, MAX_INLINE_CLASSIFY_BYTES // 4 + 1):
         values = tensor_from_array("Y", Datatype.FP32, np.zeros(elements, np.float32))
         memory.answer = InferResponse("theirs", "7", outputs=(values,))
         await response_json(gateway, classes(1))
-    assert [each == threading.get_ident() for each in threads] == [True, False]
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]

@@ -72,7 +72,7 @@ def test_every_datatype_has_a_name(datatype: Datatype) -> None:
     assert config_from_metadata(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
 
 
-def made(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> Gateway:
+def build_gateway(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> Gateway:
     routes = [Route("m", "b", rewrite=rewrite or Rewrite())]
     return Gateway(RouteTable(routes), {"b": backend}, declared or {})
 
@@ -86,7 +86,7 @@ async def test_a_servers_configuration_has_the_clients_names() -> None:
     }
     memory = Memory("b", ModelConfig("real", settings, b"as sent"))
     memory.profile_of_all = TRITON
-    gateway = made(memory, Rewrite("real", inputs={"image": "data"}))
+    gateway = build_gateway(memory, Rewrite("real", inputs={"image": "data"}))
     response = await gateway.perform(ModelConfigRequest("m"), new_context())
     renamed = [{"name": "image", "dims": [3]}, {"name": ["odd"]}, "odd"]
     assert response == ModelConfig(
@@ -98,7 +98,7 @@ async def test_a_servers_configuration_has_the_clients_names() -> None:
 async def test_configurations_of_other_servers_come_from_metadata() -> None:
     memory = Memory("b")
     memory.description = MODEL
-    assert await made(memory).perform(
+    assert await build_gateway(memory).perform(
         ModelConfigRequest("m"), new_context()
     ) == config_from_metadata(MODEL)
     assert not memory.requests
@@ -107,7 +107,7 @@ async def test_configurations_of_other_servers_come_from_metadata() -> None:
 async def test_a_declared_model_is_as_declared() -> None:
     memory = Memory("b", ModelConfig("m", {}))
     memory.profile_of_all = TRITON
-    response = await made(memory, declared={"m": MODEL}).perform(
+    response = await build_gateway(memory, declared={"m": MODEL}).perform(
         ModelConfigRequest("m"), new_context()
     )
     assert response == config_from_metadata(MODEL)

@@ -30,7 +30,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class Switch(Readiness):
-    """Readiness whose ``wait_for_change`` returns after each ``turn``."""
+    """Readiness whose ``wait_for_change`` returns after each ``set_ready``."""
 
     def __init__(self) -> None:
         super().__init__(self.report)
@@ -46,12 +46,12 @@ class Switch(Readiness):
     async def wait_for_change(self) -> None:
         await self._releases.get()
 
-    def turn(self, is_ready: bool) -> None:
+    def set_ready(self, is_ready: bool) -> None:
         self.serves = is_ready
         self._releases.put_nowait(None)
 
 
-def made(readiness: Readiness) -> GatewayServices:
+def build_services(readiness: Readiness) -> GatewayServices:
     return gateway_services(SCHEMA, (V2,), readiness)
 
 
@@ -110,7 +110,7 @@ async def check(channel: grpc.aio.Channel, service: str) -> int:
 
 async def test_check_returns_the_readiness_of_the_server_and_its_services() -> None:
     readiness = Switch()
-    async with services_of(made(readiness)) as channel:
+    async with services_of(build_services(readiness)) as channel:
         for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
             assert await check(channel, service) == SERVING
         readiness.serves = False
@@ -122,7 +122,7 @@ async def test_check_returns_the_readiness_of_the_server_and_its_services() -> N
 
 
 async def test_list_returns_every_service() -> None:
-    async with services_of(made(Switch())) as channel:
+    async with services_of(build_services(Switch())) as channel:
         answer = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
     statuses = ListResponse.FromString(answer).statuses
     assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
@@ -132,25 +132,25 @@ async def test_list_returns_every_service() -> None:
 
 async def test_watch_sends_the_status_and_each_change_once() -> None:
     readiness = Switch()
-    async with services_of(made(readiness)) as channel:
+    async with services_of(build_services(readiness)) as channel:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
         assert await anext(statuses) == SERVING
-        readiness.turn(is_ready=True)  # an unchanged status is not sent
-        readiness.turn(is_ready=False)
+        readiness.set_ready(is_ready=True)  # an unchanged status is not sent
+        readiness.set_ready(is_ready=False)
         assert await anext(statuses) == NOT_SERVING
-        readiness.turn(is_ready=True)
+        readiness.set_ready(is_ready=True)
         assert await anext(statuses) == SERVING
         call.cancel()
 
 
 async def test_watch_of_an_unknown_service_stays_open() -> None:
     readiness = Switch()
-    async with services_of(made(readiness)) as channel:
+    async with services_of(build_services(readiness)) as channel:
         request = CheckRequest(service="nosuch").SerializeToString()
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(request, timeout=30)
         assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
-        readiness.turn(is_ready=False)
+        readiness.set_ready(is_ready=False)
         assert not call.done()
         call.cancel()
 
@@ -166,7 +166,7 @@ async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
         return True
 
     readiness = Readiness(ask, lambda: 0.0)
-    async with services_of(made(readiness)) as channel, asyncio.timeout(20):
+    async with services_of(build_services(readiness)) as channel, asyncio.timeout(20):
         named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
         watch = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")
         calls = [watch(message) for message in named]
@@ -191,7 +191,7 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
         return True
 
     readiness = Readiness(ask)
-    watching = made(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](each([b""]), CALL)
+    watching = build_services(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](each([b""]), CALL)
     statuses = []
     async with asyncio.timeout(20):
         async for answer in watching:
@@ -201,7 +201,7 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
 
 
 async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
-    services = made(Switch())
+    services = build_services(Switch())
     long = b"\x7a\x00" * 40_000  # unknown fields are valid
     answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (long,)), CALL)
     assert answer.code == 3
@@ -210,7 +210,7 @@ async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
 
 
 async def test_malformed_messages_are_invalid_arguments() -> None:
-    services = made(Switch())
+    services = build_services(Switch())
     answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
@@ -219,7 +219,7 @@ async def test_malformed_messages_are_invalid_arguments() -> None:
 
 
 async def test_a_stream_without_a_message_gets_an_error() -> None:
-    for handler in made(Switch()).streams.values():
+    for handler in build_services(Switch()).streams.values():
         assert [item async for item in handler(each([]), CALL)] == []
 
 
@@ -246,7 +246,7 @@ async def reflect(channel: grpc.aio.Channel, service: str, *queries: dict[str, A
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
-    async with services_of(made(Switch())) as channel:
+    async with services_of(build_services(Switch())) as channel:
         (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
         assert listed.valid_host == "h"
         names = [one.name for one in listed.list_services_response.service]
@@ -270,7 +270,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
             "inference.ModelInferRequest.model_name",
         )
     ]
-    async with services_of(made(Switch())) as channel:
+    async with services_of(build_services(Switch())) as channel:
         answers = await reflect(channel, service, *request)
     for answer in answers:
         (file,) = answer.file_descriptor_response.file_descriptor_proto
@@ -279,7 +279,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_request_that_fails_leaves_the_stream_open(service: str) -> None:
-    async with services_of(made(Switch())) as channel:
+    async with services_of(build_services(Switch())) as channel:
         answers = await reflect(
             channel,
             service,

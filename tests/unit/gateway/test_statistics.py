@@ -131,7 +131,7 @@ def test_statistics_of_several_servers_are_added_up() -> None:
     assert rest == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
 
 
-def made(*backends: Any, routes: Any) -> Gateway:
+def build_gateway(*backends: Any, routes: Any) -> Gateway:
     return Gateway(RouteTable(routes), {each.name: each for each in backends}, {})
 
 
@@ -139,7 +139,9 @@ async def test_a_servers_statistics_have_the_clients_names() -> None:
     memory = Memory("b", ModelStatistics(({"name": "real", "version": "1", "inference_count": 2},)))
     memory.profile_of_all = TRITON
     memory.servers = 2
-    gateway = made(memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))])
+    gateway = build_gateway(
+        memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))]
+    )
     statistics = await gateway.perform(ModelStatisticsRequest("m", "7"), new_context())
     assert statistics == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
     assert memory.requests == [ModelStatisticsRequest("real", "1")] * 2
@@ -149,7 +151,7 @@ async def test_a_servers_statistics_have_the_clients_names() -> None:
 
 async def test_other_servers_get_the_gateways_statistics() -> None:
     memory = Memory("b")
-    gateway = made(memory, routes=[Route("m", "b")])
+    gateway = build_gateway(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
     statistics = await gateway.perform(ModelStatisticsRequest("m", "3"), new_context())
     assert isinstance(statistics, ModelStatistics)
@@ -166,7 +168,7 @@ async def test_the_gateways_statistics_have_a_numeric_version(
 ) -> None:
     memory = Memory("b")
     memory.description = ModelMetadata("m", versions)
-    statistics = await made(memory, routes=[Route("m", "b")]).perform(
+    statistics = await build_gateway(memory, routes=[Route("m", "b")]).perform(
         ModelStatisticsRequest("m"), new_context()
     )
     assert isinstance(statistics, ModelStatistics)
@@ -175,7 +177,7 @@ async def test_the_gateways_statistics_have_a_numeric_version(
 
 @pytest.mark.parametrize("requested", [("nope", ""), ("simple", "abc"), ("simple", "2")])
 async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> None:
-    gateway = made(BuiltinBackend("b"), routes=[Route("*", "b")])
+    gateway = build_gateway(BuiltinBackend("b"), routes=[Route("*", "b")])
     with raises_kind(Kind.NOT_FOUND):
         await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
@@ -183,7 +185,7 @@ async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> 
 async def test_statistics_of_a_down_server_are_kept() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
-    gateway = made(memory, routes=[Route("m", "b")])
+    gateway = build_gateway(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
     statistics = await gateway.perform(ModelStatisticsRequest("m"), new_context())
     assert isinstance(statistics, ModelStatistics)
@@ -202,7 +204,7 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
 
     counting, other = Counting("b"), Memory("c")
     counting.profile_of_all = TRITON
-    gateway = made(
+    gateway = build_gateway(
         counting, other, routes=[Route("m", "c"), Route("n", "b", version="2"), Route("*", "b")]
     )
     statistics = await gateway.perform(ModelStatisticsRequest(), new_context())
@@ -212,6 +214,6 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
         ("n", ""),
         ("x", ""),
     ]
-    only = made(counting, routes=[Route("n", "b", version="2")])
+    only = build_gateway(counting, routes=[Route("n", "b", version="2")])
     statistics = await only.perform(ModelStatisticsRequest(), new_context())
     assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, RetryBudget
 
 
-def taken(budget: RetryBudget) -> int:
+def acquire_all(budget: RetryBudget) -> int:
     count = 0
     while budget.try_acquire():
         count += 1
@@ -18,15 +18,15 @@ def taken(budget: RetryBudget) -> int:
 
 
 def test_at_least_three_retries_are_allowed() -> None:
-    assert taken(RetryBudget()) == DEFAULT_MIN_RETRIES == 3
+    assert acquire_all(RetryBudget()) == DEFAULT_MIN_RETRIES == 3
 
 
 def test_retries_up_to_a_fifth_of_the_requests_in_progress() -> None:
     budget = RetryBudget()
     budget.active_requests = 100
-    assert taken(budget) == 20
+    assert acquire_all(budget) == 20
     budget.release()
-    assert taken(budget) == 1
+    assert acquire_all(budget) == 1
 
 
 def test_a_zero_budget_allows_no_retry() -> None:
@@ -40,7 +40,7 @@ def test_retries_never_exceed_the_budget(percent: int, minimum: int, requests: i
     budget = RetryBudget(percent / 100, minimum)
     budget.active_requests = requests
     maximum = max(minimum, percent / 100 * requests)
-    assert maximum <= taken(budget) < maximum + 1
+    assert maximum <= acquire_all(budget) < maximum + 1
 
 
 def test_an_outage_adds_little_load() -> None:

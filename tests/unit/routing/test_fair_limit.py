@@ -1,4 +1,4 @@
-"""The fair concurrency limit: served, waiting and rejected requests."""
+"""The fair concurrency limit: active, waiting and rejected requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infergate.routing.concurrency import ConcurrencyLimit
 from searching import examples
 
 
-def test_as_many_jobs_run_as_there_are_slots() -> None:
+def test_active_and_waiting_requests_are_limited() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(2, 1)
     assert [limit.try_acquire() for _ in range(3)] == [True, True, False]
     assert limit.enqueue("a", None)
@@ -24,8 +24,8 @@ def test_as_many_jobs_run_as_there_are_slots() -> None:
 def test_waiters_are_served_in_order() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(1, 9)
     assert limit.try_acquire()
-    for who in "abc":
-        assert limit.enqueue(who, None)
+    for request in "abc":
+        assert limit.enqueue(request, None)
     assert [limit.release(0.0) for _ in range(4)] == ["a", "b", "c", None]
     assert limit.active == 0
 
@@ -64,7 +64,7 @@ def test_a_queue_of_length_zero_rejects_immediately() -> None:
     assert not limit.enqueue("a", None)
 
 
-class Kept(RuleBasedStateMachine):
+class LimitStateMachine(RuleBasedStateMachine):
     """Any order of events gives the same result as a simple reference model."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Kept(RuleBasedStateMachine):
         self.limit: ConcurrencyLimit[int] = ConcurrencyLimit(3, 4)
         self.now = 0.0
         self.handled = 0
-        self.line: deque[tuple[int, float]] = deque()
+        self.queue: deque[tuple[int, float]] = deque()
         self.number = 0
 
     @rule(patience=st.floats(0, 5))
@@ -80,30 +80,30 @@ class Kept(RuleBasedStateMachine):
         self.number += 1
         if self.limit.try_acquire():
             assert self.handled < 3
-            assert not self.line
+            assert not self.queue
             self.handled += 1
         elif self.limit.enqueue(self.number, self.now + patience):
-            assert len(self.line) < 4
-            self.line.append((self.number, self.now + patience))
+            assert len(self.queue) < 4
+            self.queue.append((self.number, self.now + patience))
         else:
-            assert len(self.line) == 4
+            assert len(self.queue) == 4
 
     @rule()
     def leave(self) -> None:
         if not self.handled:
             return
-        while self.line and self.line[0][1] <= self.now:
-            self.line.popleft()
-        expected = self.line.popleft()[0] if self.line else None
+        while self.queue and self.queue[0][1] <= self.now:
+            self.queue.popleft()
+        expected = self.queue.popleft()[0] if self.queue else None
         assert self.limit.release(self.now) == expected
         self.handled -= expected is None
 
     @rule(data=st.data())
     def time_out(self, data: st.DataObject) -> None:
-        if self.line:
-            gone = data.draw(st.sampled_from(list(self.line)))
-            self.line.remove(gone)
-            self.limit.remove(gone[0])
+        if self.queue:
+            expired = data.draw(st.sampled_from(list(self.queue)))
+            self.queue.remove(expired)
+            self.limit.remove(expired[0])
 
     @rule(seconds=st.floats(0, 3))
     def advance_clock(self, seconds: float) -> None:
@@ -112,11 +112,11 @@ class Kept(RuleBasedStateMachine):
     @invariant()
     def matches_the_reference(self) -> None:
         assert self.limit.active == self.handled <= 3
-        assert self.limit.waiting == len(self.line) <= 4
+        assert self.limit.waiting == len(self.queue) <= 4
 
 
-TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=examples(50), stateful_step_count=30)
+TestLimitStateMachine = LimitStateMachine.TestCase
+TestLimitStateMachine.settings = settings(max_examples=examples(50), stateful_step_count=30)
 
 
 @settings(max_examples=examples(10))
@@ -126,32 +126,32 @@ def test_a_simulated_overload(maximum: int, max_waiting: int, seed: int) -> None
     to two. Every request is served, times out or is rejected, and no slot is lost."""
     chance = random.Random(seed)
     limit: ConcurrencyLimit[int] = ConcurrencyLimit(maximum, max_waiting)
-    came = sorted(chance.uniform(0, 10) for _ in range(500))
-    events = [(at, "comes", number) for number, at in enumerate(came)]
+    arrivals = sorted(chance.uniform(0, 10) for _ in range(500))
+    events = [(at, "arrival", number) for number, at in enumerate(arrivals)]
     outcomes: dict[int, str] = {}
 
-    def serve(now: float, who: int) -> None:
-        outcomes[who] = "served"
-        events.append((now + chance.random(), "leaves", who))
+    def serve(now: float, request: int) -> None:
+        outcomes[request] = "served"
+        events.append((now + chance.random(), "completion", request))
 
     while events:
         event = min(events)
         events.remove(event)
-        now, what, who = event
-        if what == "comes":
+        now, kind, request = event
+        if kind == "arrival":
             if limit.try_acquire():
-                serve(now, who)
-            elif limit.enqueue(who, now + 2):
-                events.append((now + 2, "gives up", who))
+                serve(now, request)
+            elif limit.enqueue(request, now + 2):
+                events.append((now + 2, "timeout", request))
             else:
-                outcomes[who] = "refused"
-        elif what == "leaves":
-            called = limit.release(now)
-            if called is not None:
-                serve(now, called)
-        elif who not in outcomes:
-            limit.remove(who)
-            outcomes[who] = "gave up"
+                outcomes[request] = "rejected"
+        elif kind == "completion":
+            waiter = limit.release(now)
+            if waiter is not None:
+                serve(now, waiter)
+        elif request not in outcomes:
+            limit.remove(request)
+            outcomes[request] = "timed out"
         assert limit.active <= maximum
         assert limit.waiting <= max_waiting
     assert len(outcomes) == 500

@@ -10,7 +10,7 @@ from infergate.routing.table import Rewrite, Route
 
 
 @pytest.mark.parametrize(
-    ("pattern", "template", "theirs", "ours"),
+    ("pattern", "template", "backend_name", "client_name"),
     [
         (r"/x\.(.+)/", r"\1", "simple", "x.simple"),
         (r"/^x-(.*)-y$/", r"a\g<1>b", "asimpleb", "x-simple-y"),
@@ -21,7 +21,7 @@ from infergate.routing.table import Rewrite, Route
         ("exact", "real", "exact", None),
         ("exact", "", "exact", "exact"),
         ("glob-*", "", "glob-1", "glob-1"),
-        # unknown
+        # not invertible
         (r"/x-(.+)/", r"\1\1", "aa", None),
         (r"/x-(.+)/", r"\g<0>", "x-a", None),
         (r"/x-(.+)-(.+)/", r"\1", "a", None),
@@ -36,21 +36,22 @@ from infergate.routing.table import Rewrite, Route
         ("glob-*", "real", "real", None),
     ],
 )
-def test_names(pattern: str, template: str, theirs: str, ours: str | None) -> None:
+def test_client_names_of_backend_models(
+    pattern: str, template: str, backend_name: str, client_name: str | None
+) -> None:
     route = Route(pattern, "b", rewrite=Rewrite(template))
-    assert route.client_model_lookup()(theirs) == ours
-    if ours is not None:
-        assert route.backend_model(ours) == theirs
+    assert route.client_model_lookup()(backend_name) == client_name
+    if client_name is not None:
+        assert route.backend_model(client_name) == backend_name
 
 
 TEXT = st.text(st.characters(blacklist_characters="\\", blacklist_categories=("Cs",)), max_size=4)
 
 
 @given(TEXT, TEXT, TEXT, TEXT, st.text("ab.-", min_size=1, max_size=4))
-def test_readiness_is_what_the_backend_reports(
+def test_a_client_name_maps_back_to_the_backend_name(
     before: str, after: str, prefix: str, suffix: str, group: str
 ) -> None:
-    """Arbitrary text on both sides: the result is None, or maps back to the input."""
     pattern = rf"/{before}([ab.-]+){after}/"
     route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
     result = route.client_model_lookup()(prefix + group + suffix)

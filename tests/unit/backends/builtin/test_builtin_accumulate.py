@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from builtin_asking import ask, int32, refusal
+from builtin_requests import infer, int32, refusal
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.accumulate import IDLE_SECONDS, MAX_SEQUENCES, Accumulate
@@ -40,7 +40,7 @@ def request_message(value: int, sequence: Any = None, **flags: Any) -> InferRequ
 
 
 async def total(backend: BuiltinBackend, request: InferRequest) -> int:
-    (output,) = (await ask(backend, request)).outputs
+    (output,) = (await infer(backend, request)).outputs
     assert (output.name, output.shape) == ("OUTPUT", (1,))
     return int(output.numpy()[0])
 
@@ -60,12 +60,12 @@ async def test_an_ended_sequence_is_removed(backend: BuiltinBackend, model: Accu
 
 
 async def test_a_start_resets_the_sequence(backend: BuiltinBackend) -> None:
-    await ask(backend, request_message(7, 1, start=True))
+    await infer(backend, request_message(7, 1, start=True))
     assert await total(backend, request_message(2, 1, start=True)) == 2
 
 
 async def test_wraps_like_c(backend: BuiltinBackend) -> None:
-    await ask(backend, request_message(2**31 - 1, 1, start=True))
+    await infer(backend, request_message(2**31 - 1, 1, start=True))
     assert await total(backend, request_message(1, 1)) == -(2**31)
 
 
@@ -118,7 +118,7 @@ async def test_invalid_requests_are_refused(
 
 
 async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend) -> None:
-    await ask(backend, request_message(1, 1, start=True))
+    await infer(backend, request_message(1, 1, start=True))
     bad = request_message(10, 1)
     for output in (RequestedOutput("X"), RequestedOutput("OUTPUT", {"classification": -1})):
         await refusal(
@@ -134,24 +134,24 @@ async def test_the_number_of_sequences_is_bounded(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
     for sequence in range(1, MAX_SEQUENCES + 1):
-        await ask(backend, request_message(1, sequence, start=True))
+        await infer(backend, request_message(1, sequence, start=True))
         clock.time += 0.001
     error = await refusal(backend, request_message(1, "more", start=True), Kind.OVERLOADED)
     assert error == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
     assert await total(backend, request_message(1, 1)) == 2  # active sequences continue
     assert await total(backend, request_message(5, 2, start=True)) == 5  # and may start again
-    await ask(backend, request_message(1, 3, end=True))
-    await ask(backend, request_message(1, "more", start=True))
+    await infer(backend, request_message(1, 3, end=True))
+    await infer(backend, request_message(1, "more", start=True))
     assert len(model._sequences) == MAX_SEQUENCES
 
 
 async def test_idle_sequences_are_dropped_oldest_first(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
-    await ask(backend, request_message(1, "idle", start=True))
-    await ask(backend, request_message(1, "busy", start=True))
+    await infer(backend, request_message(1, "idle", start=True))
+    await infer(backend, request_message(1, "busy", start=True))
     clock.time += IDLE_SECONDS - 1
-    await ask(backend, request_message(1, "busy"))
+    await infer(backend, request_message(1, "busy"))
     clock.time += 1
     assert "must specify the START flag" in await refusal(backend, request_message(1, "idle"))
     assert await total(backend, request_message(1, "busy")) == 3

@@ -1,5 +1,5 @@
 import pytest
-from builtin_asking import ask, int32, refusal, strings
+from builtin_requests import infer, int32, refusal, strings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,8 +49,8 @@ def test_simple_string_does_the_same_in_decimal(
 async def test_accepted_decimal_spellings(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[element] * 16])
     right = strings("INPUT1", [[b"0"] * 16])
-    answer = await ask(backend, InferRequest("simple_string", inputs=(left, right)))
-    assert answer.outputs[0].numpy()[0, 0] == str(int(element[-10:])).encode()
+    response = await infer(backend, InferRequest("simple_string", inputs=(left, right)))
+    assert response.outputs[0].numpy()[0, 0] == str(int(element[-10:])).encode()
 
 
 @pytest.mark.parametrize(

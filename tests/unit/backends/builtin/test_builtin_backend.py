@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builtin_asking import CALL, ask, fp32, int32, refusal, strings, wanted
+from builtin_requests import CALL, fp32, infer, int32, refusal, requested_outputs, strings
 
 import infergate
 from infergate.backends.base import Backend
@@ -56,23 +56,23 @@ async def test_health_of_embedded_models(backend: BuiltinBackend, operation: obj
 
 
 async def test_server_metadata(backend: BuiltinBackend) -> None:
-    answer = await backend.perform(ServerMetadataRequest(), CALL)
-    assert answer == ServerMetadata(
+    response = await backend.perform(ServerMetadataRequest(), CALL)
+    assert response == ServerMetadata(
         "infergate", infergate.__version__, ("classification", "sequence")
     )
 
 
 @pytest.mark.parametrize("ready_only", [True, False])
 async def test_index_lists_every_model(backend: BuiltinBackend, ready_only: bool) -> None:
-    answer = await backend.perform(ModelIndexRequest(ready_only), CALL)
-    assert isinstance(answer, ModelIndex)
-    assert [entry.name for entry in answer.models] == MODELS
-    assert {(entry.version, entry.state) for entry in answer.models} == {("1", "READY")}
+    response = await backend.perform(ModelIndexRequest(ready_only), CALL)
+    assert isinstance(response, ModelIndex)
+    assert [entry.name for entry in response.models] == MODELS
+    assert {(entry.version, entry.state) for entry in response.models} == {("1", "READY")}
 
 
 async def test_metadata_of_simple(backend: BuiltinBackend) -> None:
-    answer = await backend.perform(ModelMetadataRequest("simple", "1"), CALL)
-    assert answer == ModelMetadata(
+    response = await backend.perform(ModelMetadataRequest("simple", "1"), CALL)
+    assert response == ModelMetadata(
         name="simple",
         versions=("1",),
         platform="builtin_numpy",
@@ -94,14 +94,14 @@ async def test_metadata_of_simple(backend: BuiltinBackend) -> None:
 async def test_metadata_names_the_model_and_real_datatypes(
     backend: BuiltinBackend, name: str
 ) -> None:
-    answer = await backend.perform(ModelMetadataRequest(name), CALL)
-    assert isinstance(answer, ModelMetadata)
-    assert (answer.name, answer.versions) == (name, ("1",))
-    assert answer.inputs
-    assert answer.outputs
-    for tensor in answer.inputs + answer.outputs:
+    response = await backend.perform(ModelMetadataRequest(name), CALL)
+    assert isinstance(response, ModelMetadata)
+    assert (response.name, response.versions) == (name, ("1",))
+    assert response.inputs
+    assert response.outputs
+    for tensor in response.inputs + response.outputs:
         Datatype(tensor.datatype)
-    assert all(isinstance(value, str) for value in answer.properties.values())
+    assert all(isinstance(value, str) for value in response.properties.values())
 
 
 @pytest.mark.parametrize("kind", [ModelReadyRequest, ModelMetadataRequest, InferRequest])
@@ -175,10 +175,13 @@ async def test_wrong_inputs_are_named(
 @pytest.mark.parametrize(
     ("outputs", "expected"),
     [
-        (wanted("OUTPUT2"), "unexpected inference output 'OUTPUT2' for model 'simple'"),
-        (wanted("OUTPUT0", "OUTPUT0"), "output 'OUTPUT0' is requested twice of model 'simple'"),
+        (requested_outputs("OUTPUT2"), "unexpected inference output 'OUTPUT2' for model 'simple'"),
         (
-            wanted("OUTPUT0", classification=0),
+            requested_outputs("OUTPUT0", "OUTPUT0"),
+            "output 'OUTPUT0' is requested twice of model 'simple'",
+        ),
+        (
+            requested_outputs("OUTPUT0", classification=0),
             "output 'OUTPUT0': parameter 'classification' must be an integer from 1 to 2^32-1",
         ),
     ],
@@ -197,17 +200,17 @@ async def test_rejections_come_from_the_backend(backend: BuiltinBackend) -> None
 
 
 async def test_responses_have_model_version_and_id(backend: BuiltinBackend) -> None:
-    answer = await ask(backend, InferRequest("simple", id="seven", inputs=GOOD))
-    assert (answer.model, answer.version, answer.id) == ("simple", "1", "seven")
+    response = await infer(backend, InferRequest("simple", id="seven", inputs=GOOD))
+    assert (response.model, response.version, response.id) == ("simple", "1", "seven")
 
 
 async def test_only_the_requested_outputs_in_their_order(backend: BuiltinBackend) -> None:
     for names in (["OUTPUT1", "OUTPUT0"], ["OUTPUT1"], ["OUTPUT0", "OUTPUT1"]):
-        request = InferRequest("simple", inputs=GOOD, outputs=wanted(*names))
-        answer = await ask(backend, request)
-        assert [output.name for output in answer.outputs] == names
-    answer = await ask(backend, InferRequest("simple", inputs=GOOD))
-    assert [output.name for output in answer.outputs] == ["OUTPUT0", "OUTPUT1"]
+        request = InferRequest("simple", inputs=GOOD, outputs=requested_outputs(*names))
+        response = await infer(backend, request)
+        assert [output.name for output in response.outputs] == names
+    response = await infer(backend, InferRequest("simple", inputs=GOOD))
+    assert [output.name for output in response.outputs] == ["OUTPUT0", "OUTPUT1"]
 
 
 async def test_classification_ranks_each_row_of_a_batch(backend: BuiltinBackend) -> None:
@@ -215,9 +218,9 @@ async def test_classification_ranks_each_row_of_a_batch(backend: BuiltinBackend)
     request = InferRequest(
         "simple",
         inputs=(int32("INPUT0", rows), int32("INPUT1", np.zeros((2, 16)))),
-        outputs=wanted("OUTPUT0", classification=2),
+        outputs=requested_outputs("OUTPUT0", classification=2),
     )
-    (output,) = (await ask(backend, request)).outputs
+    (output,) = (await infer(backend, request)).outputs
     assert (output.datatype, output.shape) == (Datatype.BYTES, (2, 2))
     assert output.numpy().tolist() == [[b"15:15", b"14:14"], [b"16:0", b"15:1"]]
 
@@ -227,15 +230,15 @@ async def test_classification_of_text_is_refused(backend: BuiltinBackend) -> Non
     request = InferRequest(
         "simple_string",
         inputs=(strings("INPUT0", row), strings("INPUT1", row)),
-        outputs=wanted("OUTPUT0", classification=1),
+        outputs=requested_outputs("OUTPUT0", classification=1),
     )
     assert "output 'OUTPUT0'" in await refusal(backend, request)
 
 
 async def test_a_stream_of_a_unary_model_has_one_response(backend: BuiltinBackend) -> None:
     request = InferRequest("simple", id="x", inputs=GOOD)
-    answers = [answer async for answer in backend.stream(request, CALL)]
-    assert answers == [replace(await ask(backend, request), is_last=True)]
+    answers = [response async for response in backend.stream(request, CALL)]
+    assert answers == [replace(await infer(backend, request), is_last=True)]
 
 
 async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
@@ -268,7 +271,7 @@ async def test_only_configured_models_are_served() -> None:
         m for m in BuiltinBackend("all")._models.values() if m.metadata.name == "identity"
     )
     backend = BuiltinBackend("one", models)
-    await ask(backend, InferRequest("identity", inputs=(fp32("INPUT0", [1.0]),)))
+    await infer(backend, InferRequest("identity", inputs=(fp32("INPUT0", [1.0]),)))
     await refusal(backend, InferRequest("simple", inputs=GOOD), Kind.NOT_FOUND)
     await backend.close()
 
@@ -276,8 +279,8 @@ async def test_only_configured_models_are_served() -> None:
 async def test_an_empty_batch_gets_a_response(backend: BuiltinBackend) -> None:
     empty = tensor_from_array("INPUT0", Datatype.INT32, np.zeros((0, 16)))
     other = tensor_from_array("INPUT1", Datatype.INT32, np.zeros((0, 16)))
-    answer = await ask(backend, InferRequest("simple", inputs=(empty, other)))
-    assert [output.shape for output in answer.outputs] == [(0, 16), (0, 16)]
+    response = await infer(backend, InferRequest("simple", inputs=(empty, other)))
+    assert [output.shape for output in response.outputs] == [(0, 16), (0, 16)]
 
 
 def test_weights_are_not_read_at_import() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builtin_asking import ask, fp32, refusal, wanted
+from builtin_requests import fp32, infer, refusal, requested_outputs
 
 from infergate.backends.builtin import BuiltinBackend, digits
 from infergate.core.messages import InferRequest
@@ -15,8 +15,8 @@ async def test_unseen_images_are_classified(backend: BuiltinBackend) -> None:
     with np.load(HELD_OUT, allow_pickle=False) as held_out:
         images, labels = held_out["images"], held_out["labels"]
     assert images.shape == (40, 8, 8)
-    answer = await ask(backend, InferRequest("digits", inputs=(fp32("IMAGE", images),)))
-    (scores,) = answer.outputs
+    response = await infer(backend, InferRequest("digits", inputs=(fp32("IMAGE", images),)))
+    (scores,) = response.outputs
     assert scores.shape == (40, 10)
     right = scores.numpy().argmax(axis=1) == labels
     assert right.sum() >= 38
@@ -30,9 +30,9 @@ async def test_the_documented_image_is_classified(backend: BuiltinBackend) -> No
     request = InferRequest(
         "digits",
         inputs=(fp32("IMAGE", [image]),),
-        outputs=wanted("SCORES", classification=20),
+        outputs=requested_outputs("SCORES", classification=20),
     )
-    (classes,) = (await ask(backend, request)).outputs
+    (classes,) = (await infer(backend, request)).outputs
     assert classes.shape == (1, 10)
     first, *others = classes.numpy()[0]
     assert re.fullmatch(rb"(1\.0|0\.9)\d+:7:seven", first)
@@ -45,14 +45,16 @@ async def test_extreme_pixels_cause_no_warning_and_affect_no_other_image(
 ) -> None:
     plain = np.zeros((1, 8, 8))
     images = np.concatenate([np.full((1, 8, 8), pixel), plain])
-    answer = await ask(backend, InferRequest("digits", inputs=(fp32("IMAGE", images),)))
-    alone = await ask(backend, InferRequest("digits", inputs=(fp32("IMAGE", plain),)))
-    np.testing.assert_allclose(answer.outputs[0].numpy()[1], alone.outputs[0].numpy()[0], rtol=1e-5)
+    response = await infer(backend, InferRequest("digits", inputs=(fp32("IMAGE", images),)))
+    alone = await infer(backend, InferRequest("digits", inputs=(fp32("IMAGE", plain),)))
+    np.testing.assert_allclose(
+        response.outputs[0].numpy()[1], alone.outputs[0].numpy()[0], rtol=1e-5
+    )
 
 
 async def test_an_empty_batch(backend: BuiltinBackend) -> None:
     request = InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((0, 8, 8))),))
-    assert (await ask(backend, request)).outputs[0].shape == (0, 10)
+    assert (await infer(backend, request)).outputs[0].shape == (0, 10)
 
 
 async def test_batches_end_at_64(backend: BuiltinBackend) -> None:

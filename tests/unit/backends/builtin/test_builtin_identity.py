@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from builtin_asking import ask, fp32, int32, refusal, strings, wanted
+from builtin_requests import fp32, infer, int32, refusal, requested_outputs, strings
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
@@ -20,29 +20,31 @@ async def test_any_datatype_and_shape_on_the_same_memory(
         else b"\x01" * (count * datatype.itemsize)
     )
     tensor = Tensor("INPUT0", datatype, shape, data, {"binary_data_size": len(data)})
-    (output,) = (await ask(backend, InferRequest("identity", inputs=(tensor,)))).outputs
+    (output,) = (await infer(backend, InferRequest("identity", inputs=(tensor,)))).outputs
     assert output == Tensor("OUTPUT0", datatype, shape, data)
     assert output.data is data
 
 
 async def test_several_inputs_and_a_choice_of_outputs(backend: BuiltinBackend) -> None:
     inputs = (int32("INPUT2", [2]), strings("INPUT0", [b"a", b""]), fp32("INPUT11", [[0.5]]))
-    answer = await ask(backend, InferRequest("identity", inputs=inputs))
-    assert [(o.name, o.datatype, o.data) for o in answer.outputs] == [
+    response = await infer(backend, InferRequest("identity", inputs=inputs))
+    assert [(o.name, o.datatype, o.data) for o in response.outputs] == [
         (i.name.replace("IN", "OUT"), i.datatype, i.data) for i in inputs
     ]
-    chosen = InferRequest("identity", inputs=inputs, outputs=wanted("OUTPUT11", "OUTPUT0"))
-    answer = await ask(backend, chosen)
-    assert [output.name for output in answer.outputs] == ["OUTPUT11", "OUTPUT0"]
+    chosen = InferRequest(
+        "identity", inputs=inputs, outputs=requested_outputs("OUTPUT11", "OUTPUT0")
+    )
+    response = await infer(backend, chosen)
+    assert [output.name for output in response.outputs] == ["OUTPUT11", "OUTPUT0"]
 
 
 async def test_classification_ranks_all_dimensions(backend: BuiltinBackend) -> None:
     request = InferRequest(
         "identity",
         inputs=(fp32("INPUT0", [[1.0, 4.0], [3.0, 2.0]]),),
-        outputs=wanted("OUTPUT0", classification=3),
+        outputs=requested_outputs("OUTPUT0", classification=3),
     )
-    (output,) = (await ask(backend, request)).outputs
+    (output,) = (await infer(backend, request)).outputs
     assert output.numpy().tolist() == [b"4.000000:1", b"3.000000:2", b"2.000000:3"]
 
 
@@ -56,5 +58,5 @@ async def test_other_rejected_requests(backend: BuiltinBackend) -> None:
     one = fp32("INPUT0", [1.0])
     assert "got 0 inputs" in await refusal(backend, InferRequest("identity"))
     assert "already exists" in await refusal(backend, InferRequest("identity", inputs=(one, one)))
-    request = InferRequest("identity", inputs=(one,), outputs=wanted("OUTPUT1"))
+    request = InferRequest("identity", inputs=(one,), outputs=requested_outputs("OUTPUT1"))
     assert "unexpected inference output 'OUTPUT1'" in await refusal(backend, request)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builtin_asking import CALL, int32, refusal, wanted
+from builtin_requests import CALL, int32, refusal, requested_outputs
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.repeat import Repeat
@@ -51,7 +51,7 @@ async def test_no_elements_no_responses(backend: BuiltinBackend) -> None:
 
 
 async def test_requested_outputs(backend: BuiltinBackend) -> None:
-    request = request_message([9], [0], outputs=wanted("IDX"))
+    request = request_message([9], [0], outputs=requested_outputs("IDX"))
     (response,) = [r async for r in backend.stream(request, CALL)]
     assert [output.name for output in response.outputs] == ["IDX"]
 

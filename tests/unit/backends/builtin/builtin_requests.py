@@ -29,10 +29,10 @@ def strings(name: str, values: Any) -> Tensor:
     return tensor_from_array(name, Datatype.BYTES, np.array(values, np.object_))
 
 
-async def ask(backend: BuiltinBackend, request: InferRequest) -> InferResponse:
-    answer = await backend.perform(request, CALL)
-    assert isinstance(answer, InferResponse)
-    return answer
+async def infer(backend: BuiltinBackend, request: InferRequest) -> InferResponse:
+    response = await backend.perform(request, CALL)
+    assert isinstance(response, InferResponse)
+    return response
 
 
 async def refusal(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD_REQUEST) -> str:
@@ -42,5 +42,5 @@ async def refusal(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD
     return caught.value.public
 
 
-def wanted(*names: str, **parameters: Any) -> tuple[RequestedOutput, ...]:
+def requested_outputs(*names: str, **parameters: Any) -> tuple[RequestedOutput, ...]:
     return tuple(RequestedOutput(name, parameters) for name in names)
