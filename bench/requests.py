@@ -147,21 +147,25 @@ def grpc_request(work: Work, address: str) -> Request:
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(INFER)(message, timeout=30)
     response = service_pb2.ModelInferResponse.FromString(answer)
-    _same(work, list(response.outputs[0].shape), response.raw_output_contents[0], address)
+    _check_tensor(work, list(response.outputs[0].shape), response.raw_output_contents[0], address)
     headers = {"content-type": "application/grpc", "te": "trailers"}
     return Request(
-        f"http://{address}{INFER}", headers, _framed(message), len(_framed(answer)), grpc=True
+        f"http://{address}{INFER}",
+        headers,
+        _add_prefix(message),
+        len(_add_prefix(answer)),
+        grpc=True,
     )
 
 
 def graphpipe_request(work: Work, address: str) -> Request:
     """A GraphPipe inference at ``address``, with one verified response."""
-    return _written_by(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
+    return _codec_request(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
 
 
 def legacy_request(work: Work, address: str) -> Request:
     """An inference of the legacy HTTP API at ``address``, with one verified response."""
-    return _written_by(LEGACY.create({}), work, address)
+    return _codec_request(LEGACY.create({}), work, address)
 
 
 def legacy_grpc_request(work: Work, address: str) -> Request:
@@ -173,9 +177,9 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
         answer = channel.unary_unary(wire.method)(message, timeout=30)
     _check(codec, RpcResponse([answer]), work, address)
     headers = {"content-type": "application/grpc", "te": "trailers"}
-    framed = _framed(message)
+    framed = _add_prefix(message)
     return Request(
-        f"http://{address}{wire.method}", headers, framed, len(_framed(answer)), grpc=True,
+        f"http://{address}{wire.method}", headers, framed, len(_add_prefix(answer)), grpc=True,
         counted=MAX_VARINT_BYTES,
     )  # fmt: skip
 
@@ -183,7 +187,7 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
 def legacy_answer(work: Work) -> bytes:
     """The response of a legacy HTTP server."""
     codec = LEGACY.create({})
-    wire = codec.build_response(*_answered(work, codec))
+    wire = codec.build_response(*_response_for(work, codec))
     body = bytes(join_parts(wire.body))
     headers = {**wire.headers, "Content-Length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -193,10 +197,10 @@ def legacy_answer(work: Work) -> bytes:
 def legacy_grpc_answer(work: Work) -> bytes:
     """The InferResponse of a legacy gRPC server."""
     codec = LEGACY_GRPC.create({})
-    return bytes(join_parts(codec.build_response(*_answered(work, codec)).message))
+    return bytes(join_parts(codec.build_response(*_response_for(work, codec)).message))
 
 
-def _answered(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, ParsedRequest]:
+def _response_for(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, ParsedRequest]:
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     output = tensor_from_array("OUTPUT0", Datatype.FP32, work.array)
     parsed = completed(codec.parse_request(wire, _LIMITS), _model(work))
@@ -221,53 +225,53 @@ def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> Non
     response = codec.parse_response(answer, _operation(work), _LIMITS, _model(work))
     assert isinstance(response, InferResponse)
     (output,) = response.outputs
-    _same(work, list(output.shape), bytes(output.data), address)
+    _check_tensor(work, list(output.shape), bytes(output.data), address)
 
 
-def _written_by(
+def _codec_request(
     codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
 ) -> Request:
     """The request that ``codec`` writes, at ``path`` if the codec has none."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(join_parts(wire.body))
-    answer, headers = _exchanged(address, target, wire.headers, body)
+    answer, headers = _post(address, target, wire.headers, body)
     lowered = {name.lower(): value for name, value in headers.items()}
     _check(codec, HttpResponse(200, lowered, [answer]), work, address)
     return Request(f"http://{address}{target}", wire.headers, body, len(answer))
 
 
 def _http_request(work: Work, address: str, headers: Mapping[str, str], body: bytes) -> Request:
-    answer, head = _exchanged(address, work.path, headers, body)
+    answer, head = _post(address, work.path, headers, body)
     size = int(head.get(_LENGTH_HEADER) or len(answer))
     output = json.loads(answer[:size])["outputs"][0]
     written = output.get("data")
     raw = answer[size:] if written is None else np.array(written, np.float32).tobytes()
-    _same(work, output["shape"], raw, address)
+    _check_tensor(work, output["shape"], raw, address)
     return Request(f"http://{address}{work.path}", headers, body, len(answer))
 
 
-def _exchanged(
+def _post(
     address: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[bytes, http.client.HTTPMessage]:
     """Return the body of the response and its headers."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("POST", path, body, dict(headers))
-        came = connection.getresponse()
-        answer = came.read()
+        response = connection.getresponse()
+        answer = response.read()
     finally:
         connection.close()
-    if came.status != http.HTTPStatus.OK:
-        raise LoadError(f"{address}{path} answered {came.status}: {answer[:300]!r}")
-    return answer, came.headers
+    if response.status != http.HTTPStatus.OK:
+        raise LoadError(f"{address}{path} answered {response.status}: {answer[:300]!r}")
+    return answer, response.headers
 
 
-def _framed(message: bytes) -> bytes:
+def _add_prefix(message: bytes) -> bytes:
     """Prefix a gRPC message with its five bytes."""
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 
-def _same(work: Work, shape: list[int], raw: bytes, address: str) -> None:
+def _check_tensor(work: Work, shape: list[int], raw: bytes, address: str) -> None:
     if shape != list(work.array.shape) or raw != work.raw:
         raise LoadError(f"{address} answered another tensor for {work.model}")

@@ -97,7 +97,7 @@ class Traffic:
         self._until = 0.0
         self._clients: dict[object, RemoteBackend[Any, Any]] = {}
         self._channel = grpc.aio.insecure_channel(front["grpc"].address)
-        self._beside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def caller(self, until: float, pause: float, faulty: float) -> None:
         """Make one random request after the other; a fraction ``faulty`` (0 to 1) are the client's
@@ -107,29 +107,29 @@ class Traffic:
             await asyncio.sleep(random.uniform(0, 2 * pause))
             if random.random() < faulty:
                 await random.choice(
-                    (self._break_off, self._break_off, self._attack, self._err, self._give_up)
+                    (self._break_off, self._break_off, self._attack, self._invalid, self._cancel)
                 )()
             else:
                 await random.choices(
                     (self._one, self._stream, self._repeated, self._legacy_stream, self._sequence,
-                     self._question, self._past),
+                     self._metadata, self._bypass),
                     (70, 4, 4, 4, 5, 5, 8),
                 )[0]()  # fmt: skip
 
-    async def everything(self, at_once: int) -> None:
+    async def everything(self, concurrency: int) -> None:
         """Make each kind of request once, so that lazy objects exist; and as many of the largest
         at once, since their memory stays with the process."""
         for model in _MODELS:
             for speaker in CLIENT_KINDS:
                 await self._infer(speaker, model, 16)
         for speaker in CLIENT_KINDS:
-            models = itertools.islice(itertools.cycle(_MODELS), at_once)
+            models = itertools.islice(itertools.cycle(_MODELS), concurrency)
             await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
         for speaker in _UNBOUND:
             await self._ask_server(speaker, _SIZES[-1])
         for _ in range(10):
             for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
-                         self._question, self._past):  # fmt: skip
+                         self._metadata, self._bypass):  # fmt: skip
                 await each()
 
     async def attacked(self) -> None:
@@ -139,60 +139,60 @@ class Traffic:
 
     async def close(self) -> None:
         """Close all clients."""
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in self._clients.values()))
         await self._channel.close()
 
-    # ---- how it is judged
+    # ---- verification
 
-    async def _judged(self, name: str, model: str, exchange: Awaitable[None]) -> None:
+    async def _record(self, name: str, model: str, exchange: Awaitable[None]) -> None:
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(2 * PATIENCE):
                 await exchange
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-            words = f"{name}: {_words(error)}"
+        except Exception as error:  # noqa: BLE001 - every failure is recorded
+            description = f"{name}: {_description(error)}"
             may_fail = model.partition(".")[0] in ONCE and not _is_ours(error)
             if may_fail and self._outages.explain(began, asyncio.get_running_loop().time()):
-                self.counts.explained[words] += 1
+                self.counts.explained[description] += 1
             else:
-                self.counts.unexplained[words] += 1
+                self.counts.unexplained[description] += 1
         else:
             self.counts.good[name] += 1
 
-    # ---- good clients
+    # ---- valid clients
 
     async def _one(self) -> None:
         size = random.choices(_SIZES, _LIKELY)[0]
         await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
-    async def _past(self) -> None:
+    async def _bypass(self) -> None:
         await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
 
     async def _ask_server(self, speaker: ClientKind, size: int) -> None:
         """Directly to a server, whose listeners have TLS where the gateway's do not."""
         client = self._client(speaker, "identity", self._left)
         exchange = _expect_identity(client, "identity", size)
-        await self._judged(f"{speaker.name} → a server", "identity", exchange)
+        await self._record(f"{speaker.name} → a server", "identity", exchange)
 
     async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
         if speaker.listener == RAW_SOCKETS:
             model = "identity"  # the model of its listener
         client = self._client(speaker, model)
-        await self._judged(
+        await self._record(
             f"{speaker.name} → {model}", model, _expect_identity(client, model, size)
         )
 
-    async def _question(self) -> None:
+    async def _metadata(self) -> None:
         speaker = random.choice(_SEQUENTIAL)
         model = random.choice(_MODELS)
 
         async def exchange() -> None:
-            response = await _performed(self._client(speaker, model), ModelMetadataRequest(model))
+            response = await _perform(self._client(speaker, model), ModelMetadataRequest(model))
             assert isinstance(response, ModelMetadata)
             assert [each.name for each in response.inputs] == ["INPUT0"], response
 
-        await self._judged(f"{speaker.name}, metadata", model, exchange())
+        await self._record(f"{speaker.name}, metadata", model, exchange())
 
     async def _sequence(self) -> None:
         speaker, model = random.choice(_SEQUENTIAL), random.choice(_SUMS)
@@ -206,11 +206,11 @@ class Traffic:
                 request = InferRequest(
                     model, parameters={"sequence_id": identity, **flags}, inputs=inputs
                 )
-                response = await _performed(client, request)
+                response = await _perform(client, request)
                 assert isinstance(response, InferResponse)
                 assert response.outputs[0].numpy()[0] == number * (number + 1) // 2, "another sum"
 
-        await self._judged(f"{speaker.name}, sequence → {model}", model, exchange())
+        await self._record(f"{speaker.name}, sequence → {model}", model, exchange())
 
     async def _repeated(self) -> None:
         """One request with many responses."""
@@ -229,7 +229,7 @@ class Traffic:
                     found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
             assert found == values.tolist(), f"{len(found)} answers of {_STREAMED}"
 
-        await self._judged(f"{speaker.name}, many answers → {model}", model, exchange())
+        await self._record(f"{speaker.name}, many answers → {model}", model, exchange())
 
     async def _stream(self) -> None:
         """Many requests on a stream of V2 gRPC, sometimes cancelled."""
@@ -243,14 +243,14 @@ class Traffic:
                 async for _ in call:
                     break
             call.cancel()
-            self.counts.faults["a stream that is given up"] += 1
+            self.counts.faults["a cancelled stream"] += 1
             return
 
         def fine(answer: bytes) -> str:
             return str(pb.ModelStreamInferResponse.FromString(answer).error_message)
 
         exchange = self._check_stream(STREAM, request.SerializeToString(), fine)
-        await self._judged(f"V2 gRPC, stream → {model}", model, exchange)
+        await self._record(f"V2 gRPC, stream → {model}", model, exchange)
 
     async def _legacy_stream(self) -> None:
         """Many requests on a stream of the legacy API."""
@@ -263,7 +263,7 @@ class Traffic:
             return str(LegacyResponse.FromString(answer).request_status.msg)
 
         exchange = self._check_stream(STREAM_INFER, bytes(join_parts(wire.message)), fine)
-        await self._judged(f"legacy TRT, stream → {model}", model, exchange)
+        await self._record(f"legacy TRT, stream → {model}", model, exchange)
 
     def _streaming(self, method: str, message: bytes) -> Any:
         async def messages() -> AsyncIterator[bytes]:
@@ -284,24 +284,24 @@ class Traffic:
             got += 1
         assert got == _STREAMED, f"{got} answers of {_STREAMED}"
 
-    # ---- clients that are to blame
+    # ---- mistaken and broken clients
 
     async def _break_off(self) -> None:
         name = random.choice(list(FAULTS))
         self.counts.faults[name] += 1
         listener, what = FAULTS[name]
-        self._go_on(break_off(self._target(listener), what(KEY)))
+        self._start(break_off(self._target(listener), what(KEY)))
 
-    def _go_on(self, beside: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(beside)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+    def _start(self, exchange: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(exchange)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _attack(self) -> None:
         """Large attacks leave memory that the gateway keeps for a while, so they end early."""
         is_late = time.monotonic() > self._until - _CALM
         names = [name for name, each in ATTACKS.items() if not (is_late and each.is_large)]
-        self._go_on(self._attacked(random.choice(names)))
+        self._start(self._attacked(random.choice(names)))
 
     async def _attacked(self, name: str) -> None:
         self.counts.faults[name] += 1
@@ -327,7 +327,7 @@ class Traffic:
         protocol = "h2" if listener == "grpc" else "http/1.1"
         return random.choice(fronts)[listener].target(protocol)
 
-    async def _err(self) -> None:
+    async def _invalid(self) -> None:
         """A wrong key, an unknown model, a missing input: each gets an error."""
         speaker = random.choice(_UNBOUND)
         whole = _identity("simple", 1)
@@ -343,21 +343,21 @@ class Traffic:
         async def exchange() -> None:
             client = self._client(speaker, request.model)
             try:
-                await _performed(client, request, headers)
+                await _perform(client, request, headers)
             except GatewayError as error:
                 if error.kind in _EXPECTED_KINDS and not _is_ours(error):
                     return
                 raise
             raise AssertionError("it was not refused")
 
-        await self._judged(f"{speaker.name}, {name}", request.model, exchange())
+        await self._record(f"{speaker.name}, {name}", request.model, exchange())
 
-    async def _give_up(self) -> None:
+    async def _cancel(self) -> None:
         """Cancelled in flight, or with a deadline that cannot be met."""
         speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
         if speaker.listener == RAW_SOCKETS:
             model = "identity"
-        self.counts.faults["a client that gives up"] += 1
+        self.counts.faults["a cancelled request"] += 1
         client = self._client(speaker, model)
         seconds = random.choice((0.0, 0.001, 0.005))
 
@@ -372,7 +372,7 @@ class Traffic:
                 if error.kind not in _LATE:
                     raise
 
-        await self._judged(f"{speaker.name}, given up", model, exchange())
+        await self._record(f"{speaker.name}, cancelled", model, exchange())
 
     # ---- sending requests
 
@@ -383,11 +383,11 @@ class Traffic:
         listener = (plain or self._front)[speaker.listener.split()[0]]
         key = speaker, path, listener.address
         if key not in self._clients:
-            self._clients[key] = _made(speaker, listener, path)
+            self._clients[key] = _build_client(speaker, listener, path)
         return self._clients[key]
 
 
-def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
+def _build_client(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
     host, _, port = listener.address.rpartition(":")
     plugin = plugins()[speaker.protocol]
     endpoint = Endpoint(
@@ -412,7 +412,7 @@ def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _CREDENTIALS) 
     return RequestContext("soak", time.monotonic() + seconds, headers=headers)
 
 
-async def _performed(
+async def _perform(
     client: RemoteBackend[Any, Any], request: Operation, headers: Mapping[str, str] = _CREDENTIALS
 ) -> object:
     return await client.perform(request, _call(headers=headers))
@@ -427,7 +427,7 @@ def _identity(model: str, size: int) -> InferRequest:
 
 
 async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: int) -> None:
-    response = await _performed(client, _identity(model, size))
+    response = await _perform(client, _identity(model, size))
     assert isinstance(response, InferResponse)
     wanted = _numbers(size).tobytes()
     assert [bytes(each.data) for each in response.outputs] == [wanted], "another answer"
@@ -442,7 +442,7 @@ def _is_ours(error: Exception) -> bool:
     return True
 
 
-def _words(error: Exception) -> str:
+def _description(error: Exception) -> str:
     if isinstance(error, GatewayError):
         response = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
         return _IDENTITY.sub("sequence …", response)

@@ -54,7 +54,7 @@ def described(model: str) -> ModelMetadata:
     return ModelMetadata(model, inputs=DESCRIBED[0], outputs=DESCRIBED[1])
 
 
-def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
+def build_wire_request(protocol: str, model: str = "identity", prefix: str = "") -> Any:
     """An inference of ``model``; ``prefix`` precedes its name in the path."""
     profile = PROFILES.get(protocol, GENERIC)
     wire = (
@@ -90,12 +90,12 @@ class Connection:
                 await self._writer.wait_closed()
             self._reader = None
 
-    async def ended(self) -> bool:
+    async def is_closed(self) -> bool:
         """The server closes the connection and sends nothing more."""
         assert self._reader is not None
         return await self._reader.read() == b""
 
-    async def ask(self, wire: HttpRequest) -> HttpResponse:
+    async def send_request(self, wire: HttpRequest) -> HttpResponse:
         reader, writer = await self._connected()
         body = bytes(join_parts(wire.body))
         headers = {"host": "x", "content-length": str(len(body)), **wire.headers}
@@ -125,7 +125,7 @@ class Connection:
         return HttpResponse(200, {}, [await reader.readexactly(length)])
 
 
-Ask = Callable[[Any], Any]
+Send = Callable[[Any], Any]
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Load:
     served: dict[str, int] = field(default_factory=dict)
     connections: list[Connection] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    _came: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    _counted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def _connection(self, address: str) -> Connection:
         created = Connection(address)
@@ -144,22 +144,24 @@ class Load:
 
     def count(self, name: str) -> None:
         self.served[name] = self.served.get(name, 0) + 1
-        self._came.release()
+        self._counted.release()
 
-    async def more(self, answers: int) -> None:
+    async def more(self, responses: int) -> None:
         """Wait for so many more responses."""
-        self._came = asyncio.Semaphore(0)
-        for _ in range(answers):
-            await self._came.acquire()
+        self._counted = asyncio.Semaphore(0)
+        for _ in range(responses):
+            await self._counted.acquire()
 
-    async def unary(self, protocol: str, models: Sequence[str], ask: Ask, prefix: str = "") -> None:
+    async def unary(
+        self, protocol: str, models: Sequence[str], send: Send, prefix: str = ""
+    ) -> None:
         """Request ``models`` in turn until the load stops."""
         codec: Codec[Any, Any] = plugins()[protocol].create({})
         while not self.over.is_set():
             for model in models:
-                answered = await ask(built(protocol, model, prefix))
+                response = await send(build_wire_request(protocol, model, prefix))
                 answer = codec.parse_response(
-                    answered, request_message(model), DEFAULT_LIMITS, described(model)
+                    response, request_message(model), DEFAULT_LIMITS, described(model)
                 )
                 assert isinstance(answer, InferResponse)
                 assert np.array_equal(answer.outputs[0].numpy(), VALUES), (protocol, model)
@@ -183,7 +185,7 @@ class Load:
         while not self.over.is_set():
             for model in models:
                 path = f"/v2/models/{model}/generate_stream"
-                answer = await connection.ask(HttpRequest("POST", path, body=[body]))
+                answer = await connection.send_request(HttpRequest("POST", path, body=[body]))
                 lines = bytes(join_parts(answer.body)).decode().split("\n\n")
                 found = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
                 assert found == list(range(20)), (answer.status, lines[:3])
@@ -199,12 +201,12 @@ class Load:
             http, frames = addresses["http"], addresses["frames"]
 
             def unary(wire: RpcRequest) -> Any:
-                return called(channel, wire)
+                return call_unary(channel, wire)
 
             clients = [
-                self.unary("v2-rest", models, self._connection(http).ask),
-                self.unary("trtis-http", models, self._connection(http).ask),
-                self.unary("graphpipe", models, self._connection(http).ask, "/graphpipe/"),
+                self.unary("v2-rest", models, self._connection(http).send_request),
+                self.unary("trtis-http", models, self._connection(http).send_request),
+                self.unary("graphpipe", models, self._connection(http).send_request, "/graphpipe/"),
                 self.unary("graphpipe", models[:1], self._connection(frames).frame),
                 self.unary("v2-grpc", models, unary),
                 self.unary("trtis-grpc", models, unary),
@@ -222,7 +224,7 @@ class Load:
                     await each.close()
 
 
-async def called(channel: Any, wire: RpcRequest) -> RpcResponse:
+async def call_unary(channel: Any, wire: RpcRequest) -> RpcResponse:
     try:
         message = await channel.unary_unary(wire.method)(bytes(join_parts(wire.message)))
     except grpc.aio.AioRpcError as error:

@@ -22,7 +22,7 @@ backends:
   steady: {{protocol: v2-rest, profile: infergate, endpoints: ["http://{steady}"]}}
   canary: {{protocol: v2-grpc, profile: infergate, endpoints: ["grpc://{canary}"]}}
   mirror: {{protocol: v2-rest, profile: infergate, endpoints: ["http://{mirror}"]}}
-  nobody: {{protocol: v2-grpc, profile: infergate, endpoints: ["grpc://{nobody}"]}}
+  unreachable: {{protocol: v2-grpc, profile: infergate, endpoints: ["grpc://{unreachable}"]}}
   ours: {{protocol: builtin}}
 routes:
   - {{model: chosen, headers: {{x-canary: "yes"}}, backend: canary}}
@@ -31,9 +31,9 @@ routes:
     backend: steady
     split: [{{backend: canary, percent: 50, rewrite: {{model: new}}}}]
     split_by: x-user
-  - {{model: away, backend: nobody, fallback: steady}}
+  - {{model: away, backend: unreachable, fallback: steady}}
   - {{model: copied, backend: steady, mirror: {{backend: mirror, max_requests: 3}}, timeout: 10s}}
-  - {{model: alone, backend: nobody}}
+  - {{model: alone, backend: unreachable}}
   - {{model: identity, backend: ours}}
 readiness: lenient
 """
@@ -47,8 +47,8 @@ class Harness:
     canary: Backend
     mirror: Backend
 
-    def ask(self, model: str, headers: dict[str, str] | None = None) -> None:
-        """Through both frontends."""
+    def infer_over_both(self, model: str, headers: dict[str, str] | None = None) -> None:
+        """Send a request over HTTP and one over gRPC."""
         path = f"/v2/models/{model}/infer"
         response = post(self.gateway.http, path, document(tensor()), headers)
         assert response.status == 200, response
@@ -59,7 +59,7 @@ class Harness:
     def request_counts(self) -> tuple[int, int]:
         return len(self.steady.requests), len(self.canary.requests)
 
-    def others(self) -> None:
+    def infer_embedded(self) -> None:
         request = document(tensor(), tensor(name="INPUT1"))
         assert post(self.gateway.http, "/v2/models/identity/infer", request).status == 200
 
@@ -82,34 +82,36 @@ def harness() -> Iterator[Harness]:
             steady=steady.address,
             canary=canary.address,
             mirror=mirror.address,
-            nobody=f"127.0.0.1:{unused.getsockname()[1]}",
+            unreachable=f"127.0.0.1:{unused.getsockname()[1]}",
         )
         with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
             harness = Harness(gateway, rpc_channel, steady, canary, mirror)
-            harness.ask("chosen", {"x-canary": "yes"})
-            harness.ask("chosen")
-            with unharmed(gateway, harness.others, opens=len(("to the mirror", "more to steady"))):
+            harness.infer_over_both("chosen", {"x-canary": "yes"})
+            harness.infer_over_both("chosen")
+            with unharmed(
+                gateway, harness.infer_embedded, opens=len(("to the mirror", "more to steady"))
+            ):
                 yield harness
             assert_healthy(gateway)
 
 
-def test_a_header_or_metadata_chooses(harness: Harness) -> None:
+def test_a_header_or_metadata_selects_the_backend(harness: Harness) -> None:
     steady, canary = harness.request_counts()
     chosen = counted(harness.gateway, route="chosen", backend="canary", outcome="ok")
-    harness.ask("chosen", {"x-canary": "yes"})
+    harness.infer_over_both("chosen", {"x-canary": "yes"})
     assert harness.request_counts() == (steady, canary + 2)
     assert counted(harness.gateway, route="chosen", backend="canary", outcome="ok") == chosen + 2
-    harness.ask("chosen", {"x-canary": "no"})
-    harness.ask("chosen")
+    harness.infer_over_both("chosen", {"x-canary": "no"})
+    harness.infer_over_both("chosen")
     assert harness.request_counts() == (steady + 4, canary + 2)
 
 
-def test_a_share_of_users_sees_the_canary_over_every_protocol(harness: Harness) -> None:
+def test_a_share_of_users_gets_the_canary_over_every_protocol(harness: Harness) -> None:
     seen = set()
     for user in range(12):
         steady, canary = harness.request_counts()
-        harness.ask("shared", {"x-user": str(user)})
-        harness.ask("shared", {"x-user": str(user)})
+        harness.infer_over_both("shared", {"x-user": str(user)})
+        harness.infer_over_both("shared", {"x-user": str(user)})
         more = (harness.request_counts()[0] - steady, harness.request_counts()[1] - canary)
         assert more in ((4, 0), (0, 4))
         seen.add(more)
@@ -120,7 +122,7 @@ def test_a_share_of_users_sees_the_canary_over_every_protocol(harness: Harness) 
 
 def test_an_unreachable_backend_uses_the_fallback(harness: Harness) -> None:
     for _ in range(3):
-        harness.ask("away")
+        harness.infer_over_both("away")
     assert metric(harness.gateway, "infergate_fallbacks_total", route="away") == 6
     assert counted(harness.gateway, route="away", backend="steady", outcome="ok") == 6
     response = post(harness.gateway.http, "/v2/models/alone/infer", document(tensor()))
@@ -128,41 +130,32 @@ def test_an_unreachable_backend_uses_the_fallback(harness: Harness) -> None:
 
 
 def test_a_hanging_mirror_delays_no_request_and_holds_little_memory(harness: Harness) -> None:
-    def hangs(connection: Connection, backend: Backend) -> None:
+    def hang(connection: Connection, backend: Backend) -> None:
         connection.request()
         backend.requests.append("copy")
         connection.gone()
 
-    harness.mirror.use(hangs)
+    harness.mirror.use(hang)
     with closes_descriptors(harness.gateway.pid):
         for _ in range(20):
-            harness.ask("copied")
+            harness.infer_over_both("copied")
         until(lambda: len(harness.mirror.requests) == 3, "three copies hang")
         assert harness.mirrored("dropped") == 37
         assert counted(harness.gateway, route="copied", backend="steady", outcome="ok") == 40
-        harness.mirror.use(good_http)  # those that hang are cancelled
-        until(
-            lambda: harness.mirrored("failed") == 3,
-            "they have failed, and nobody was told",
-        )
-        harness.ask("copied")
-    until(
-        lambda: harness.mirrored("ok") == 2,
-        "it is sent copies again",
-    )
+        harness.mirror.use(good_http)  # this cancels the hanging copies
+        until(lambda: harness.mirrored("failed") == 3, "the hanging copies have failed")
+        harness.infer_over_both("copied")
+    until(lambda: harness.mirrored("ok") == 2, "new copies succeed")
 
 
 def test_garbage_from_a_mirror_is_ignored(harness: Harness) -> None:
-    def nonsense(connection: Connection, backend: Backend) -> None:
+    def send_garbage(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()
             connection.write(http_answer(b"<html>"))
 
-    harness.mirror.use(nonsense)
+    harness.mirror.use(send_garbage)
     before = harness.mirrored("failed")
-    harness.ask("copied")
-    until(
-        lambda: harness.mirrored("failed") == before + 2,
-        "nonsense is a failure",
-    )
+    harness.infer_over_both("copied")
+    until(lambda: harness.mirrored("failed") == before + 2, "invalid responses count as failed")
     harness.mirror.use(good_http)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from faults.load import STREAM, built, streamed
+from faults.load import STREAM, build_wire_request, streamed
 from faults.replicas import QUIET, Replica, as_before, replicas, until
 from faults.watch import sample
 from infergate.config.schema import Config
@@ -88,7 +88,7 @@ class Harness:
         if route == "stream":
             await (self._events(context) if self.frontend == "http" else self._stream(context))
             return context.record.outcome
-        wire = built({"http": "v2-rest", "grpc": "v2-grpc"}[self.frontend], route)
+        wire = build_wire_request({"http": "v2-rest", "grpc": "v2-grpc"}[self.frontend], route)
         await self._app.respond(wire, context)
         return context.record.outcome
 

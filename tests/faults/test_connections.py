@@ -56,8 +56,7 @@ def descriptor_limit(gateway: Infergate, spare: int) -> Iterator[None]:
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, before)
 
 
-def busy(gateway: Infergate) -> float:
-    """Seconds of CPU so far."""
+def cpu_seconds(gateway: Infergate) -> float:
     fields = Path(f"/proc/{gateway.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
@@ -79,11 +78,13 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
                 host, _, port = gateway.http.rpartition(":")
                 for _ in range(60):
                     stack.enter_context(socket.create_connection((host, int(port))))
-                until(lambda: open_descriptors(scraping) >= before + SPARE - 1, "it is told")
-                spent, began = busy(gateway), time.monotonic()
+                until(
+                    lambda: open_descriptors(scraping) >= before + SPARE - 1, "no spare descriptor"
+                )
+                spent, began = cpu_seconds(gateway), time.monotonic()
                 time.sleep(2)  # with nothing to do except serving connected clients
-                spent, took = busy(gateway) - spent, time.monotonic() - began
-                assert spent < took / 2, "nothing spins"
+                spent, took = cpu_seconds(gateway) - spent, time.monotonic() - began
+                assert spent < took / 2  # no busy loop
             with Client(gateway.http) as late:
                 assert is_accepted(late)
     assert alive(gateway)
@@ -97,38 +98,44 @@ def open_descriptors(scraping: Client) -> float:
     return sample(scraping.answer().body.decode(), "infergate_open_descriptors")
 
 
-def turned_away(address: str) -> None:
-    """One connection more is closed immediately."""
-    with suppress(ConnectionError), Client(address) as one_more:
-        assert not one_more.rest().startswith(b"HTTP")
+def assert_refused(address: str) -> None:
+    """A new connection is closed immediately."""
+    with suppress(ConnectionError), Client(address) as client:
+        assert not client.rest().startswith(b"HTTP")
 
 
 @pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
 def test_too_many_connections(engine: str, http: int, calls: int) -> None:
-    """The count of three connections. The gRPC library does not report its own."""
+    """grpcio does not report its refused connections."""
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
         assert all(map(is_accepted, clients))
         with unharmed(gateway, lambda: is_accepted(clients[0])):
-            with ExitStack() as beside:
+            with ExitStack() as grpc_clients:
                 for _ in range(calls):
                     # The gRPC library may still count a connection that its client has closed.
-                    until(lambda: is_greeted(gateway.grpc, beside), "SETTINGS arrive")
+                    until(lambda: is_greeted(gateway.grpc, grpc_clients), "SETTINGS arrive")
                 with rises(gateway, REFUSED, listener="http", reason="connections"):
-                    turned_away(gateway.http)
-                has_log = engine == "own"
-                with rises(gateway, REFUSED, by=has_log, listener="grpc", reason="connections"):
-                    turned_away(gateway.grpc)
-                assert is_accepted(clients[1]), "who is let in is served, and the admin tells"
+                    assert_refused(gateway.http)
+                is_counted = engine == "own"
+                with rises(gateway, REFUSED, by=is_counted, listener="grpc", reason="connections"):
+                    assert_refused(gateway.grpc)
+                assert is_accepted(clients[1])
                 assert metric(gateway, OPEN, listener="http") == http
-            until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "there is room again")
+            until(
+                lambda: metric(gateway, OPEN, listener="grpc") == 0,
+                "all gRPC connections are closed",
+            )
             with ExitStack() as late:
                 until(lambda: is_greeted(gateway.grpc, late), "a gRPC client is accepted again")
-            until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "it has gone again")
+            until(
+                lambda: metric(gateway, OPEN, listener="grpc") == 0,
+                "the late gRPC connection is closed",
+            )
             if engine == "own":  # the same slots
-                with Client(gateway.http) as again:
-                    assert is_accepted(again)
+                with Client(gateway.http) as http_client:
+                    assert is_accepted(http_client)
         assert logged_bugs(gateway) == ""
 
 

@@ -79,7 +79,7 @@ async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
         (harness.gateway.admin, "/readyz"),
     ):
         connection = Connection(address)
-        answer = await connection.ask(HttpRequest("GET", path))
+        answer = await connection.send_request(HttpRequest("GET", path))
         found.append(answer.status)
         await connection.close()
     found.append(Status.FromString(await channel.unary_unary(HEALTH)(b"")).status)
@@ -126,7 +126,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
         live = HttpRequest("GET", "/v2/health/live")
         for each in (idle, kept):
-            assert (await each.ask(live)).status == 200
+            assert (await each.send_request(live)).status == 200
         calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
         for call in calls:  # two requests each, the second of which may still be unread
             await call.write(streamed("repeat", 40, 25))
@@ -135,7 +135,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         assert scraped(scraping, "infergate_open_streams") == STREAMS
         body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
         events = asyncio.create_task(
-            kept.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+            kept.send_request(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
         )
         raw.send(GOOD[:6])
         harness.terminate()
@@ -143,10 +143,10 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         refused = await statuses(harness, channel)
         assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
         # Then the idle connection is closed, and new connections are refused.
-        assert await idle.ended()
+        assert await idle.is_closed()
         await idle.close()
         with pytest.raises(ConnectionRefusedError):
-            await Connection(harness.gateway.http).ask(live)
+            await Connection(harness.gateway.http).send_request(live)
         every = await asyncio.gather(*(stream_values(call) for call in calls))
         assert [sorted(each) for each in every] == [sorted([*range(40), 0, 1])[1:] for _ in calls]
         for call in calls:

@@ -13,8 +13,8 @@ from faults import h2
 from faults.load import (
     STREAM,
     Connection,
-    built,
-    called,
+    build_wire_request,
+    call_unary,
     described,
     request_message,
     stream_values,
@@ -118,18 +118,20 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
     async with asyncio.timeout(30), grpc.aio.insecure_channel(addresses["grpc"]) as channel:
         over_http = ("v2-rest", "trtis-http", "graphpipe")
         requests: dict[str, Any] = {
-            protocol: each.ask(built(protocol, "identity", PREFIXES.get(protocol, "")))
+            protocol: each.send_request(
+                build_wire_request(protocol, "identity", PREFIXES.get(protocol, ""))
+            )
             for protocol, each in zip(over_http, http, strict=True)
         }
-        requests["frames"] = raw.frame(built("graphpipe"))
+        requests["frames"] = raw.frame(build_wire_request("graphpipe"))
         for protocol in ("v2-grpc", "trtis-grpc"):
-            requests[protocol] = called(channel, built(protocol))
+            requests[protocol] = call_unary(channel, build_wire_request(protocol))
         pending = {name: asyncio.ensure_future(each) for name, each in requests.items()}
         stream = channel.stream_stream(STREAM)()
         await stream.write(streamed("repeat", 2, 60_000))
         await stream.write(streamed("repeat", 1, 0))
         trtis_stream = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
-        await trtis_stream.write(bytes(join_parts(built("trtis-grpc").message)))
+        await trtis_stream.write(bytes(join_parts(build_wire_request("trtis-grpc").message)))
         assert await stream_values(stream, 1) == [0]
         while sum(1 for each in running.listeners.values() for _ in each.active_tasks()) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

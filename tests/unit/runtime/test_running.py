@@ -126,22 +126,22 @@ async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
         old, other = harness.backends
         slow, quick = harness.connection(), harness.connection()
         old.proceed.clear()
-        pending = asyncio.create_task(slow.ask(infer_request("identity")))
+        pending = asyncio.create_task(slow.send_request(infer_request("identity")))
         await old.entered.wait()
         await harness.running.reload(config_with_timeout("9s"))
         # A second change: without requests in flight, the first one's parts are closed immediately.
-        assert (await quick.ask(infer_request("identity"))).status == 200
+        assert (await quick.send_request(infer_request("identity"))).status == 200
         await harness.running.reload(config_with_timeout("8s"))
         await until(lambda: bool(harness.backends[2].closed))
         assert harness.running.generation_count == 2
-        assert (await quick.ask(infer_request("identity"))).status == 200
+        assert (await quick.send_request(infer_request("identity"))).status == 200
         assert (old.closed, other.closed) == (0, 0)
         old.proceed.set()
         assert (await pending).status == 200
         await until(lambda: harness.running.generation_count == 1)
         assert (old.closed, other.closed) == (1, 0)
         assert [each.name for each in harness.backends] == ["one", "two", "one", "one"]
-        assert (await slow.ask(infer_request("identity"))).status == 200
+        assert (await slow.send_request(infer_request("identity"))).status == 200
         assert (slow.opened, quick.opened) == (1, 1), "connections are kept"
         assert not harness.running._old_calls
         await slow.close()
@@ -153,7 +153,7 @@ async def test_changed_limits_apply_to_backends() -> None:
         await harness.running.reload(config_with(limits={"body": "1KiB"}))
         assert len(harness.backends) == 4
         connection = harness.connection()
-        response = await connection.ask(HttpRequest("POST", "/v2", body=[bytes(2000)]))
+        response = await connection.send_request(HttpRequest("POST", "/v2", body=[bytes(2000)]))
         assert response.status == 413
         await connection.close()
 
@@ -162,7 +162,7 @@ async def test_statistics_are_kept() -> None:
     async with serving(config_with()) as harness:
         connection = harness.connection()
         for config in (config_with(), config_with_timeout("9s")):
-            assert (await connection.ask(infer_request("identity"))).status == 200
+            assert (await connection.send_request(infer_request("identity"))).status == 200
             await harness.running.reload(config)
         statistics = await harness.running.gateway.perform(
             ModelStatisticsRequest("identity"), harness.context()
@@ -229,7 +229,7 @@ async def test_a_listener_is_replaced_by_an_overlapping_one() -> None:
                 with pytest.raises(OSError, match="in use"):
                     await bind_sockets(Address("127.0.0.1", ports[name]))
             new = Connection(f"127.0.0.1:{ports['http']}")
-            assert (await new.ask(infer_request("identity"))).status == 200
+            assert (await new.send_request(infer_request("identity"))).status == 200
             await new.close()
 
 
@@ -300,13 +300,13 @@ async def test_readiness_reflects_the_new_backends() -> None:
     async with serving(config_with()) as harness:
         connection = harness.connection()
         ready = HttpRequest("GET", "/v2/health/ready")
-        assert (await connection.ask(ready)).status == 200
+        assert (await connection.send_request(ready)).status == 200
         dead = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
         routes = ({"model": "*", "backend": "dead"},)
         await harness.running.reload(config_with(backends={"dead": dead}, routes=routes))
-        assert (await connection.ask(ready)).status == 400
+        assert (await connection.send_request(ready)).status == 400
         await harness.running.reload(config_with())
-        assert (await connection.ask(ready)).status == 200
+        assert (await connection.send_request(ready)).status == 200
         await connection.close()
 
 
@@ -327,14 +327,16 @@ async def test_an_open_stream_continues_after_its_route_is_removed() -> None:
         connection = harness.connection()
         body = b'{"IN":[0,1,2],"DELAY":[0,200,0]}'
         pending = asyncio.create_task(
-            connection.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+            connection.send_request(
+                HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body])
+            )
         )
         await until(lambda: bool(list(harness.running.listeners["http"].active_tasks())))
         routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
         await harness.running.reload(config_with(routes=routes))
         response = await pending
         assert bytes(join_parts(response.body)).count(b"data: ") == 3
-        response = await connection.ask(
+        response = await connection.send_request(
             HttpRequest("POST", "/v2/models/repeat/generate", body=[body])
         )
         assert response.status == 404
