@@ -105,7 +105,7 @@ class Client:
         async with self._session.post(url, json=body) as answer:
             return answer.status, await answer.json()
 
-    async def ask(self, deadline: float, machine: Machine | None = None) -> None:
+    async def send_request(self, deadline: float, machine: Machine | None = None) -> None:
         """Send one request after the other, to any ready gateway or to ``machine``."""
         body = {
             "inputs": [
@@ -151,7 +151,11 @@ async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int,
         before = [proc.cpu(each.processes[0].pid) for each in gateways]
         began = time.monotonic()
         await asyncio.gather(
-            *(client.ask(began + seconds, machine) for machine in gateways for _ in range(8))
+            *(
+                client.send_request(began + seconds, machine)
+                for machine in gateways
+                for _ in range(8)
+            )
         )
         took = time.monotonic() - began
         used = sum(proc.cpu(m.processes[0].pid) - b for m, b in zip(gateways, before, strict=True))
@@ -215,7 +219,9 @@ async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> 
     """Count the clients' errors while one gateway gets a signal under load."""
     client.outcomes.clear()
     async with watching(client):
-        pending = [asyncio.create_task(client.ask(time.monotonic() + 7)) for _ in range(24)]
+        pending = [
+            asyncio.create_task(client.send_request(time.monotonic() + 7)) for _ in range(24)
+        ]
         await asyncio.sleep(2)
         # sh has replaced itself with infergate, the session's first process.
         machine.processes[0].send_signal(sent)

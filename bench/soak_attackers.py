@@ -35,11 +35,11 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """Send ``said`` to the ``listener`` with ``at_once`` clients. ``library``: further outcomes if
+    """Send ``data`` to the ``listener`` with ``at_once`` clients. ``library``: further outcomes if
     grpcio is the server (engine compat). ``is_large``: it inflates to, or requests, many bytes."""
 
     listener: str
-    said: Callable[[], bytes]
+    data: Callable[[], bytes]
     right: frozenset[str]
     at_once: int = 1
     reads: bool = True
@@ -49,8 +49,8 @@ class Attack:
 
     async def outcomes(self, target: Target) -> set[str]:
         """The outcomes."""
-        ask = _rpc if self.listener == "grpc" else _http
-        exchanges = (ask(target, self) for _ in range(self.at_once))
+        exchange = _rpc if self.listener == "grpc" else _http
+        exchanges = (exchange(target, self) for _ in range(self.at_once))
         return {each for found in await asyncio.gather(*exchanges) for each in found}
 
 
@@ -131,7 +131,7 @@ async def _http(target: Target, attack: Attack) -> list[str]:
         sock=created, ssl=target.tls, server_hostname=host if target.tls else None, limit=limit
     )
     try:
-        writer.write(attack.said())
+        writer.write(attack.data())
         return [await _answer(reader, 0 if attack.reads else _UNREAD)]
     except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
         return ["late" if isinstance(error, TimeoutError) else "cut off"]
@@ -245,7 +245,7 @@ def _all_at_once() -> bytes:
 async def _rpc(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
-    reported = attack.said()
+    reported = attack.data()
     found: dict[int, str] = {}
     wanted = _streams(reported)
     blocks = header_blocks.HeaderBlockDecoder(_MIB)
@@ -276,12 +276,12 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
         writer.transport.abort()
 
 
-def _streams(said: bytes) -> set[int]:
-    """The streams that ``said`` opens and does not reset, whose outcomes count."""
+def _streams(data: bytes) -> set[int]:
+    """The streams that ``data`` opens and does not reset, whose outcomes count."""
     found: set[int] = set()
     at = 0
-    while at < len(said):
-        first, _, stream = frames.FRAME_HEADER.unpack_from(said, at)
+    while at < len(data):
+        first, _, stream = frames.FRAME_HEADER.unpack_from(data, at)
         at += frames.FRAME_HEADER_SIZE + (first >> 8)
         if first & 0xFF == frames.HEADERS:
             found.add(stream)

@@ -65,7 +65,7 @@ class Client:
         await self._reader.readexactly(int(length[1]))
         return int(head.split()[1])
 
-    async def ask(self, data: bytes = INFER) -> int:
+    async def send_request(self, data: bytes = INFER) -> int:
         await self.send(data)
         return await self.status()
 

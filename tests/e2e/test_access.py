@@ -297,8 +297,8 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
 def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) -> None:
     taken = [v2_rest(harness, "simple", bearer(LIMITED)).code for _ in range(2)]
     assert taken == ["200", "200"]
-    for protocol, ask in ASK.items():
-        result = ask(harness, "simple", bearer(LIMITED))
+    for protocol, send_request in ASK.items():
+        result = send_request(harness, "simple", bearer(LIMITED))
         assert result.code == OUTCOMES[protocol][3], result
         assert "rate of requests is exceeded" in result.words
         if result.headers:
@@ -311,8 +311,8 @@ def test_rejected_requests_never_reach_a_backend(
     harness: Harness, model: str, headers: Mapping[str, str]
 ) -> None:
     before = len(harness.rpc.requests)
-    for protocol, ask in ASK.items():
-        assert ask(harness, model, headers).code in OUTCOMES[protocol][1:3]
+    for protocol, send_request in ASK.items():
+        assert send_request(harness, model, headers).code in OUTCOMES[protocol][1:3]
     assert len(harness.rpc.requests) == before
 
 

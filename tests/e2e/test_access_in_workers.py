@@ -101,9 +101,9 @@ async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None
 
 
 async def check_rates(harness: Harness, clients: list[Client]) -> None:
-    settings = [await each.ask(KNOWN) for _ in range(3) for each in clients]
+    settings = [await each.send_request(KNOWN) for _ in range(3) for each in clients]
     assert settings == [200] * 7 + [429] * 5
-    assert [await each.ask(INFER) for each in clients] == [401] * COUNT
+    assert [await each.send_request(INFER) for each in clients] == [401] * COUNT
     running = harness.running
     assert await asyncio.to_thread(harness.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
     refused = "infergate_access_refused_total"
@@ -114,10 +114,10 @@ async def check_rates(harness: Harness, clients: list[Client]) -> None:
     rules = file.read_text().replace("operations: [infer]", "operations: [infer, metadata]")
     file.write_text(rules)
     assert "error" not in (last := reloaded(running)), last
-    assert [await each.ask(KNOWN) for each in clients] == [429] * COUNT
+    assert [await each.send_request(KNOWN) for each in clients] == [429] * COUNT
     file.write_text(rules.replace("7/h", "6/h"))
     assert "error" not in (last := reloaded(running)), last
-    others = Counter([await each.ask(KNOWN) for _ in range(2) for each in clients])
+    others = Counter([await each.send_request(KNOWN) for _ in range(2) for each in clients])
     assert others == {200: 6, 429: 2}
 
 

@@ -54,7 +54,7 @@ def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
         assert logged_bugs(running) == ""
 
 
-def ask(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
+def send_request(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
     connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(body))
@@ -123,17 +123,17 @@ def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
 def test_the_same_as_triton_itself(
     gateway: Infergate, triton: Triton, *, route: str, verb: str, model: str, body: Any
 ) -> None:
-    ours = named(ask(gateway.http, route + model, verb, body))
-    assert ours == ask(triton.http, model, verb, body)
+    ours = named(send_request(gateway.http, route + model, verb, body))
+    assert ours == send_request(triton.http, model, verb, body)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, count: int) -> None:
     body = repeated("repeat_int32", count, id="r")
-    straight = ask(triton.http, "repeat_int32", "generate_stream", body)
-    assert ask(gateway.http, "repeat_int32", "generate_stream", body) == straight
+    straight = send_request(triton.http, "repeat_int32", "generate_stream", body)
+    assert send_request(gateway.http, "repeat_int32", "generate_stream", body) == straight
     assert len(events(straight[2])) == count
-    over_grpc = ask(gateway.http, "grpc.repeat_int32", "generate_stream", body)
+    over_grpc = send_request(gateway.http, "grpc.repeat_int32", "generate_stream", body)
     assert over_grpc[2].replace(b"grpc.", b"") == straight[2]
 
 
@@ -149,8 +149,8 @@ def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, c
 def test_generate_errors_have_tritons_text_and_a_fitting_status(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
-    straight = ask(triton.http, model, "generate", body)
-    ours = named(ask(gateway.http, route + model, "generate", body))
+    straight = send_request(triton.http, model, "generate", body)
+    ours = named(send_request(gateway.http, route + model, "generate", body))
     assert ours == (status, straight[1], straight[2])
 
 
@@ -179,16 +179,16 @@ def wrong(*names: str) -> dict[str, Any]:
 def test_a_streamed_inference_is_rejected_like_a_unary_one(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
-    straight = ask(triton.http, model, "infer", body)
+    straight = send_request(triton.http, model, "infer", body)
     assert straight[0] == status
     for verb in ("infer", "infer_stream"):
-        ours = named(ask(gateway.http, route + model, verb, body))
+        ours = named(send_request(gateway.http, route + model, verb, body))
         assert ours == (status, "application/json", straight[2])
 
 
 @pytest.mark.parametrize("model", REPEAT)
 def test_generate_works_with_every_backend(gateway: Infergate, model: str) -> None:
-    status, _, body = ask(gateway.http, model, "generate", repeated(model, 1))
+    status, _, body = send_request(gateway.http, model, "generate", repeated(model, 1))
     assert status == 200
     assert json.loads(body) == {"OUT": 0, "IDX": 0, "model_name": model, "model_version": "1"}
 
@@ -220,7 +220,7 @@ def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None
     ]
     parameters = {"stream": True} if verb == "infer" else {}
     body = {"id": "i", "parameters": parameters, "inputs": inputs, "outputs": [{"name": "OUT"}]}
-    status, kind, answer = ask(gateway.http, model, verb, body)
+    status, kind, answer = send_request(gateway.http, model, verb, body)
     assert (status, kind) == (200, STREAM)
     assert events(answer) == [
         {
@@ -234,8 +234,8 @@ def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None
 
 
 def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -> None:
-    ours = ask(gateway.http, "mlserver.count", "infer_stream", count(3))
-    theirs = ask(mlserver.http, "count", "infer_stream", count(3))
+    ours = send_request(gateway.http, "mlserver.count", "infer_stream", count(3))
+    theirs = send_request(mlserver.http, "count", "infer_stream", count(3))
     assert ours[:2] == theirs[:2] == (200, STREAM)
     read = events(ours[2])
     for each in read:
@@ -246,7 +246,7 @@ def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -
 
 def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
     """MLServer closes the connection without reporting the cause."""
-    status, _, body = ask(gateway.http, "mlserver.count", "infer_stream", count(-3))
+    status, _, body = send_request(gateway.http, "mlserver.count", "infer_stream", count(-3))
     assert status == 200
     first, error = events(body)
     assert first["outputs"][0]["data"] == [0]
@@ -254,7 +254,7 @@ def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
 
 
 def test_mlserver_streams_report_an_unknown_model(gateway: Infergate) -> None:
-    status, kind, body = ask(gateway.http, "mlserver.nosuch", "infer_stream", count(1))
+    status, kind, body = send_request(gateway.http, "mlserver.nosuch", "infer_stream", count(1))
     assert (status, kind) == (500, "application/json")
     assert "Model nosuch not found" in json.loads(body)["error"]
 
@@ -291,23 +291,27 @@ def test_a_decoupled_model_over_rest_streams_to_grpc_clients(gateway: Infergate)
 
 
 def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate) -> None:
-    status, _, body = ask(gateway.http, "quick", "generate_stream", repeated("quick", 4, 150))
+    status, _, body = send_request(
+        gateway.http, "quick", "generate_stream", repeated("quick", 4, 150)
+    )
     assert (status, len(events(body))) == (200, 4)  # more than 300 ms in total
     late = repeated("quick", 2, 1)
     late["DELAY"][1] = 2000
-    status, _, body = ask(gateway.http, "quick", "generate_stream", late)
+    status, _, body = send_request(gateway.http, "quick", "generate_stream", late)
     first, error = events(body)
     assert (status, first["OUT"]) == (200, 0)
     assert "in time" in error["error"]
     late["DELAY"] = [2000, 1]
-    status, kind, _ = ask(gateway.http, "quick", "generate_stream", late)
+    status, kind, _ = send_request(gateway.http, "quick", "generate_stream", late)
     assert (status, kind) == (504, "application/json")
 
 
 def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
     """The stream has 20,000 responses of 60 KB; the reader takes a few."""
     body = json.dumps(repeated("inside", 20_000, id="p" * 60_000)).encode()
-    ask(gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000))
+    send_request(
+        gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000)
+    )
     with Client(gateway.http) as client, limited_growth(gateway.pid, 64 << 20):
         client.send(streamed("inside.repeat", body))
         for _ in range(5):
@@ -396,7 +400,7 @@ def test_unusual_server_streams(written: bytes, said: str) -> None:
             connection.gone()
 
     with scripted(script) as fake, started_infergate(FAKE.format(fake.address)) as running:
-        status, _, body = ask(running.http, "m", "infer_stream", count(1))
+        status, _, body = send_request(running.http, "m", "infer_stream", count(1))
         first, error = events(body)
         assert (status, first["outputs"][0]["data"]) == (200, [7])
         assert said in error["error"]

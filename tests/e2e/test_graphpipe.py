@@ -90,7 +90,7 @@ class Server:
             "unix": f"unix:{self.raw_socket}",
         }[kind]
 
-    def ask(self, kind: str, body: bytes) -> HttpResponse:
+    def send_request(self, kind: str, body: bytes) -> HttpResponse:
         if kind in ("http", "http+unix"):
             connection = (
                 http.client.HTTPConnection("127.0.0.1", self.http, timeout=10)
@@ -166,14 +166,14 @@ def outputs(answer: Response) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_inference(server: Server, kind: str) -> None:
     request = InferRequest("simple", inputs=(TEN, THREE))
-    answer = read(server.ask(kind, body_of(request)), request)
+    answer = read(server.send_request(kind, body_of(request)), request)
     assert outputs(answer) == {"OUTPUT0": 13, "OUTPUT1": 7}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_metadata(server: Server, kind: str) -> None:
     request = ModelMetadataRequest("simple")
-    response = read(server.ask(kind, METADATA_REQUEST), request)
+    response = read(server.send_request(kind, METADATA_REQUEST), request)
     assert isinstance(response, ModelMetadata)
     assert (response.inputs, response.outputs) == (ADD.inputs, ADD.outputs)
 
@@ -181,7 +181,7 @@ def test_metadata(server: Server, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("body", [b"nonsense", body_of(InferRequest("simple", inputs=(TEN,)))])
 def test_an_error(server: Server, kind: str, body: bytes) -> None:
-    answer = server.ask(kind, body)
+    answer = server.send_request(kind, body)
     assert answer.status == (200 if kind in ("tcp", "unix") else 400)
     with pytest.raises(GatewayError) as caught:
         read(answer, InferRequest("simple"))

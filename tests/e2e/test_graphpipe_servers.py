@@ -179,7 +179,7 @@ def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Cl
 def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
     """The server accepts one connection, and its backlog is short."""
 
-    def ask(number: int) -> int:
+    def send_request(number: int) -> int:
         body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [number]}]}
         url = f"http://{gateway.http}/v2/models/identity/infer"
         with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
@@ -187,7 +187,7 @@ def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
         return int(output["data"][0])
 
     with ThreadPoolExecutor(64) as threads:
-        assert list(threads.map(ask, range(400))) == list(range(400))
+        assert list(threads.map(send_request, range(400))) == list(range(400))
 
 
 def test_graphpipes_own_client_through_the_gateway(gateway: Infergate) -> None:

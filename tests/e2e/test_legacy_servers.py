@@ -568,7 +568,7 @@ def test_concurrent_callers_share_one_request(harness: Harness, backend: str) ->
     together = threading.Barrier(8)
     inferences, descriptions = harness.inferences(), harness.descriptions()
 
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         with client_of(FORMS[number % 2], harness.gateway) as triton_client:
             given = zip("AB", pair(), strict=True)
             inputs = [triton_client.input(name, array, "INT32") for name, array in given]
@@ -577,7 +577,7 @@ def test_concurrent_callers_share_one_request(harness: Harness, backend: str) ->
                 triton_client.infer(f"{backend}.ensemble_simple", inputs)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
+        list(pool.map(send_request, range(8)))
     assert harness.inferences() == inferences + 40
     assert harness.descriptions() == descriptions + 1
 

@@ -88,7 +88,9 @@ def test_all_log_lines_are_json(gateway: Infergate) -> None:
 SECRET = "SECRET-4711"
 
 
-def ask(address: str, path: str, body: bytes, headers: dict[str, str]) -> http.client.HTTPMessage:
+def send_request(
+    address: str, path: str, body: bytes, headers: dict[str, str]
+) -> http.client.HTTPMessage:
     connection = http.client.HTTPConnection(address, timeout=10)
     try:
         connection.request("POST", path, body, headers)
@@ -125,17 +127,21 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
         for path in ("/v2/models/identity/infer", "/v2/models/identity/generate"):
             for more in ({}, {"inference-header-content-length": str(len(head) + 26)}):
                 mark = {"x-request-id": f"leak-{count}"}
-                ask(gateway.http, f"{path}?key={SECRET}", body, secrets | more | mark)
+                send_request(gateway.http, f"{path}?key={SECRET}", body, secrets | more | mark)
                 count += 1
-    ask(gateway.http, f"/nowhere?key={SECRET}", b"", secrets | {"x-request-id": "leak-last"})
+    send_request(
+        gateway.http, f"/nowhere?key={SECRET}", b"", secrets | {"x-request-id": "leak-last"}
+    )
     lines(gateway, count + 1, '"leak-')
     assert SECRET not in gateway.log.read_text()
 
 
 def test_an_error_returns_the_request_id(gateway: Infergate) -> None:
-    response = ask(gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"})
+    response = send_request(
+        gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"}
+    )
     assert response["x-request-id"] == "given-1"
-    own = ask(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
+    own = send_request(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
     (line,) = lines(gateway, 1, f'"{own}"')
     assert (line["outcome"], line["event"]) == ("not_found", "request")
     assert "route is missing" in line["advice"]
@@ -320,7 +326,7 @@ def test_sigterm_completes_requests_and_exits_cleanly(triton: Triton, tmp_path: 
     config = "drain: {delay: 0s, timeout: 20s}\n" + SLOW.format(grpc=triton.grpc)
     with started_by_hand(tmp_path, config) as (process, data, admin):
 
-        def ask() -> None:
+        def send_request() -> None:
             with client("http", data, "") as triton_client:
                 one = triton_client.input("INPUT0", np.array([1], np.int32), "INT32")
                 seconds = triton_client.input("SECONDS", np.array([1.0], np.float32), "FP32")
@@ -328,7 +334,7 @@ def test_sigterm_completes_requests_and_exits_cleanly(triton: Triton, tmp_path: 
                     triton_client.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist()
                 )
 
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=send_request)
         thread.start()
         deadline = time.monotonic() + 20
         while b"infergate_in_flight_requests 1.0" not in get(admin, "/metrics")[1]:

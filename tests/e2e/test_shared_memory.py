@@ -128,7 +128,7 @@ def streaming(one: Client) -> Iterator[Callable[[], Any]]:
 def check_stream(one: Client, region: Shared, model: str) -> None:
     """Valid and invalid requests on one stream, all with tensors in ``region``."""
 
-    def ask(number: str, out: int = SIZE, name: str = region.name) -> None:
+    def send_request(number: str, out: int = SIZE, name: str = region.name) -> None:
         inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
         inputs[0].set_shared_memory(name, SIZE)
         inputs[1].set_shared_memory(name, SIZE, offset=SIZE)
@@ -140,20 +140,20 @@ def check_stream(one: Client, region: Shared, model: str) -> None:
         for number in range(3):
             mine = np.full((1, 16), number, np.int32)
             region.put(A, mine)
-            ask(str(number))
+            send_request(str(number))
             result = following()
             assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + mine).all()
             assert (result.as_numpy("OUTPUT1") == A - mine).all()
             response = result.get_response()
             assert response.id == str(number)
             assert [len(entry) for entry in response.raw_output_contents] == [0, SIZE]
-        ask("unknown", name="nosuch")
+        send_request("unknown", name="nosuch")
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             following()
-        ask("small", out=10)
+        send_request("small", out=10)
         with pytest.raises(InferenceServerException, match=r"OUTPUT0|shared memory"):
             following()
-        ask("good")
+        send_request("good")
         assert following().get_response().id == "good"
 
 

@@ -140,9 +140,9 @@ def test_clients_without_a_certificate_cannot_call_the_back_gateway(chain: Chain
     credentials = grpc.ssl_channel_credentials(chain.authority.file.read_bytes())
     options = [("grpc.ssl_target_name_override", "back.example")]
     with grpc.secure_channel(at(chain.back.grpc), credentials, options) as channel:
-        ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        send_request = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         with pytest.raises(grpc.RpcError) as caught:
-            ask(b"", timeout=10)
+            send_request(b"", timeout=10)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

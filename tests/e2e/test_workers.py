@@ -66,7 +66,7 @@ async def spread(running: Infergate, count: int) -> list[Client]:
     """Open ``count`` connections, and send one request on each."""
     clients = [await Client.connected(running.http) for _ in range(count)]
     for each in clients:
-        assert await each.ask() == 200
+        assert await each.send_request() == 200
     return clients
 
 
@@ -111,7 +111,7 @@ async def check_statistics(running: Infergate, clients: list[Client]) -> None:
 
 async def check_console(running: Infergate, clients: list[Client]) -> None:
     for each in clients:
-        assert await each.ask(request("/v2/models/identity/versions/x/infer")) == 404
+        assert await each.send_request(request("/v2/models/identity/versions/x/infer")) == 404
     state, plan = await asyncio.to_thread(console, running, "state", "plan")
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
@@ -174,8 +174,8 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     write_config(running, "renamed")
     assert "error" not in (result := reloaded(running)), result
     renamed = request("/v2/models/renamed/infer")
-    assert [await each.ask(renamed) for each in clients] == [200] * COUNT
-    assert [await each.ask(INFER) for each in clients] == [404] * COUNT
+    assert [await each.send_request(renamed) for each in clients] == [200] * COUNT
+    assert [await each.send_request(INFER) for each in clients] == [404] * COUNT
     # both workers received the socket with the configuration
     path = str(running.log.parent / "gp.sock")
     for _ in range(3):
@@ -186,7 +186,7 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     assert "workers: changing 2 to 3 requires a restart" in reloaded(running)["error"]
     write_config(running, "other", http=running.admin)
     assert "is already used by the listener" in reloaded(running)["error"]
-    assert [await each.ask(renamed) for each in clients] == [200] * COUNT
+    assert [await each.send_request(renamed) for each in clients] == [200] * COUNT
     assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
     assert value(running, "infergate_config_last_reload_successful") == 0
 
@@ -198,7 +198,7 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
         lambda: value(running, "infergate_config_reloads_total", {"result": "ok"}) == 2,
         "SIGHUP",
     )
-    assert [await each.ask(other) for each in clients] == [200] * COUNT
+    assert [await each.send_request(other) for each in clients] == [200] * COUNT
     for each in clients:
         each.close()
 

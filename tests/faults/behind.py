@@ -125,14 +125,14 @@ class Harness:
         assert counted(self.gateway, backend=backend, outcome=kind) == before + 2
         self.others()
 
-    def _words(self, said: str, backend: str) -> None:
-        assert f"backend '{backend}'" in said or RELAYED.search(said), said
+    def _words(self, error_text: str, backend: str) -> None:
+        assert f"backend '{backend}'" in error_text or RELAYED.search(error_text), error_text
         for address in (self.rest.address, self.rpc.address, self.nobody):
             host, _, port = address.rpartition(":")
-            assert host not in said
-            assert port not in said
-        assert "Traceback" not in said
-        assert "File " not in said
+            assert host not in error_text
+            assert port not in error_text
+        assert "Traceback" not in error_text
+        assert "File " not in error_text
 
 
 def good_rpc(connection: Connection, backend: Backend) -> None:

@@ -132,7 +132,7 @@ def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX
     raise AssertionError(f"{1000 * shortest.seconds:.0f} ms of CPU in {shortest.what}")
 
 
-def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
+def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
     """A good client's p99 stays below ``MOST_WAITED`` while so many attackers send ``worst``
     repeatedly."""
     waited: list[float] = []

@@ -50,7 +50,7 @@ class Four:
     http: str
     channel: grpc.Channel
 
-    def ask(self, protocol: str, model: str) -> Reported:
+    def send_request(self, protocol: str, model: str) -> Reported:
         match protocol:
             case "v2-rest":
                 inputs = (

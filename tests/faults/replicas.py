@@ -120,7 +120,7 @@ class Load:
     _stop: bool = False
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, **headers: str) -> None:
+    async def send_request(self, **headers: str) -> None:
         """One inference. Raises GatewayError."""
         context = RequestContext("test", headers=headers)
         inputs = tuple(
@@ -158,7 +158,7 @@ class Load:
         while not self._stop:
             began = time.monotonic()
             try:
-                await self.ask()
+                await self.send_request()
                 self.ok += 1
             except GatewayError as error:
                 self.failed[error.kind.name] += 1

@@ -42,11 +42,11 @@ async def test_a_name_that_is_not_resolvable_yet(
         url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"
         async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
             with pytest.raises(GatewayError) as caught:
-                await load.ask()
+                await load.send_request()
             assert caught.value.kind in {Kind.CONNECT, Kind.NO_BACKEND}
             assert "pods.test" not in caught.value.public
             await comes(lambda: load.figures()[0].lookups_failed > 1, "it is counted")
             assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 1
             names.addresses["pods.test"] = ["127.0.0.1"]
             await comes(lambda: load.figures()[0].available == 1, "it is there")
-            await load.ask()
+            await load.send_request()

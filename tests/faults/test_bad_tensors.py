@@ -106,7 +106,7 @@ class Harness:
         """Check that the frontends' connections are still open."""
         for frontend in FRONTENDS:
             with ExitStack() as stack:
-                result = self.connected(frontend, stack).ask(GOOD[frontend])
+                result = self.connected(frontend, stack).send_request(GOOD[frontend])
                 assert result == Reported(CODES[frontend][""])
         self.others()
 
@@ -127,7 +127,7 @@ class FrontendClient:
     frontend: str
     peer: Client | grpc.Channel
 
-    def ask(self, bad: Bad) -> Reported:
+    def send_request(self, bad: Bad) -> Reported:
         """Send ``asked`` and return its response, whose form is checked."""
         match self.frontend:
             case "v2-rest json" | "v2-rest binary":
@@ -234,7 +234,7 @@ def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
     before = len(harness.rest.requests)
     with ExitStack() as stack:
         talk = harness.connected(frontend, stack)
-        result = talk.ask(bad)
+        result = talk.send_request(bad)
         assert result.code == code, result
         assert re.search(bad.names, result.words), result
         harness.refused.append(case)
@@ -243,7 +243,7 @@ def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
             assert isinstance(talk.peer, Client)
             assert talk.peer.rest() == b""
             talk = harness.connected(frontend, stack)
-        assert talk.ask(GOOD[frontend]) == Reported(codes[""])
+        assert talk.send_request(GOOD[frontend]) == Reported(codes[""])
         assert len(harness.rest.requests) == before + 1
 
 
@@ -254,7 +254,7 @@ def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) 
     with ExitStack() as stack:
         talk = harness.connected(frontend, stack)
 
-        def ask(number: int) -> None:
+        def send_request(number: int) -> None:
             good = GOOD[frontend]
             name = f"unknown-{frontend[-4:].strip()}-{number}"
             body = good.body
@@ -262,13 +262,13 @@ def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) 
                 bad = OLD.InferRequest.FromString(body)
                 bad.model_name = name
                 body = bad.SerializeToString()
-            headers = talk.ask(Bad("", body, good.headers, model=name))
+            headers = talk.send_request(Bad("", body, good.headers, model=name))
             assert headers.code == CODES[frontend][UNKNOWN], headers
             assert name in headers.words
 
-        ask(0)
+        send_request(0)
         series = len(harness.gateway.metrics().splitlines())
         for number in range(1, 100):
-            ask(number)
+            send_request(number)
         assert len(harness.gateway.metrics().splitlines()) == series
     assert len(harness.rest.requests) == before

@@ -95,7 +95,7 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
     ):
         for _ in range(40):
             with pytest.raises(GatewayError) as caught:
-                await load.ask(**{POISON: "1"})
+                await load.send_request(**{POISON: "1"})
             assert caught.value.kind is Kind.BACKEND_GARBAGE
         assert sum(each.closed for each in proxies) == 40
         async with load.callers(2):
@@ -145,13 +145,13 @@ async def test_a_never_served_model_ejects_no_endpoint() -> None:
             async with burst(two[0]), burst(two[1]):
                 for _ in range(times):
                     context = RequestContext("test", record=RequestRecord(operation="model_ready"))
-                    request = ours.perform(operation, context) if operation else load.ask()
+                    request = ours.perform(operation, context) if operation else load.send_request()
                     with pytest.raises(GatewayError, match="the disk is full"):
                         await request
             return sum(each.ejections for each in load.figures())
 
         assert await declined(40) == 0
-        await load.ask()
+        await load.send_request()
         assert await declined(40, ModelReadyRequest("simple")) == 0
         assert await declined(20) == 1
         ejections = [
@@ -170,9 +170,9 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
     ):
         for size in (8_000, 9_000):
             for value in ("k=" + "v" * size, ",".join(["k=v"] * (size // 4))):
-                await load.ask(**{name: value})
+                await load.send_request(**{name: value})
         with pytest.raises(GatewayError, match=r"headers for the backend take .* the limit is"):
-            await load.ask(**{"x-request-id": "r" * 9_000})
+            await load.send_request(**{"x-request-id": "r" * 9_000})
         assert not any(each.closed for each in proxies)
         assert not any(each.failed for each in load.figures())
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
@@ -194,7 +194,7 @@ async def test_local_resource_shortage_ejects_no_endpoint(
                 patched.setattr(f"infergate.transport.{module}.open_connection", exhausted)
             for _ in range(20):
                 with pytest.raises(GatewayError, match="could not be reached"):
-                    await load.ask()
-        await load.ask()
+                    await load.send_request()
+        await load.send_request()
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
         assert not any(each.ejections for each in load.figures())

@@ -143,8 +143,8 @@ def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
                 assert next(each, "served") == "served"
             assert request.result()
     assert metric(gateway, "infergate_requests_total", outcome="timeout") == late
-    for ask in (good, good_call, good_frame):
-        ask(gateway)
+    for send_request in (good, good_call, good_frame):
+        send_request(gateway)
 
 
 # ---- within the loop, by each reader

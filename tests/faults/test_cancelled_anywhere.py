@@ -82,7 +82,7 @@ class Harness:
     def _app(self) -> Any:
         return self.running._active.listeners[self.frontend].app
 
-    async def ask(self, route: str) -> str:
+    async def send_request(self, route: str) -> str:
         """Send one request, read its whole response, and return its outcome."""
         context = RequestContext("test")
         if route == "stream":
@@ -183,14 +183,14 @@ async def two() -> AsyncIterator[list[Replica]]:
 
 async def is_left_everywhere(harness: Harness, route: str) -> int:
     """The number of awaits."""
-    assert await harness.ask(route) == "ok"
+    assert await harness.send_request(route) == "ok"
     await until(lambda: harness.under_way() == 0, "all is over")
     tasks = len(asyncio.all_tasks())
     each_counts = 2 if route == "stream" and harness.frontend == "grpc" else 1
     for position in range(1, MAX_STEPS):
         before = harness.counted()
-        another = asyncio.create_task(harness.ask(route))
-        forwarding = asyncio.create_task(left_at(harness.ask(route), position))
+        another = asyncio.create_task(harness.send_request(route))
+        forwarding = asyncio.create_task(left_at(harness.send_request(route), position))
         outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
         assert isinstance(outcome, bool | asyncio.CancelledError), outcome
         assert await another == "ok", "others are served"
@@ -224,8 +224,10 @@ async def test_the_first_request(frontend: str, carrier: str) -> None:
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, carrier, "own", None) as harness:
                 tasks = len(asyncio.all_tasks())
-                forwarding = asyncio.create_task(left_at(harness.ask("translated"), position))
-                another = asyncio.create_task(harness.ask("translated"))
+                forwarding = asyncio.create_task(
+                    left_at(harness.send_request("translated"), position)
+                )
+                another = asyncio.create_task(harness.send_request("translated"))
                 outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
                 assert isinstance(outcome, bool | asyncio.CancelledError), outcome
                 assert await another == "ok", "others are served"

@@ -25,7 +25,7 @@ from faults.costs import (
     UNIT,
     Timed,
     Worst,
-    beside,
+    check_other_clients,
     good,
     held_to,
     started_timed,
@@ -90,7 +90,7 @@ def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
     """Four connections send the message. Memory is checked as well."""
     handled = counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(WORST[name])):
-        beside(timed, WORST[name], ATTACKERS)
+        check_other_clients(timed, WORST[name], ATTACKERS)
     assert counted(timed, outcome="ok") > handled
 
 

@@ -232,10 +232,10 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
     else:
         pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
         leave = pending.cancel
-    until(lambda: harness.rest.requests == ["asked"], "it is asked")
+    until(lambda: harness.rest.requests == ["asked"], "the request has arrived")
     others(harness)
     leave()
-    until(lambda: harness.rest.requests == ["asked", "gone"], "it is given up")
+    until(lambda: harness.rest.requests == ["asked", "gone"], "the request is cancelled")
     until(lambda: at_rest(harness.gateway), "none in flight")
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
@@ -249,7 +249,7 @@ def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: Rp
     assert rpc.entered.wait(SECONDS)
     rpc.answer = quick
 
-    def ask(number: int) -> bool:
+    def send_request(number: int) -> bool:
         model = ("long", "long-tr", "rest", "rest-tr")[number % 4]
         if number % 8 < 4:
             path = f"/v2/models/{model}/infer"
@@ -258,7 +258,7 @@ def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: Rp
 
     before = counted(harness.gateway, outcome="ok", backend="depot")
     with ThreadPoolExecutor(10) as clients:
-        assert all(clients.map(ask, range(100)))
+        assert all(clients.map(send_request, range(100)))
     assert counted(harness.gateway, outcome="ok", backend="depot") == before + 50
     assert not slow.done()
     rpc.release.set()

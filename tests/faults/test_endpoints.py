@@ -131,7 +131,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
             for _ in range(10):
                 began = time.monotonic()
                 with pytest.raises(GatewayError) as caught:
-                    await load.ask()
+                    await load.send_request()
                 assert caught.value.kind is Kind.CONNECT
                 assert caught.value.public == "backend 'b': the backend could not be reached"
                 assert time.monotonic() - began < 2.0
@@ -140,7 +140,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
             assert not await ready()
             await two[1].start()
             await until(lambda: load.figures()[1].available == 1, "one is up")
-            await load.ask()
+            await load.send_request()
             await asyncio.sleep(0.5)
             assert await ready(), "one endpoint is enough for a backend"
 
@@ -217,15 +217,15 @@ async def test_a_removed_pod_completes_its_requests(
     async with replicas(*hosts, same_ports=True) as pods:
         url = f"{carrier}://{PODS}:{getattr(pods[0], carrier)}"
         async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
-            await load.ask()
+            await load.send_request()
             await until(lambda: load.figures()[0].available == 1, "the name is known")
             pods[0].backend.seconds = 0.5
-            slow = asyncio.ensure_future(load.ask())
+            slow = asyncio.ensure_future(load.send_request())
             await until(lambda: load.figures()[0].active == 1, "it is under way")
             names.addresses[PODS] = [hosts[1]]
             before = names.requests  # a lookup in progress may miss the change
             await until(lambda: names.requests >= before + 2, "the name was looked up")
-            await load.ask()
+            await load.send_request()
             assert pods[1].connections() >= 1
             assert not slow.done()
             await slow

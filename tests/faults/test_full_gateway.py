@@ -119,7 +119,7 @@ def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
             assert str(BYTES) in results.details
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert str(BYTES) in harness.frame(LARGE_FRAME)
-        assert harness.http(GOOD).status == 200, "there is room for small ones"
+        assert harness.http(GOOD).status == 200, "small requests are accepted"
         assert harness.grpc(10).code is grpc.StatusCode.OK
         assert harness.frame(frames.GOOD) == ""
     until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "it is given back")
@@ -143,7 +143,9 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
             assert harness.grpc(1).code is grpc.StatusCode.UNAVAILABLE
         with refused_by(harness.gateway, "in_flight"):
             assert "limit of 3 requests" in harness.frame(frames.GOOD)
-    until(lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "they are given up")
+    until(
+        lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "they are cancelled"
+    )
     assert harness.http(GOOD).status == 200
     assert harness.grpc(1).code is grpc.StatusCode.OK
     assert harness.frame(frames.GOOD) == ""
@@ -152,13 +154,13 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
 def test_many_more_requests_than_the_limit(harness: Harness) -> None:
     """Each request is served, or rejected with a retry time."""
 
-    def ask(number: int) -> int:
+    def send_request(number: int) -> int:
         return harness.http(GOOD if number % 2 else LARGE).status
 
     limits = ("in_flight", "in_flight_bytes")
     before = sum(_refused(harness, limit) for limit in limits)
     with ThreadPoolExecutor(16) as crowd:
-        results = list(crowd.map(ask, range(100)))
+        results = list(crowd.map(send_request, range(100)))
     assert set(results) <= {200, 503}
     assert 200 in results
     assert sum(_refused(harness, limit) for limit in limits) == before + results.count(503)

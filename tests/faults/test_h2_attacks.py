@@ -193,14 +193,14 @@ def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0)],
     ids=["preface", "settings", "headers", "continuation"],
 )
-def test_headers_that_never_end(gateway: Tight, said: bytes) -> None:
+def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
     with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         began = time.monotonic()
-        client.send(said)
+        client.send(data)
         good(gateway)
         client.rest()
         assert time.monotonic() - began < SECONDS / 2
@@ -334,7 +334,10 @@ def test_readers_that_stop(gateway: Tight, first: int) -> None:
                 client.send(opened(number) + h2.frame(h2.DATA, h2.END_STREAM, number, whole))
         good(gateway)
         if first > 1:
-            until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "given up")
+            until(
+                lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(),
+                "requests are cancelled",
+            )
             with contextlib.suppress(ConnectionError):
                 client.rest()
             return

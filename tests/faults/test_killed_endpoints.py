@@ -110,27 +110,27 @@ class Load:
         self._clients.append(client)
         head = f"POST /v2/models/{route}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}"
 
-        def ask() -> str:
+        def send_request() -> str:
             client.send(f"{head}\r\n\r\n".encode() + BODY)
             answer = client.answer()
             return "ok" if answer.status == 200 else f"{answer.status} {answer.error}"
 
-        return ask
+        return send_request
 
     def grpc(self, route: str) -> Callable[[], str]:
         request = message(route)
 
-        def ask() -> str:
+        def send_request() -> str:
             status = call(self._channel, request)
             good = status.code is grpc.StatusCode.OK
             return "ok" if good else f"{status.code.name} {status.details}"
 
-        return ask
+        return send_request
 
-    def _run(self, route: str, ask: Callable[[], str]) -> None:
+    def _run(self, route: str, send_request: Callable[[], str]) -> None:
         try:
             while not self._stop.wait(0.004):  # enough load, without using all CPU
-                self.responses[route, ask()] += 1
+                self.responses[route, send_request()] += 1
         except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
             self.broken.append(error)
 

@@ -96,7 +96,7 @@ class Load:
         counters.port = client.port
         while not self._over.is_set():
             try:
-                assert await client.ask() == 200
+                assert await client.send_request() == 200
                 counters.answers += 1
                 await asyncio.sleep(0.002)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
@@ -174,7 +174,7 @@ async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
     await asyncio.to_thread(until, lambda: len(waits()) >= 4, "it is tried again")
     assert waits()[3] > 2 * waits()[0]
     client = await Client.connected(running.http)
-    assert await client.ask() == 200
+    assert await client.send_request() == 200
     client.close()
     assert not is_ready(running)
     assert value(running, "infergate_workers") == 1

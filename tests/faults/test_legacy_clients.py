@@ -59,8 +59,8 @@ STREAM = f"/{SERVICE}/StreamInfer"
 def running() -> Iterator[tuple[Infergate, Four]]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
         four = Four(gateway.http, rpc_channel)
-        assert four.ask("trtis-http", "simple").code == "SUCCESS"
-        assert four.ask("trtis-grpc", "simple").code == "SUCCESS"
+        assert four.send_request("trtis-http", "simple").code == "SUCCESS"
+        assert four.send_request("trtis-grpc", "simple").code == "SUCCESS"
         REFUSED.clear()
         yield gateway, four
         response = counted(gateway, outcome="bad_request", protocol="trtis-http")

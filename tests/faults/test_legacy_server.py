@@ -92,7 +92,7 @@ def code_of(protocol: str, kind: str) -> int | str:
 
 
 def works(clients: Four, protocol: str, model: str) -> None:
-    result = clients.ask(protocol, model)
+    result = clients.send_request(protocol, model)
     assert result.code == GOOD[protocol], result
 
 
@@ -121,7 +121,7 @@ class Harness:
 
     def all(self, model: str) -> list[Reported]:
         """The request in all protocols at once."""
-        return list(self.pool.map(self.clients.ask, PROTOCOLS, [model] * len(PROTOCOLS)))
+        return list(self.pool.map(self.clients.send_request, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
         for protocol, result in zip(PROTOCOLS, self.all(model), strict=True):
@@ -287,13 +287,13 @@ ODD = {
 def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
     harness.http.use(old_http(says(ODD[result])))
     harness.serves("http.m")
-    given = json.loads(harness.clients.ask("v2-rest", "http.m").body)["outputs"]
+    given = json.loads(harness.clients.send_request("v2-rest", "http.m").body)["outputs"]
     assert {each["name"]: each["data"] for each in given} == {
         "OUTPUT0": list(range(1, 17)),
         "OUTPUT1": list(range(-1, 15)),
     }
     for protocol in PROTOCOLS[2:]:
-        assert harness.clients.ask(protocol, "http.m").body.startswith(BODY)
+        assert harness.clients.send_request(protocol, "http.m").body.startswith(BODY)
     harness.http.use(old_http(GOOD_HTTP))
 
 
@@ -377,7 +377,7 @@ def test_grpc_outputs_in_another_order(harness: Harness) -> None:
     message = good_message(meta_data=inferred(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
     harness.rpc.infer = lambda _message, _context: message
     for protocol in PROTOCOLS[2:]:
-        assert harness.clients.ask(protocol, "grpc.m").body.startswith(BODY)
+        assert harness.clients.send_request(protocol, "grpc.m").body.startswith(BODY)
     harness.rpc.infer = lambda _message, _context: good_message()
 
 
@@ -448,7 +448,9 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
     harness.http.use(old_http(says(then=Connection.gone)))
     with ThreadPoolExecutor(8) as pool:
         before = len(harness.http.requests)
-        waiting = [pool.submit(harness.clients.ask, each, "http.m") for each in PROTOCOLS * 2]
+        waiting = [
+            pool.submit(harness.clients.send_request, each, "http.m") for each in PROTOCOLS * 2
+        ]
         until(lambda: len(harness.http.requests) == before + 8, "all of them wait")
         harness.serves("grpc.m")
         harness.serves("simple")
@@ -647,7 +649,7 @@ def test_a_server_that_crashes_and_restarts() -> None:
             for model in models:
                 works(clients, "v2-rest", model)
             with ThreadPoolExecutor(8) as pool:
-                waiting = [pool.submit(clients.ask, *each) for each in asks]
+                waiting = [pool.submit(clients.send_request, *each) for each in asks]
                 until(lambda: _inferences(server) == 2 + 8, "all are under way")
                 os.kill(server.pid, signal.SIGKILL)
                 for (protocol, model), each in zip(asks, waiting, strict=True):
@@ -655,13 +657,13 @@ def test_a_server_that_crashes_and_restarts() -> None:
                     assert each.result().code in {code_of(protocol, kind) for kind in kinds}
             assert _inferences(server) == 2 + 8
         for protocol, model in asks:
-            result = clients.ask(protocol, model)
+            result = clients.send_request(protocol, model)
             assert result.code == code_of(protocol, "connect"), result
             works(clients, protocol, "simple")
         with started_legacy(ports=ports):
             for protocol, model in asks:
                 until(
-                    lambda p=protocol, m=model: clients.ask(p, m).code == GOOD[p],  # type: ignore[misc]
+                    lambda p=protocol, m=model: clients.send_request(p, m).code == GOOD[p],  # type: ignore[misc]
                     "it is connected again",
                 )
 

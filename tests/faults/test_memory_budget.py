@@ -180,10 +180,10 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
     result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
     result.raw_input_contents.append(bytes(8 * MIB))
     with channel(harness.gateway.grpc) as rpc_channel:
-        ask = rpc_channel.unary_unary(INFER)
+        send_request = rpc_channel.unary_unary(INFER)
         with refused_by(harness.gateway, "in_flight_bytes"):
             calls = [
-                ask.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
+                send_request.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
         until(lambda: harness.held() >= BUDGET / 2, "much is held")
@@ -202,12 +202,16 @@ def test_unread_responses_are_counted(harness: Harness) -> None:
         while not full():
             held = harness.held()
             crowd(harness, to("identity", WORDY), stack, 1)
-            until(lambda held=held: full() or harness.waits(held), "its answer waits for it")
+            until(
+                lambda held=held: full() or harness.waits(held), "its response waits for the reader"
+            )
         assert harness.held() <= BUDGET
         assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
         began = time.monotonic()
         with Client(harness.gateway.http) as client:
-            until(lambda: _is_accepted(client, to("identity", WORDY)), "there is room")
+            until(
+                lambda: _is_accepted(client, to("identity", WORDY)), "requests are accepted again"
+            )
         assert time.monotonic() - began < RECOVERY
 
 

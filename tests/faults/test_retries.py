@@ -75,7 +75,7 @@ class Harness:
     good: dict[str, Backend]
     engine: str
 
-    def ask(self, kind: str, fault: str, route: str) -> Reported:
+    def send_request(self, kind: str, fault: str, route: str) -> Reported:
         model = f"{route}.{fault}.{kind}"
         if kind == "grpc":
             status = call(self.channel, infer_message(model))
@@ -86,7 +86,7 @@ class Harness:
         )
 
     def many(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Reported]:
-        return [self.ask(kind, fault, route) for _ in range(count)]
+        return [self.send_request(kind, fault, route) for _ in range(count)]
 
     def others(self) -> None:
         body = document(tensor(), tensor(name="INPUT1"))
@@ -102,7 +102,7 @@ class Harness:
             backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
             until(
                 lambda n=(kind, fault, "plain"), b=backends: (  # type: ignore[misc]
-                    self.ask(*n).is_good and all(each.connections for each in b)
+                    self.send_request(*n).is_good and all(each.connections for each in b)
                 ),
                 "it is connected",
             )
@@ -382,7 +382,9 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
         backend.use({"rest": http, "grpc": rpc}[kind])
         backend.requests.clear()
     with ThreadPoolExecutor(AT_ONCE) as clients:
-        pending = [clients.submit(harness.ask, kind, "outage", "twice") for _ in range(AT_ONCE)]
+        pending = [
+            clients.submit(harness.send_request, kind, "outage", "twice") for _ in range(AT_ONCE)
+        ]
         if kind == "rest":
             together.wait(20)
         harness.others()
@@ -396,7 +398,7 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
     assert harness.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
     for backend in backends:
         backend.use(GOOD[kind])
-    until(lambda: harness.ask(kind, "outage", "plain").is_good, "it is well again")
+    until(lambda: harness.send_request(kind, "outage", "plain").is_good, "it is well again")
 
 
 # ---- slow ones -------------------------------------------------------------------------------
@@ -470,16 +472,16 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
         return harness.metric("queue_requests", backend=name)
 
     with ThreadPoolExecutor(2) as clients:
-        handled = clients.submit(harness.ask, kind, "full", "plain")
+        handled = clients.submit(harness.send_request, kind, "full", "plain")
         until(lambda: wanted() == 1, "the first is being served")
-        late = harness.ask(kind, "full", "short")
+        late = harness.send_request(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         assert f"backend '{name}': the deadline passed while waiting in the queue" in late.words
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
-        waits = clients.submit(harness.ask, kind, "full", "plain")
+        waits = clients.submit(harness.send_request, kind, "full", "plain")
         until(lambda: waiting() == 1, "the second waits")
         for _ in range(3):
-            refused = harness.ask(kind, "full", "plain")
+            refused = harness.send_request(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words

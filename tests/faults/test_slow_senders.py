@@ -70,12 +70,14 @@ def harness() -> Iterator[Tight]:
     (port,) = free_ports(1)
     raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
     with started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as each:
-        assert ask(each) == 200
+        assert send_request(each) == 200
         yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
         assert_healthy(each)
 
 
-def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float = 0.0) -> int:
+def send_request(
+    gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float = 0.0
+) -> int:
     """The status of an inference of ``size`` bytes that is sent in so many pieces."""
     tensor = {"name": "INPUT0", "datatype": "UINT8", "shape": [size]}
     inputs = [tensor | {"parameters": {"binary_data_size": size}}]
@@ -128,18 +130,18 @@ def test_memory_is_not_held_by_dripping(harness: Tight, trickle: str) -> None:
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (
         unharmed(harness, lambda: good(harness), grows=4 * BUDGET),
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as steady_sender,
         ExitStack() as stack,
     ):
-        steady = beside.submit(ask, harness, SIZE, 64, 0.08)
-        until(lambda: held(harness) >= SIZE, "it sends")
+        steady = steady_sender.submit(send_request, harness, SIZE, 64, 0.08)
+        until(lambda: held(harness) >= SIZE, "the steady client sends")
         with refused_by(harness, "in_flight_bytes"):
             drippers = SlowSenders(address, begin, piece, stack)
-            until(lambda: held(harness) > BUDGET * 3 // 4, "they hold much")
+            until(lambda: held(harness) > BUDGET * 3 // 4, "they hold most of the memory")
             began = time.monotonic()
-            until(lambda: ask(harness) == 200, "there is room")
+            until(lambda: send_request(harness) == 200, "requests are accepted again")
             assert time.monotonic() - began < SECONDS
-        assert [ask(harness) for _ in range(20)] == [200] * 20
+        assert [send_request(harness) for _ in range(20)] == [200] * 20
         assert steady.result() == 200
         until(
             lambda: any(REJECTIONS[kind] in document for document in drippers.responses),

@@ -126,10 +126,10 @@ CASES = [
 
 @pytest.mark.parametrize(("limit", "protocol"), CASES)
 def test_one_more_than_the_limit(harness: Harness, limit: str, protocol: str) -> None:
-    ask, refused = ASKS[protocol]
+    send_request, refused = ASKS[protocol]
     with refused_by(harness.gateway, limit):
         much = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
-        assert ask(harness, *much) == refused
+        assert send_request(harness, *much) == refused
 
 
 def test_a_shape_with_very_many_dimensions(harness: Harness) -> None:

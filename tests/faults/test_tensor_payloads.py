@@ -232,14 +232,14 @@ def test_wrong_models_versions_and_methods(
 
 
 def test_unknown_models_in_bulk_make_no_series(harness: Harness) -> None:
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         name = f"unknown-{number}"
         assert post(harness.gateway.http, f"/v2/models/{name}/infer", b"{}").status == 404
         assert call(harness.channel, infer_message(name)).code is grpc.StatusCode.NOT_FOUND
 
-    ask(0)
+    send_request(0)
     before = len(harness.gateway.metrics().splitlines())
     for number in range(1, 200):
-        ask(number)
+        send_request(number)
     assert len(harness.gateway.metrics().splitlines()) == before
     assert counted(harness.gateway, outcome="not_found") >= 400

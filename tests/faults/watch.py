@@ -179,7 +179,10 @@ def releases_connections(gateway: Infergate, listener: str) -> Iterator[None]:
     name = "infergate_open_connections"
     before = metric(gateway, name, listener=listener)
     yield
-    until(lambda: metric(gateway, name, listener=listener) <= before, "they are let go")
+    until(
+        lambda: metric(gateway, name, listener=listener) <= before,
+        "closed connections are no longer counted",
+    )
 
 
 @contextmanager
@@ -188,14 +191,14 @@ def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
     returns False, on a wrong response."""
     over = threading.Event()
 
-    def ask() -> None:
+    def send_request() -> None:
         while True:
             assert good() is not False
             if over.wait(_PAUSE):
                 return
 
     with ThreadPoolExecutor(1) as another:
-        request = another.submit(ask)
+        request = another.submit(send_request)
         try:
             yield
         finally:
@@ -234,7 +237,7 @@ def unharmed(
     with done.watching(), limited_growth(gateway.pid, grows), others_unaffected(good):
         yield
     until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
-    until(lambda: at_rest(gateway), "nothing is under way")
+    until(lambda: at_rest(gateway), "no requests in progress")
     until(lambda: resident(gateway.pid) <= memory + keeps, f"memory is back to {memory}")
     assert alive(gateway)
 

@@ -46,8 +46,8 @@ class Stage:
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
     """Yield each instruction and its arguments, with continuation lines joined."""
-    kept = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    for line in kept.replace("\\\n", " ").splitlines():
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in code.replace("\\\n", " ").splitlines():
         if line.strip():
             name, _, rest = line.strip().partition(" ")
             yield name.upper(), rest.strip()
@@ -77,8 +77,8 @@ def create_stage(scratch: Path, number: int) -> Stage:
     for name in _DEVICES:
         (path / "root" / "dev" / name).touch()
         run("mount", "--bind", f"/dev/{name}", str(path / "root" / "dev" / name))
-    kept = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
-    return Stage(path / "root", {"PATH": _PATH, "HOME": "/root", **kept})
+    pip_settings = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
+    return Stage(path / "root", {"PATH": _PATH, "HOME": "/root", **pip_settings})
 
 
 def copy_context(project: Path, scratch: Path) -> Path:
@@ -90,8 +90,8 @@ def copy_context(project: Path, scratch: Path) -> Path:
     def leave(_folder: str, names: list[str]) -> list[str]:
         return [each for each in names if any(fnmatch.fnmatch(each, i) for i in ignored)]
 
-    for kept in (line[1:] for line in lines if line.startswith("!")):
-        source, target = project / kept, context / kept
+    for path in (line[1:] for line in lines if line.startswith("!")):
+        source, target = project / path, context / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, ignore=leave)

@@ -108,7 +108,7 @@ def shots(tmp_path: Path) -> Path:
     return folder
 
 
-async def turn_to(page: Page, part: str) -> None:
+async def open_part(page: Page, part: str) -> None:
     await page.eval(f"location.hash = '#{part}'")
     await page.until(f"!document.getElementById('{part}').hidden")
 
@@ -122,7 +122,7 @@ async def test_live_traffic_is_shown_and_updated(page: Page) -> None:
     await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
     await page.until(
         "document.querySelector('.node[data-health=down] code')?.textContent === 'grpc://127.0.0.1:9'",
-        "the endpoint that is away is seen to be",
+        "the unreachable endpoint is shown as down",
     )
     requests = "document.querySelector('#tiles b').textContent"
     assert (await page.eval(requests)).endswith("/s")
@@ -141,7 +141,7 @@ async def test_search_finds_matching_rows(page: Page) -> None:
 
 
 async def test_the_table_shows_translated_and_passed_through_requests(page: Page) -> None:
-    await turn_to(page, "translation")
+    await open_part(page, "translation")
     await page.until(
         "document.querySelectorAll('#matrix .pipeline[data-pipeline=translate]').length > 6"
     )
@@ -157,7 +157,7 @@ async def test_errors_are_explained(page: Page, harness: Harness) -> None:
         await asyncio.to_thread(
             urllib.request.urlopen, f"http://{harness.gateway.http}/v2/models/{code}/ready"
         )
-    await turn_to(page, "errors")
+    await open_part(page, "errors")
     await page.until("document.getElementById('failures').textContent.includes('<img src=x')")
     assert await page.eval("!document.querySelector('#failures img') && window.bad === undefined")
     await page.until(
@@ -171,7 +171,7 @@ async def test_errors_are_explained(page: Page, harness: Harness) -> None:
 async def test_the_configuration_is_shown_compared_and_reloaded(
     page: Page, harness: Harness
 ) -> None:
-    await turn_to(page, "config")
+    await open_part(page, "config")
     await page.until("document.getElementById('loaded').textContent.includes('triton-fleet')")
     await page.until("document.querySelector('#diff .same')")
     text = harness.file.read_text()
@@ -192,7 +192,7 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
 
 
 async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots: Path) -> None:
-    await turn_to(page, "try")
+    await open_part(page, "try")
     await page.until("document.querySelectorAll('#try-protocol option').length === 5")
     note = "document.getElementById('try-note').textContent"
     for protocol in ("v2-rest", "v2-grpc", "graphpipe", "trtis-http", "trtis-grpc"):
@@ -252,19 +252,19 @@ async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -
     other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
     url = f"http://{harness.gateway.admin}/reload"
-    before = number(harness)
+    before = generation(harness)
     for how in (
         "{method: 'POST', mode: 'no-cors'}",
         "{method: 'POST', mode: 'no-cors', headers: {'content-type': 'text/plain'}, body: '{}'}",
         "{method: 'POST', headers: {'x-infergate-console': '1'}}",
     ):
         await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
-    assert number(harness) == before
+    assert generation(harness) == before
     page.console_errors.clear()  # the browser reports a violation of the policy
     page.requests.clear()
 
 
-def number(harness: Harness) -> Any:
+def generation(harness: Harness) -> Any:
     with urllib.request.urlopen(f"http://{harness.gateway.admin}/config") as answer:
         return answer.read()
 
@@ -321,7 +321,7 @@ async def test_colour_schemes_and_screen_sizes(page: Page, shots: Path, scheme: 
     for size in (WIDE, NARROW):
         await page.look(*size, scheme)
         for part in PARTS:
-            await turn_to(page, part)
+            await open_part(page, part)
             await page.eval(
                 "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))"
             )

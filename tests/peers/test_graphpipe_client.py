@@ -162,10 +162,10 @@ JS_OUTCOMES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Target:
-    """The URLs of the models, with ``instead`` replacing the usual ones."""
+    """The URLs of the models, and ``overrides`` of the expected outcomes."""
 
     at: Callable[[Server], dict[str, str]]
-    instead: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
     name: str = "simple"
     """The model's name in its metadata."""
 
@@ -221,11 +221,11 @@ def server(triton: Triton, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("raw")
     names = ("id_any", "simple", "nosuch", "responding", "nosuch, responding", "tcp")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
-    behind = f"""{LISTENERS}  graphpipe:
+    inner_config = f"""{LISTENERS}  graphpipe:
     - {{{{address: "tcp://127.0.0.1:{ports["tcp"]}", model: identity, framing: size-prefixed}}}}
     - {{{{address: "unix:{folder}/sum.sock", model: simple, framing: size-prefixed}}}}
 """
-    before = f"""{LISTENERS}  graphpipe:
+    outer_config = f"""{LISTENERS}  graphpipe:
     - {{{{address: "127.0.0.1:{ports["id_any"]}", model: id_any}}}}
     - {{{{address: "127.0.0.1:{ports["simple"]}", model: simple}}}}
     - {{{{address: "127.0.0.1:{ports["nosuch"]}", model: nosuch}}}}
@@ -233,7 +233,7 @@ def server(triton: Triton, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     - {{{{address: "127.0.0.1:{ports["nosuch, responding"]}", model: nosuch, errors: response}}}}
 """
     config = CONFIG.format(t=triton, tcp=ports["tcp"], folder=folder)
-    with started_infergate(RAW, behind), started_infergate(config, before) as gateway:
+    with started_infergate(RAW, inner_config), started_infergate(config, outer_config) as gateway:
         yield Server(gateway, ports)
 
 
@@ -253,7 +253,7 @@ def by_js(server: Server, target: Target, graphpipe_js: None) -> dict[str, Any]:
 
 
 def expected(scenario: str, outcomes: dict[str, Any], target: Target) -> Any:
-    due = target.instead.get(scenario, outcomes[scenario])
+    due = target.overrides.get(scenario, outcomes[scenario])
     return ok({**due["ok"], "name": target.name}) if scenario == "metadata" else due
 
 

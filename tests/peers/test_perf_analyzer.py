@@ -52,7 +52,7 @@ SIMPLE = ("embedded", "triton.rest", "triton.grpc", "mlserver.rest", "mlserver.g
 MODELS = {**dict.fromkeys((*SIMPLE, "kserve.grpc"), "simple"), "graphpipe": "sum"}
 SHAPES = {"graphpipe": ("--shape=a:2,2", "--shape=b:2,2")}
 MEMORY = ("--shared-memory=system", "--output-shared-memory-size=64")
-WAYS = {
+CLIENTS = {
     "http": ("-i", "http"),
     "http-json": ("-i", "http", "--input-tensor-format=json", "--output-tensor-format=json"),
     "http-memory": ("-i", "http", *MEMORY),
@@ -82,15 +82,15 @@ def gateway(
 
 
 PAIRS = [
-    (model, way)
+    (model, client)
     for model in MODELS
-    for way in WAYS
+    for client in CLIENTS
     # its JSON supports neither output parameters, which other servers send, nor several shapes
-    if way != "http-json" or model.startswith(("embedded", "triton"))
+    if client != "http-json" or model.startswith(("embedded", "triton"))
 ]
 
 
-@pytest.mark.parametrize(("model", "way"), PAIRS)
-def test_perf_analyzer_measures(gateway: Infergate, model: str, way: str) -> None:
-    address = gateway.http if way.startswith("http") else gateway.grpc
-    assert measured(address, model, *WAYS[way], *SHAPES.get(model, ())) > 0
+@pytest.mark.parametrize(("model", "client"), PAIRS)
+def test_perf_analyzer_measures(gateway: Infergate, model: str, client: str) -> None:
+    address = gateway.http if client.startswith("http") else gateway.grpc
+    assert measured(address, model, *CLIENTS[client], *SHAPES.get(model, ())) > 0

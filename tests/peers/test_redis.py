@@ -60,15 +60,15 @@ def gateway(port: int, away: str) -> Iterator[Infergate]:
         yield running
 
 
-def ask(one: Infergate) -> int:
+def send_request(one: Infergate) -> int:
     body = document(tensor())
     return post(one.http, "/v2/models/identity/infer", body, {"x-api-key": SECRET}).status
 
 
 def test_two_gateways_share_counters(port: int) -> None:
     with redis_server(port), gateway(port, "closed") as one, gateway(port, "closed") as two:
-        assert [ask(each) for each in (one, two, one, two)] == [200] * 4
-        assert [ask(one), ask(two)] == [429, 429]
+        assert [send_request(each) for each in (one, two, one, two)] == [200] * 4
+        assert [send_request(one), send_request(two)] == [429, 429]
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_the_away_setting_applies_while_redis_is_unavailable(
     port: int, away: str, expected: list[int]
 ) -> None:
     with gateway(port, away) as one:
-        assert [ask(one) for _ in range(6)] == expected
+        assert [send_request(one) for _ in range(6)] == expected
         assert 'infergate_access_failures_total{source="redis"}' in one.metrics()
         with redis_server(port):
             again = "redis counts rates again"
-            until(lambda: ask(one) == 429 and again in one.log.read_text(), again)
+            until(lambda: send_request(one) == 429 and again in one.log.read_text(), again)
 
 
 def test_a_hanging_redis_counts_as_unavailable(port: int) -> None:
     with redis_server(port) as redis, gateway(port, "closed") as one:
-        assert ask(one) == 200
+        assert send_request(one) == 200
         os.kill(redis.pid, signal.SIGSTOP)
         try:
-            assert ask(one) == 503
+            assert send_request(one) == 503
         finally:
             os.kill(redis.pid, signal.SIGCONT)
-        until(lambda: ask(one) == 200, "it counts again")
+        until(lambda: send_request(one) == 200, "the limiter uses Redis again")

@@ -64,12 +64,12 @@ def test_each_datatype(triton_client: Client, datatype: str) -> None:
 @pytest.mark.parametrize("mark", ["base64", "b64", "BASE64", "B64"])
 def test_base64_of_clients(gateway: Infergate, mark: str) -> None:
     tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [2], "data": ["/w==", ""]}
-    triton_client = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{gateway.http}/v2/models/direct/infer",
         json.dumps({"inputs": [tensor | {"parameters": {"content_type": mark}}]}).encode(),
     )
-    with urllib.request.urlopen(triton_client) as answer:
-        (output,) = json.load(answer)["outputs"]
+    with urllib.request.urlopen(request) as response:
+        (output,) = json.load(response)["outputs"]
     assert output["parameters"] == {"content_type": "base64"}
     assert output["data"] == tensor["data"]
 

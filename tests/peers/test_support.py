@@ -34,7 +34,7 @@ def launch(code: str, port: int, ready: str = "/ok") -> Launch:
     return Launch("fake", [sys.executable, "-c", code, str(port)], os.environ, [port], ready)
 
 
-def gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     """Return whether the process ends within ten seconds."""
     deadline = time.monotonic() + 10
     while not (ended := _ended(pid)) and time.monotonic() < deadline:
@@ -55,7 +55,7 @@ forks = pytest.mark.skipif(
 )
 
 
-def become(folder: Path, *arguments: str, **env: str) -> Forked | None:
+def run_forked(folder: Path, *arguments: str, **env: str) -> Forked | None:
     argv = [sys.executable, "-m", "infergate", *arguments]
     with (folder / "log").open("wb") as log:
         return forked(argv, {**os.environ, **env}, folder, log)
@@ -66,13 +66,13 @@ def test_a_forked_gateway_has_its_own_arguments_folder_environment_and_log(tmp_p
     (tmp_path / "routes.yaml").write_text(
         "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: '${NAME}'}]"
     )
-    checked = become(tmp_path, "--config", "routes.yaml", "--check", NAME="nowhere")
+    checked = run_forked(tmp_path, "--config", "routes.yaml", "--check", NAME="nowhere")
     assert checked is not None
     assert os.getsid(checked.pid) == checked.pid
     assert checked.wait(100) == 2
     assert checked.poll() == 2
     assert "nowhere" in (tmp_path / "log").read_text()
-    result = become(tmp_path, "--version")
+    result = run_forked(tmp_path, "--version")
     assert result is not None
     assert result.wait(100) == 0
     assert (tmp_path / "log").read_text().startswith("infergate ")
@@ -81,25 +81,25 @@ def test_a_forked_gateway_has_its_own_arguments_folder_environment_and_log(tmp_p
 @forks
 def test_signals_end_a_forked_gateway(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
-    killed = become(tmp_path, "--config", "routes.yaml")
+    killed = run_forked(tmp_path, "--config", "routes.yaml")
     assert killed is not None
     assert killed.poll() is None
     killed.kill()
     assert killed.wait(100) == -9
     killed.terminate()  # it has exited
-    assert gone(killed.pid)
+    assert has_exited(killed.pid)
 
 
 def test_startup_environment_variables_prevent_forking(tmp_path: Path) -> None:
-    assert become(tmp_path, "--version", PYTHONWARNINGS="error") is None
-    assert become(tmp_path, "--version", LD_PRELOAD="x.so") is None
+    assert run_forked(tmp_path, "--version", PYTHONWARNINGS="error") is None
+    assert run_forked(tmp_path, "--version", LD_PRELOAD="x.so") is None
 
 
 def test_a_changed_environment_prevents_forking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
-    assert become(tmp_path, "--version") is None
+    assert run_forked(tmp_path, "--version") is None
 
 
 def test_forked_gateways_generate_different_ids() -> None:
@@ -125,7 +125,7 @@ def test_the_exit_is_noticed_despite_many_descriptors(tmp_path: Path) -> None:
         with ExitStack() as many:
             for _ in range(1024):
                 many.enter_context(Path(os.devnull).open())
-            result = become(tmp_path, "--version")
+            result = run_forked(tmp_path, "--version")
             assert result is not None
             assert result.wait(100) == 0
     finally:
@@ -140,8 +140,8 @@ def test_a_server_is_removed_with_its_children() -> None:
         assert not _ended(child)
         assert running.addresses == [f"127.0.0.1:{port}"]
         socket.create_connection(("127.0.0.1", port)).close()
-    assert gone(running.pid)
-    assert gone(child)
+    assert has_exited(running.pid)
+    assert has_exited(child)
     assert not folder.exists()
 
 
@@ -151,7 +151,7 @@ def test_the_log_of_a_crashed_server_is_reported() -> None:
         pytest.raises(RuntimeError, match=r"(?s)fake exited with 1.*no model called resnet"),
         started(lambda _: launch(code, 9)),
     ):
-        pytest.fail("it never was ready")
+        pytest.fail("the server was never ready")
 
 
 def test_the_log_of_a_server_that_is_never_ready_is_reported() -> None:
@@ -160,7 +160,7 @@ def test_the_log_of_a_server_that_is_never_ready_is_reported() -> None:
         pytest.raises(RuntimeError, match=r"(?s)fake not ready after 0\.5 s"),
         started(lambda _: launch(_SERVE, port, "/never"), seconds=0.5),
     ):
-        pytest.fail("it never was ready")
+        pytest.fail("the server was never ready")
 
 
 def test_a_taken_port_is_replaced() -> None:
@@ -174,7 +174,7 @@ def test_only_taken_ports_are_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(PortTakenError), started(lambda _: launch(_SERVE, port)):
-            pytest.fail("it never was ready")
+            pytest.fail("the server was never ready")
 
 
 def test_a_peer_is_reinstalled_only_after_a_change(
@@ -219,7 +219,7 @@ def test_libpython_is_unpacked_from_the_archive_once(
     keep = tmp_path / "keep"
     ran: list[str] = []
 
-    def play(*argv: str, cwd: Path | None = None) -> None:
+    def fail_to_run(*argv: str, cwd: Path | None = None) -> None:
         ran.append(argv[0])
         if "download" in argv:
             assert cwd == keep
@@ -230,7 +230,7 @@ def test_libpython_is_unpacked_from_the_archive_once(
             (keep / "usr" / "lib").mkdir(parents=True)
             (keep / "usr" / "lib" / libpython.SONAME).touch()
 
-    monkeypatch.setattr(libpython, "run", play)
+    monkeypatch.setattr(libpython, "run", fail_to_run)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     assert libpython.fetched(keep) == keep / "usr" / "lib"
     assert ran == ["apt-get", "apt-get", "apt-get", "dpkg"]

@@ -146,7 +146,7 @@ def source(server: Server, refresh: float = 300.0) -> JwkUrlSource:
     return JwkUrlSource("idp", server, refresh, server.fail)
 
 
-AWAY = GatewayError(Kind.CONNECT, "connection refused")
+CONNECTION_REFUSED = GatewayError(Kind.CONNECT, "connection refused")
 
 
 async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
@@ -180,7 +180,7 @@ async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
     assert server.requests == 2
 
 
-@pytest.mark.parametrize("trouble", [AWAY, b"<html>", b'{"keys": []}'])
+@pytest.mark.parametrize("trouble", [CONNECTION_REFUSED, b"<html>", b'{"keys": []}'])
 async def test_keys_are_kept_while_the_url_is_unavailable(
     trouble: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,7 +201,7 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
 
 
 async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
-    server = Server(AWAY)
+    server = Server(CONNECTION_REFUSED)
     keys = source(server)
     assert await keys.keys(0.0) is None
     assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS / 2) is None
@@ -251,7 +251,7 @@ async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
 
 async def test_waiters_for_a_slow_url_get_its_response() -> None:
     """One fetch serves all waiting callers."""
-    server = Server(AWAY)
+    server = Server(CONNECTION_REFUSED)
     server.gate = asyncio.Event()
     keys = source(server)
     waiting = [asyncio.ensure_future(keys.keys(2.0 * moment)) for moment in range(10)]

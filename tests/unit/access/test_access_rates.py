@@ -26,7 +26,7 @@ def rates(*limits: RateLimit) -> RateLimits:
 
 
 def take(
-    made: RateLimits,
+    limiter: RateLimits,
     now: float,
     identity: str = "key:a",
     *,
@@ -34,7 +34,7 @@ def take(
     route: str = "r",
     size: int = 0,
 ) -> tuple[RejectionReason, float] | None:
-    return asyncio.run(made.charge(RulePermit(identity, ()), model, route, size, now))
+    return asyncio.run(limiter.charge(RulePermit(identity, ()), model, route, size, now))
 
 
 TEN = Rate(10, 1.0, 10)
@@ -197,5 +197,5 @@ def test_the_cache_of_names_is_bounded() -> None:
     assert max(len(model) for _, model, _ in created._plans) <= 256
 
 
-def take_sync(made: RateLimits, model: str) -> None:
-    made._plan("key:a", model, "r")
+def take_sync(limiter: RateLimits, model: str) -> None:
+    limiter._plan("key:a", model, "r")

@@ -56,14 +56,14 @@ def watcher(
 
 
 @asynccontextmanager
-async def running(made: EndpointMonitor) -> AsyncIterator[None]:
-    made.start()
-    made.start()
+async def running(monitor: EndpointMonitor) -> AsyncIterator[None]:
+    monitor.start()
+    monitor.start()
     try:
         yield
     finally:
-        tasks = made._tasks
-        await made.stop()
+        tasks = monitor._tasks
+        await monitor.stop()
         assert all(task.cancelled() for task in tasks)
 
 

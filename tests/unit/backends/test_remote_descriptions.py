@@ -209,15 +209,15 @@ async def test_only_codecs_that_need_descriptions_get_them() -> None:
 
 
 async def refreshed_after(
-    codec: FakeCodec, made: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
+    codec: FakeCodec, remote_backend: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
     """Cache a description, advance the clock by two seconds, and replace the model."""
-    old = await made.describe("m", "", call())
+    old = await remote_backend.describe("m", "", call())
     began = time.monotonic()
-    for one in made._metadata_cache._entries.values():
+    for one in remote_backend._metadata_cache._entries.values():
         monkeypatch.setattr(one, "_clock", lambda: began + 2)
     new = codec.answers[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
-    assert await made.describe("m", "", call()) == old
+    assert await remote_backend.describe("m", "", call()) == old
     return new
 
 

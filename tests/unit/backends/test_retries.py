@@ -102,7 +102,7 @@ class Harness:
             RPC_MESSAGES,
         )
 
-    async def ask(
+    async def send_request(
         self,
         policy: RetryPolicy,
         sequence: Any = None,
@@ -117,7 +117,7 @@ class Harness:
 
     async def fails(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with pytest.raises(GatewayError) as caught:
-            await self.ask(policy, sequence)
+            await self.send_request(policy, sequence)
         assert caught.value.kind is kind
         return caught.value
 
@@ -137,7 +137,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_unsent_requests_are_retried_immediately_elsewhere(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, budget=RetryBudget(0.0, 0))
-    assert await harness.ask(RetryPolicy()) is OK
+    assert await harness.send_request(RetryPolicy()) is OK
     assert harness.upstream.requests == ["a", "b"]
     assert waits == []
     assert harness.counters.retries == {"not_sent": 1}
@@ -145,7 +145,7 @@ async def test_unsent_requests_are_retried_immediately_elsewhere(waits: list[int
 
 async def test_a_single_endpoint_is_retried_after_a_backoff(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, endpoints=(A,))
-    assert await harness.ask(RetryPolicy()) is OK
+    assert await harness.send_request(RetryPolicy()) is OK
     assert (harness.upstream.requests, waits) == (["a", "a"], [1])
 
 
@@ -169,7 +169,7 @@ async def test_requests_that_may_have_run_are_not_retried(kind: Kind) -> None:
 
 async def test_declined_requests_are_not_retried() -> None:
     harness = Harness(DECLINES)
-    assert await harness.ask(RetryPolicy(max_retries=3)) is DECLINES
+    assert await harness.send_request(RetryPolicy(max_retries=3)) is DECLINES
     assert harness.upstream.requests == ["a"]
 
 
@@ -181,7 +181,7 @@ async def test_idempotent_requests_are_retried(
     answer: Answer, reason: str, waits: list[int]
 ) -> None:
     harness = Harness(answer)
-    assert await harness.ask(IDEMPOTENT) is OK
+    assert await harness.send_request(IDEMPOTENT) is OK
     assert (harness.upstream.requests, waits) == (["a", "b"], [1])
     assert harness.counters.retries == {reason: 1}
 
@@ -192,13 +192,13 @@ async def test_permanent_errors_are_not_retried(answer: Answer) -> None:
     if isinstance(answer, Kind):
         await harness.fails(answer, IDEMPOTENT)
     else:
-        assert await harness.ask(IDEMPOTENT) is answer
+        assert await harness.send_request(IDEMPOTENT) is answer
     assert harness.upstream.requests == ["a"]
 
 
 async def test_the_latest_failure_is_reported() -> None:
     harness = Harness(Kind.BACKEND_GARBAGE, DECLINES)
-    assert await harness.ask(IDEMPOTENT) is DECLINES
+    assert await harness.send_request(IDEMPOTENT) is DECLINES
     harness = Harness(DECLINES, Kind.BACKEND_GARBAGE)
     assert (await harness.fails(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
 
@@ -209,7 +209,7 @@ async def test_sequence_requests_are_never_sent_twice(answer: Answer) -> None:
     if isinstance(answer, Kind):
         await harness.fails(answer, IDEMPOTENT, SequenceKey("m", 1))
     else:
-        assert await harness.ask(IDEMPOTENT, SequenceKey("m", 1)) is answer
+        assert await harness.send_request(IDEMPOTENT, SequenceKey("m", 1)) is answer
     assert len(harness.upstream.requests) == 1
 
 
@@ -245,7 +245,7 @@ async def test_no_retry_past_the_deadline(
     monkeypatch.setattr(attempts, "backoff", lambda tries: 10.0)
     harness = Harness(Kind.BACKEND_GARBAGE)
     with pytest.raises(GatewayError) as caught:
-        await harness.ask(IDEMPOTENT, deadline=time.monotonic() + 5)
+        await harness.send_request(IDEMPOTENT, deadline=time.monotonic() + 5)
     assert caught.value.kind is Kind.BACKEND_GARBAGE
     assert not harness.counters.retries
 
@@ -253,17 +253,17 @@ async def test_no_retry_past_the_deadline(
 async def test_per_try_timeouts_are_within_the_deadline() -> None:
     harness = Harness(5.0, 5.0, OK)
     policy = RetryPolicy(max_retries=2, is_idempotent=True, per_try_timeout=0.01)
-    assert await harness.ask(policy, timeout=30.0) is OK
+    assert await harness.send_request(policy, timeout=30.0) is OK
     assert harness.upstream.timeouts == [0.01, 0.01, 0.01]
     harness = Harness(OK)
-    assert await harness.ask(policy, timeout=0.005) is OK
+    assert await harness.send_request(policy, timeout=0.005) is OK
     assert harness.upstream.timeouts[0] <= 0.005
 
 
 async def test_the_per_try_timeout_applies_to_idempotent_requests() -> None:
     harness = Harness(OK)
     policy = RetryPolicy(is_idempotent=True, per_try_timeout=0.01)
-    assert await harness.ask(policy, SequenceKey("m", 1)) is OK
+    assert await harness.send_request(policy, SequenceKey("m", 1)) is OK
     assert harness.upstream.timeouts[0] > 1
 
 
@@ -345,7 +345,7 @@ def hedging(**hedge: float) -> RetryPolicy:
 
 async def test_a_hedge_wins_and_the_slow_attempt_is_cancelled() -> None:
     harness = Harness(SLOW)
-    assert await harness.ask(hedging(after_seconds=0.01)) is OK
+    assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a", "b"]
     assert harness.upstream.cancelled == ["a"]
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (1, 0)
@@ -353,7 +353,7 @@ async def test_a_hedge_wins_and_the_slow_attempt_is_cancelled() -> None:
 
 async def test_a_hedge_loses_and_is_cancelled() -> None:
     harness = Harness(0.05, SLOW)
-    assert await harness.ask(hedging(after_seconds=0.01)) is OK
+    assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.cancelled == ["b"]
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (0, 1)
 
@@ -361,7 +361,7 @@ async def test_a_hedge_loses_and_is_cancelled() -> None:
 async def test_a_failed_hedge_is_ignored() -> None:
     for bad in (Kind.BACKEND_GARBAGE, DECLINES):
         harness = Harness(0.05, bad)
-        assert await harness.ask(hedging(after_seconds=0.01)) is OK
+        assert await harness.send_request(hedging(after_seconds=0.01)) is OK
         assert harness.counters.hedges_lost == 1
 
 
@@ -373,21 +373,21 @@ async def test_if_both_attempts_fail_the_first_error_is_reported() -> None:
 
 async def test_fast_requests_are_not_hedged() -> None:
     harness = Harness(OK)
-    assert await harness.ask(hedging(after_seconds=1.0)) is OK
+    assert await harness.send_request(hedging(after_seconds=1.0)) is OK
     assert harness.upstream.requests == ["a"]
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (0, 0)
 
 
 async def test_no_hedge_without_another_endpoint_or_budget() -> None:
     for harness in (Harness(0.03, endpoints=(A,)), Harness(0.03, budget=RetryBudget(0.0, 0))):
-        assert await harness.ask(hedging(after_seconds=0.01)) is OK
+        assert await harness.send_request(hedging(after_seconds=0.01)) is OK
         assert harness.upstream.requests == ["a"]
     assert harness.counters.budget_exhausted == 1
 
 
 async def test_a_sequence_is_not_hedged() -> None:
     harness = Harness(0.03)
-    assert await harness.ask(hedging(after_seconds=0.01), SequenceKey("m", 1)) is OK
+    assert await harness.send_request(hedging(after_seconds=0.01), SequenceKey("m", 1)) is OK
     assert len(harness.upstream.requests) == 1
 
 
@@ -395,16 +395,16 @@ async def test_hedging_by_percentile_needs_samples() -> None:
     harness = Harness(*[0.001] * 60, SLOW)
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        await harness.ask(policy)
+        await harness.send_request(policy)
     before = harness.upstream.requests.count("a") + harness.upstream.requests.count("b")
-    assert await harness.ask(policy) is OK
+    assert await harness.send_request(policy) is OK
     assert len(harness.upstream.requests) >= before + 2
     assert len(harness.upstream.cancelled) >= 1
 
 
 async def test_a_disconnect_cancels_both_attempts() -> None:
     harness = Harness(SLOW, SLOW)
-    pending = asyncio.ensure_future(harness.ask(hedging(after_seconds=0.001)))
+    pending = asyncio.ensure_future(harness.send_request(hedging(after_seconds=0.001)))
     await until(lambda: len(harness.upstream.requests) == 2)
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -494,10 +494,10 @@ async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
 
 async def test_a_hedge_takes_a_slot_or_is_not_sent() -> None:
     harness = Harness(0.03, positions=(1, 0))
-    assert await harness.ask(hedging(after_seconds=0.01)) is OK
+    assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a"]
     harness = Harness(SLOW, positions=(2, 0))
-    assert await harness.ask(hedging(after_seconds=0.01)) is OK
+    assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a", "b"]
     for _ in range(3):  # both slots are free again
-        assert await harness.ask(hedging(after_seconds=1.0)) is OK
+        assert await harness.send_request(hedging(after_seconds=1.0)) is OK

@@ -176,11 +176,11 @@ async def test_a_leading_callers_timeout_is_not_shared() -> None:
 
 async def test_a_fetch_timeout_fails_all_waiters() -> None:
     server = Server()
-    ask: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
+    send_request: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
 
     async def with_deadline(own: RequestContext) -> tuple[int, float]:
         own.shorten_deadline(time.monotonic() + 1)
-        return await ask(own)
+        return await send_request(own)
 
     cache: SingleFlightCache[int] = SingleFlightCache(with_deadline)
     server.error = GatewayError(Kind.TIMEOUT, "silent")

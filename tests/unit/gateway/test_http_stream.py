@@ -68,7 +68,9 @@ class Harness:
         self.records.append(context.record)
         self.gateway.own_statistics.record(context.record, 0.5, 1)
 
-    async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
+    async def send_request(
+        self, do: str, verb: str = "generate_stream", **more: Any
+    ) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()
         return await self.app.respond(
             HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,)), new_context()
@@ -94,7 +96,7 @@ async def all_of(answer: HttpResponse) -> list[bytes]:
 @pytest.mark.parametrize("do", ["last", "more", "more more more"])
 async def test_each_response_is_an_event(do: str) -> None:
     harness = Harness()
-    answer = await harness.ask(do)
+    answer = await harness.send_request(do)
     count = len(do.split())
     assert (answer.status, answer.headers) == (
         200,
@@ -109,7 +111,7 @@ async def test_each_response_is_an_event(do: str) -> None:
 
 async def test_a_stream_without_responses() -> None:
     harness = Harness()
-    answer = await harness.ask("")
+    answer = await harness.send_request("")
     assert answer.headers == {"content-type": "text/event-stream; charset=utf-8"}
     assert await all_of(answer) == [b""]
     assert harness.reported == ("stream_infer", "ok", 0)
@@ -121,7 +123,7 @@ async def test_a_stream_without_responses() -> None:
 )
 async def test_errors_instead_of_the_first_response(do: str, status: int, kind: str) -> None:
     harness = Harness()
-    answer = await harness.ask(do)
+    answer = await harness.send_request(do)
     assert (answer.status, answer.body_stream) == (status, None)
     assert answer.headers["content-type"] == "application/json"
     assert harness.reported == ("stream_infer", kind, 0)
@@ -133,7 +135,7 @@ async def test_errors_instead_of_the_first_response(do: str, status: int, kind: 
 )
 async def test_errors_after_the_first_response(do: str, kind: str) -> None:
     harness = Harness()
-    first, error = await all_of(await harness.ask(f"more {do} more"))
+    first, error = await all_of(await harness.send_request(f"more {do} more"))
     assert first == EVENT
     assert error.startswith(b'data: {"error":"')
     assert b"secret" not in error
@@ -143,7 +145,7 @@ async def test_errors_after_the_first_response(do: str, kind: str) -> None:
 
 async def test_a_client_that_disconnects_during_the_stream() -> None:
     harness = Harness()
-    answer = await harness.ask("more wait")
+    answer = await harness.send_request("more wait")
     assert answer.body_stream is not None
     pulling = asyncio.create_task(answer.body_stream.next())  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -159,7 +161,7 @@ async def test_a_client_that_disconnects_during_the_stream() -> None:
 async def test_a_client_that_disconnects_before_the_response(do: str) -> None:
     """The client disconnects before the first response exists, or before it is read."""
     harness = Harness()
-    pending = asyncio.create_task(harness.ask(do))
+    pending = asyncio.create_task(harness.send_request(do))
     for _ in range(20):
         await asyncio.sleep(0)
     if pending.done():
@@ -176,7 +178,7 @@ async def test_a_client_that_disconnects_before_the_response(do: str) -> None:
 
 async def test_the_route_timeout_applies_to_each_response() -> None:
     harness = Harness(timeout=5)
-    answer = await harness.ask("more more more")
+    answer = await harness.send_request("more more more")
     assert answer.body_stream is not None
     before = time.monotonic()
     await all_of(answer)
@@ -190,7 +192,7 @@ async def test_the_route_timeout_applies_to_each_response() -> None:
 @pytest.mark.parametrize("do", ["last", "more"])
 async def test_generate_returns_the_only_response(do: str) -> None:
     harness = Harness()
-    answer = await harness.ask(do, "generate")
+    answer = await harness.send_request(do, "generate")
     assert (answer.status, answer.body_stream) == (200, None)
     assert bytes(join_parts(answer.body)) == EVENT[6:-2]
     assert harness.reported == ("infer", "ok", None)
@@ -200,7 +202,7 @@ async def test_generate_returns_the_only_response(do: str) -> None:
 @pytest.mark.parametrize("do", ["", "more more", "more last"])
 async def test_generate_rejects_other_numbers_of_responses(do: str) -> None:
     harness = Harness()
-    answer = await harness.ask(do, "generate")
+    answer = await harness.send_request(do, "generate")
     assert answer.status == 501
     assert b"exactly 1 response" in join_parts(answer.body)
     assert harness.reported[:2] == ("infer", Kind.UNSUPPORTED.value)
@@ -241,5 +243,5 @@ async def test_model_statistics_count_each_stream(verb: str) -> None:
 async def test_an_unknown_model() -> None:
     harness = Harness()
     harness.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
-    answer = await harness.ask("last")
+    answer = await harness.send_request("last")
     assert (answer.status, answer.body_stream) == (404, None)

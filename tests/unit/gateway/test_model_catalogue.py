@@ -74,8 +74,8 @@ def gateway(*routes: Route, backends: Any) -> Gateway:
     return Gateway(RouteTable(routes), {b.name: b for b in backends}, {})
 
 
-async def status(made: Gateway, model: str = "", **fields: Any) -> ServerStatus:
-    reported = await made.perform(ServerStatusRequest(model), new_context(**fields))
+async def status(tested_gateway: Gateway, model: str = "", **fields: Any) -> ServerStatus:
+    reported = await tested_gateway.perform(ServerStatusRequest(model), new_context(**fields))
     assert isinstance(reported, ServerStatus)
     return reported
 
@@ -355,8 +355,8 @@ class Indexed(Memory):
                 return ModelIndex(tuple(self.index))
 
 
-async def index(made: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
-    index_response = await made.perform(ModelIndexRequest(ready_only), new_context())
+async def index(tested_gateway: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
+    index_response = await tested_gateway.perform(ModelIndexRequest(ready_only), new_context())
     assert isinstance(index_response, ModelIndex)
     return list(index_response.models)
 

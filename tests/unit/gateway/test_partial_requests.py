@@ -34,7 +34,7 @@ def model(*shape: int) -> ModelMetadata:
     return ModelMetadata("real", inputs=(TensorMetadata("data", "INT8", shape),))
 
 
-async def ask(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
+async def send_request(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
     route = Route("m", "b", rewrite=Rewrite("real", inputs={"X": "data"}))
     gateway = Gateway(RouteTable([route]), {"b": backend}, {})
     frontend = Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS)
@@ -57,7 +57,7 @@ def refusal(answer: HttpResponse) -> tuple[int, str]:
 async def test_metadata_completes_the_request() -> None:
     backend = Memory("b")
     backend.description = model(-1)
-    answer = await ask(backend)
+    answer = await send_request(backend)
     assert answer.status == 200
     tensor = Tensor("data", Datatype.INT8, (2,), b"\x01\x02")
     assert backend.requests == [InferRequest("real", inputs=(tensor,))]
@@ -66,17 +66,17 @@ async def test_metadata_completes_the_request() -> None:
 
 async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
     backend = replaced(model(3), model(2))
-    assert (await ask(backend)).status == 200
+    assert (await send_request(backend)).status == 200
     assert [newer for *_, newer in backend.described] == [False, True]
 
 
 async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -> None:
-    status, error = refusal(await ask(replaced(model(3), model(4))))
+    status, error = refusal(await send_request(replaced(model(3), model(4))))
     assert status == 400
     assert "'X': the 2 bytes" in error
     assert "[4]" in error
     backend = replaced(model(3), model(3))
-    status, error = refusal(await ask(backend))
+    status, error = refusal(await send_request(backend))
     assert status == 400
     assert "[3]" in error
     assert not backend.requests
@@ -85,6 +85,8 @@ async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -
 async def test_unavailable_metadata_is_reported() -> None:
     backend = Memory("b")
     backend.description = GatewayError(Kind.NOT_FOUND, "no metadata")
-    assert refusal(await ask(backend)) == (404, "no metadata")
-    status, error = refusal(await ask(replaced(model(3), GatewayError(Kind.CONNECT, "down"))))
+    assert refusal(await send_request(backend)) == (404, "no metadata")
+    status, error = refusal(
+        await send_request(replaced(model(3), GatewayError(Kind.CONNECT, "down")))
+    )
     assert (status, error) == (502, "down")

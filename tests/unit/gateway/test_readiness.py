@@ -20,7 +20,7 @@ class Backends:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def ask(self, context: RequestContext) -> bool:
+    async def send_request(self, context: RequestContext) -> bool:
         self.requests += 1
         await self.gate.wait()
         return self.is_ready
@@ -43,7 +43,7 @@ async def until(met: Callable[[], bool]) -> None:
 async def test_concurrent_probes_share_one_check() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.ask, Clock())
+    readiness = Readiness(backends.send_request, Clock())
     storm = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
     await until(lambda: backends.requests == 1)
     backends.gate.set()
@@ -55,7 +55,7 @@ async def test_concurrent_probes_share_one_check() -> None:
 async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
     backends, clock = Backends(), Clock()
     backends.is_ready = is_ready
-    readiness = Readiness(backends.ask, clock)
+    readiness = Readiness(backends.send_request, clock)
     assert await readiness.is_ready() is is_ready
     backends.is_ready = not is_ready
     clock.time += CACHE_SECONDS * 0.9
@@ -67,7 +67,7 @@ async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
 
 async def test_no_more_than_two_checks_a_second() -> None:
     backends, clock = Backends(), Clock()
-    readiness = Readiness(backends.ask, clock)
+    readiness = Readiness(backends.send_request, clock)
     for _ in range(1000):
         await readiness.is_ready()
         clock.time += 0.01
@@ -77,7 +77,7 @@ async def test_no_more_than_two_checks_a_second() -> None:
 async def test_a_cancelled_check_is_repeated_by_the_next_caller() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.ask, Clock())
+    readiness = Readiness(backends.send_request, Clock())
     first = asyncio.ensure_future(readiness.is_ready())
     await until(lambda: backends.requests == 1)
     second = asyncio.ensure_future(readiness.is_ready())
@@ -103,7 +103,7 @@ async def test_all_watchers_share_one_timer_and_one_check(
 
     monkeypatch.setattr(loop, "call_later", call_later)
     backends, clock = Backends(), Clock()
-    readiness = Readiness(backends.ask, clock)
+    readiness = Readiness(backends.send_request, clock)
     answers: list[bool] = []
 
     async def watch() -> None:
@@ -128,7 +128,7 @@ async def test_all_watchers_share_one_timer_and_one_check(
 async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 3600.0)
     backends = Backends()
-    readiness = Readiness(backends.ask, Clock())
+    readiness = Readiness(backends.send_request, Clock())
     assert await readiness.is_ready()
     waiting = [asyncio.ensure_future(readiness.wait_for_change()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -145,7 +145,7 @@ async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.Monkey
 async def test_a_check_that_ends_after_draining_began_is_negative() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.ask, Clock())
+    readiness = Readiness(backends.send_request, Clock())
     pending = [asyncio.ensure_future(readiness.is_ready()) for _ in range(2)]
     await until(lambda: backends.requests == 1)
     readiness.start_draining()

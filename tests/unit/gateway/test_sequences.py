@@ -11,13 +11,15 @@ from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Route, RouteTable
 
 
-async def perform(made: Gateway, request: InferRequest) -> None:
-    await made.perform(request, new_context())
+async def perform(tested_gateway: Gateway, request: InferRequest) -> None:
+    await tested_gateway.perform(request, new_context())
 
 
-async def stream(made: Gateway, request: InferRequest) -> None:
+async def stream(tested_gateway: Gateway, request: InferRequest) -> None:
     context = new_context()
-    async for _ in made.stream(request, made.bind(request.model, "", context), context):
+    async for _ in tested_gateway.stream(
+        request, tested_gateway.bind(request.model, "", context), context
+    ):
         pass
 
 

@@ -51,9 +51,9 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
     )
 
 
-async def refusal(made: Gateway, operation: Operation) -> GatewayError:
+async def refusal(tested_gateway: Gateway, operation: Operation) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        await made.perform(operation, new_context())
+        await tested_gateway.perform(operation, new_context())
     return caught.value
 
 

@@ -170,7 +170,7 @@ class Harness:
     def name(self, context: RequestContext) -> None:
         self.names += 1
 
-    async def ask(self, text: str, refused: GatewayError | None = None) -> list[str]:
+    async def send_request(self, text: str, refused: GatewayError | None = None) -> list[str]:
         answers = await self.stream.handle(text.encode(), refused)
         return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
@@ -190,9 +190,9 @@ class Harness:
 
 async def test_all_responses_and_the_end() -> None:
     harness = Harness()
-    assert await harness.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
-    assert await harness.ask("infer m 0 b") == ["b end"]
-    assert await harness.ask("infer m one c") == ["c last"]
+    assert await harness.send_request("infer m 3 a") == ["a more"] * 3 + ["a end"]
+    assert await harness.send_request("infer m 0 b") == ["b end"]
+    assert await harness.send_request("infer m one c") == ["c last"]
     assert [each.record.response_count for each in harness.records] == [4, 1, 1]
     first_record = harness.records[0].record
     assert (first_record.operation, first_record.protocol, first_record.pipeline) == (
@@ -208,7 +208,7 @@ async def test_all_responses_and_the_end() -> None:
 async def test_a_helper_writes_long_responses() -> None:
     helper = Helper()
     harness = Harness(codec=LongCodec(), offload=helper)
-    assert await harness.ask("infer m 2 a") == ["a more"] * 2 + ["a end"]
+    assert await harness.send_request("infer m 2 a") == ["a more"] * 2 + ["a end"]
     assert helper.jobs == 2
 
 
@@ -225,9 +225,9 @@ async def test_a_helper_writes_long_responses() -> None:
 )
 async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
     harness = Harness()
-    assert await harness.ask(text) == [answer]
+    assert await harness.send_request(text) == [answer]
     assert [each.record.outcome for each in harness.records] == [outcome]
-    assert await harness.ask("infer m one b") == ["b last"]
+    assert await harness.send_request("infer m one b") == ["b last"]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_messages_are_released_immediately(text: str) -> None:
     gc.collect()
     gc.disable()
     try:
-        assert len(await harness.ask(text)) == 1
+        assert len(await harness.send_request(text)) == 1
         assert requests() == []
     finally:
         gc.enable()
@@ -253,7 +253,7 @@ def requests() -> list[Any]:
 async def test_model_statistics_count_each_request(in_turn: bool) -> None:
     harness = Harness(in_turn=in_turn)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
-        await harness.ask(text)
+        await harness.send_request(text)
     (context,) = harness.gateway.own_statistics.statistics_of("m", "").models
     assert context["inference_count"] == 2
     assert context["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
@@ -263,7 +263,7 @@ async def test_model_statistics_count_each_request(in_turn: bool) -> None:
 async def test_messages_that_the_transport_refuses_get_an_error() -> None:
     harness = Harness()
     refused = GatewayError(Kind.OVERLOADED, "full")
-    assert await harness.ask("infer m one a", refused) == ["overloaded: full"]
+    assert await harness.send_request("infer m one a", refused) == ["overloaded: full"]
     assert [each.record.outcome for each in harness.records] == ["overloaded"]
     assert not harness.backend.started
 
@@ -334,7 +334,7 @@ async def test_returned_headers_are_those_of_the_last_request() -> None:
     returned = {"a": {"x": "1", "y": "1"}, "b": {"x": "2"}}
     for name in ("a", "b", "c"):
         harness.backend.returned = returned.get(name, {})
-        await harness.ask(f"infer m one {name}")
+        await harness.send_request(f"infer m one {name}")
     assert harness.context.response_headers == {"x": "2"}
     assert [each.response_headers for each in harness.records] == [returned["a"], returned["b"], {}]
 
@@ -352,7 +352,7 @@ async def test_closing_cancels_the_backend_request() -> None:
 
 async def test_each_response_has_the_routes_timeout() -> None:
     harness = Harness(timeout=10)
-    await harness.ask("infer m 2 a")
+    await harness.send_request("infer m 2 a")
     first, second = harness.backend.deadlines
     assert first is not None
     assert second is not None
@@ -363,7 +363,7 @@ async def test_each_response_has_the_routes_timeout() -> None:
 async def test_a_clients_deadline_is_never_extended() -> None:
     harness = Harness(timeout=10)
     harness.stream._context.deadline = soon = time.monotonic() + 3
-    await harness.ask("infer m 2 a")
+    await harness.send_request("infer m 2 a")
     assert harness.backend.deadlines == [soon, soon]
 
 
@@ -381,7 +381,7 @@ async def test_streams_with_unary_messages_run_one_at_a_time() -> None:
     assert Harness().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
     harness = Harness(in_turn=True)
     assert harness.stream.max_concurrent == 1
-    one, two = await harness.ask("infer m 2 a")
+    one, two = await harness.send_request("infer m 2 a")
     assert one == two
     assert one.startswith("InferResponse(model='m'")
     answers = await harness.stream.handle(b"infer m fail a", None)

@@ -30,7 +30,7 @@ from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from memory_budget import Budget
 
-AWAY = GatewayError(Kind.CONNECT, "nobody there")
+CONNECTION_REFUSED = GatewayError(Kind.CONNECT, "connection refused")
 REQUEST = InferRequest("m", "", "id")
 
 
@@ -43,7 +43,7 @@ class Harness:
             RouteTable(routes), known, {}, GatewayOptions(counters_of=lambda _: self.counters)
         )
 
-    async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
+    async def send_request(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
         context = new_context(**fields)
         answer = await self.gateway.perform(request, context)
         assert isinstance(answer, InferResponse)
@@ -73,17 +73,17 @@ async def test_a_header_selects_the_route() -> None:
         Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
     )
     both = {"x-canary": "yes, please", "x-team": "blue"}
-    assert (await harness.ask(headers=both)).record.backend == "other"
+    assert (await harness.send_request(headers=both)).record.backend == "other"
     for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
-        assert (await harness.ask(headers=less)).record.backend == "own"
+        assert (await harness.send_request(headers=less)).record.backend == "own"
 
 
 async def test_a_request_without_the_header_may_match_no_route() -> None:
     harness = Harness(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
     with raises_kind(Kind.NOT_FOUND, match="no route for requests with such headers"):
-        await harness.ask()
+        await harness.send_request()
     with pytest.raises(GatewayError, match="no route for version '3'"):
-        await harness.ask(InferRequest("n", "3"))
+        await harness.send_request(InferRequest("n", "3"))
 
 
 # ---- a split -------------------------------------------------------------------------------------
@@ -91,7 +91,9 @@ async def test_a_request_without_the_header_may_match_no_route() -> None:
 
 async def test_a_split_share_uses_the_other_backends_model_name() -> None:
     harness = Harness(split(25, model="new"))
-    backends = Counter([(await harness.ask(request_id=str(n))).record.backend for n in range(400)])
+    backends = Counter(
+        [(await harness.send_request(request_id=str(n))).record.backend for n in range(400)]
+    )
     assert 60 < backends["other"] < 140
     assert {each.model for each in harness.other.requests if isinstance(each, InferRequest)} == {
         "new"
@@ -104,7 +106,7 @@ async def test_a_header_value_always_goes_to_the_same_backend() -> None:
     for user in range(30):
         headers = {"x-user": str(user)}
         backends = {
-            (await harness.ask(headers=headers, request_id=f"{user}-{n}")).record.backend
+            (await harness.send_request(headers=headers, request_id=f"{user}-{n}")).record.backend
             for n in range(5)
         }
         assert len(backends) == 1
@@ -118,7 +120,7 @@ async def test_a_sequence_always_goes_to_the_same_backend() -> None:
         request = InferRequest("m", "", "id", {"sequence_id": number})
         backends = {
             (
-                await harness.ask(request, headers={"x-user": str(n)}, request_id=str(n))
+                await harness.send_request(request, headers={"x-user": str(n)}, request_id=str(n))
             ).record.backend
             for n in range(5)
         }
@@ -145,9 +147,9 @@ async def test_other_operations_use_the_routes_own_backend() -> None:
 
 async def test_unsent_requests_use_the_fallback() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
-    assert (await harness.ask()).record.backend == "own"
-    harness.own.answer = AWAY
-    context = await harness.ask()
+    assert (await harness.send_request()).record.backend == "own"
+    harness.own.answer = CONNECTION_REFUSED
+    context = await harness.send_request()
     assert (context.record.backend, context.record.outcome) == ("other", "ok")
     assert len(await harness.stream()) == 1
     assert harness.counters.fallbacks == 2
@@ -158,24 +160,24 @@ async def test_other_errors_do_not_fall_back(kind: Kind) -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = GatewayError(kind, "bad luck")
     with pytest.raises(GatewayError, match="bad luck"):
-        await harness.ask()
+        await harness.send_request()
     assert not harness.other.requests
 
 
 async def test_a_sequence_does_not_fall_back() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
-    harness.own.answer = AWAY
-    with pytest.raises(GatewayError, match="nobody there"):
-        await harness.ask(InferRequest("m", "", "id", {"sequence_id": 7}))
+    harness.own.answer = CONNECTION_REFUSED
+    with pytest.raises(GatewayError, match="connection refused"):
+        await harness.send_request(InferRequest("m", "", "id", {"sequence_id": 7}))
     assert not harness.other.requests
 
 
 async def test_an_unreachable_fallback_is_the_reported_error() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
-    harness.own.answer = AWAY
+    harness.own.answer = CONNECTION_REFUSED
     harness.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
     with pytest.raises(GatewayError, match="nobody here either"):
-        await harness.ask()
+        await harness.send_request()
     with pytest.raises(GatewayError, match="nobody here either"):
         await harness.stream()
 
@@ -186,10 +188,10 @@ async def test_a_started_stream_does_not_fall_back() -> None:
             self, request: InferRequest, context: RequestContext
         ) -> AsyncGenerator[InferResponse, None]:
             yield InferResponse("m", "1", "", {}, ())
-            raise AWAY
+            raise CONNECTION_REFUSED
 
     harness = Harness(Route("m", "first", fallback="other"), first=Breaking("first"))
-    with pytest.raises(GatewayError, match="nobody there"):
+    with pytest.raises(GatewayError, match="connection refused"):
         await harness.stream()
     assert not harness.other.requests
 
@@ -220,7 +222,7 @@ def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, HeldB
 
 async def test_a_copy_is_sent_after_the_response() -> None:
     harness, mirror = mirroring()
-    context = await harness.ask(deadline=None, request_id="r1")
+    context = await harness.send_request(deadline=None, request_id="r1")
     assert context.record.backend == "own"
     assert not mirror.requests
     await until(lambda: mirror.requests == [REQUEST])
@@ -233,13 +235,13 @@ async def test_a_copy_is_sent_after_the_response() -> None:
 async def test_the_number_of_copies_is_bounded() -> None:
     harness, mirror = mirroring(maximum=2)
     for _ in range(5):
-        await harness.ask()
+        await harness.send_request()
     await until(lambda: len(mirror.requests) == 2)
     assert harness.counters.mirrored == {"dropped": 3}
     assert len(harness.own.requests) == 5
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
-    await harness.ask()
+    await harness.send_request()
     await until(lambda: len(mirror.requests) == 4)  # by then, each is recorded twice
 
 
@@ -248,7 +250,7 @@ async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     harness, mirror = mirroring()
     for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
-        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)))
         await until(lambda: len(mirror.requests) == whole)  # noqa: B023
         assert harness.counters.mirrored["dropped"] == dropped
     mirror.let.set()
@@ -258,7 +260,7 @@ async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     mirror.let.clear()
     for size in (6, 4, 1):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
-        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)))
     assert harness.counters.mirrored["dropped"] == 3
     await harness.gateway.close()
 
@@ -268,14 +270,14 @@ async def test_a_copy_has_its_own_memory_reservation() -> None:
     harness, mirror = mirroring()
     tensor = Tensor("x", Datatype.UINT8, (4,), bytes(4))
     memory = Budget(4)
-    await harness.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
+    await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
     await until(lambda: len(mirror.requests) == 1)
     account: Any = mirror.calls.memory
     assert (memory.held, account.held) == (0, 4)
     mirror.let.set()
     await until(lambda: harness.counters.mirrored["ok"] == 1)
     await until(lambda: account.held == 0)
-    await harness.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
+    await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
     assert harness.counters.mirrored["dropped"] == 1
 
 
@@ -284,7 +286,7 @@ async def test_a_share_is_mirrored_and_sequences_completely() -> None:
     mirror.let.set()
     for number in range(1, 101):
         for _ in range(3):
-            await harness.ask(InferRequest("m", "", "id", {"sequence_id": number}))
+            await harness.send_request(InferRequest("m", "", "id", {"sequence_id": number}))
     await until(lambda: len(asyncio.all_tasks()) == 1)
     copies = Counter(str(each.parameters) for each in mirror.requests)  # type: ignore[attr-defined]
     assert set(copies.values()) == {6}
@@ -294,11 +296,11 @@ async def test_a_share_is_mirrored_and_sequences_completely() -> None:
 async def test_a_failing_mirror_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
     harness, mirror = mirroring()
     mirror.let.set()
-    mirror.answer = AWAY
-    await harness.ask()
+    mirror.answer = CONNECTION_REFUSED
+    await harness.send_request()
     await until(lambda: harness.counters.mirrored == {"failed": 1})
     mirror.answer = ValueError("a bug")  # type: ignore[assignment]
-    await harness.ask()
+    await harness.send_request()
     await until(lambda: harness.counters.mirrored == {"failed": 2})
     assert "internal error while mirroring a request" in caplog.text
 
@@ -307,14 +309,14 @@ async def test_requests_that_fail_are_mirrored_too() -> None:
     harness, mirror = mirroring()
     harness.own.answer = GatewayError(Kind.BACKEND_ERROR, "it broke")
     with pytest.raises(GatewayError, match="it broke"):
-        await harness.ask()
+        await harness.send_request()
     await until(lambda: mirror.requests == [REQUEST])
     await harness.gateway.close()
 
 
 async def test_closing_cancels_copies() -> None:
     harness, mirror = mirroring()
-    await harness.ask()
+    await harness.send_request()
     await until(lambda: bool(mirror.requests))
     before = len(asyncio.all_tasks())
     await harness.gateway.close()
@@ -335,7 +337,7 @@ async def test_requests_with_shared_memory_are_not_mirrored() -> None:
         "x", next(iter(mirror.datatypes)), (1,), b"", shared_memory=RegionRef("r", 0, 4)
     )
     with pytest.raises(GatewayError):
-        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)))
     await asyncio.sleep(0)
     assert not mirror.requests
 
@@ -343,12 +345,12 @@ async def test_requests_with_shared_memory_are_not_mirrored() -> None:
 async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None:
     harness, mirror = mirroring()
     mirror.let.set()
-    mirror.answer = AWAY
+    mirror.answer = CONNECTION_REFUSED
     assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
         ok=True
     )
     harness = Harness(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
-    harness.other.answer = AWAY
+    harness.other.answer = CONNECTION_REFUSED
     assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
         ok=False
     )

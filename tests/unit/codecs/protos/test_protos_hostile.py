@@ -186,7 +186,7 @@ UNNAMED = RpcRequest(v2.INFER, (NAMED,))
 NO_MODEL = ModelMetadata("m", max_batch_size=0)
 
 
-def ask(codec: Any, wire: RpcRequest) -> None:
+def send_request(codec: Any, wire: RpcRequest) -> None:
     """Do everything that the gateway does with a request."""
 
     def parse_and_finish() -> None:
@@ -251,7 +251,7 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
         message = dict(hostile(kind))[name](size)
         if method is not None:
             message = HEADS[method] + message
-            acts.append(partial(ask, codec, RpcRequest(method, (message,))))
+            acts.append(partial(send_request, codec, RpcRequest(method, (message,))))
         else:
             acts.append(partial(answer, codec, RpcResponse((message,))))
     for attempt in range(3):

@@ -45,8 +45,8 @@ def wrapped(wire: RpcResponse | None) -> Any:
     return pb.ModelStreamInferResponse.FromString(bytes(join_parts(wire.message)))
 
 
-def read(made: Any) -> InferResponse | None:
-    wire = RpcResponse((made.SerializeToString(),))
+def read(stream_message: Any) -> InferResponse | None:
+    wire = RpcResponse((stream_message.SerializeToString(),))
     return TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)
 
 

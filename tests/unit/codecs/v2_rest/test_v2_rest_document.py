@@ -167,27 +167,27 @@ def test_long_server_responses_are_offloaded_or_rejected(operation: Operation, b
         CODEC.parse_response(ok(body), operation, DEFAULT_LIMITS)
 
 
-@pytest.mark.parametrize("beside", ["1", "NaN"])
+@pytest.mark.parametrize("other_value", ["1", "NaN"])
 @pytest.mark.parametrize(
     ("text", "owner"),
     [
-        ('{"inputs":[],"x":BESIDE,"x":1}', "the body"),
-        ('{"x":BESIDE,"inputs":[{"name":"X","name":"Y"}]}', "inputs[0]"),
-        ('{"x":BESIDE,"inputs":[],"outputs":[{"name":"X","name":"Y"}]}', "outputs[0]"),
-        ('{"x":BESIDE,"inputs":[],"parameters":{"a":1,"a":2}}', "parameters"),
-        ('{"x":BESIDE,"inputs":[],"parameters":{"o":{"a":1,"a":2}}}', "parameters.o"),
-        ('{"x":BESIDE,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
+        ('{"inputs":[],"x":OTHER,"x":1}', "the body"),
+        ('{"x":OTHER,"inputs":[{"name":"X","name":"Y"}]}', "inputs[0]"),
+        ('{"x":OTHER,"inputs":[],"outputs":[{"name":"X","name":"Y"}]}', "outputs[0]"),
+        ('{"x":OTHER,"inputs":[],"parameters":{"a":1,"a":2}}', "parameters"),
+        ('{"x":OTHER,"inputs":[],"parameters":{"o":{"a":1,"a":2}}}', "parameters.o"),
+        ('{"x":OTHER,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
     ],
 )
-def test_a_duplicate_name(text: str, owner: str, beside: str) -> None:
-    refused(post(text.replace("BESIDE", beside)), owner, "twice")
+def test_a_duplicate_name(text: str, owner: str, other_value: str) -> None:
+    refused(post(text.replace("OTHER", other_value)), owner, "twice")
 
 
-@pytest.mark.parametrize("beside", ["1", "NaN"])
-def test_parameters_of_every_kind(beside: str) -> None:
+@pytest.mark.parametrize("other_value", ["1", "NaN"])
+def test_parameters_of_every_kind(other_value: str) -> None:
     parsed = parse(
         post(
-            f'{{"x":{beside},"inputs":[],"parameters":'
+            f'{{"x":{other_value},"inputs":[],"parameters":'
             '{"n":null,"t":true,"i":-9223372036854775808,"u":18446744073709551615,"f":1.5e300,'
             '"s":"\\u00e9\\u0000","l":[1,[2.5,null]],"o":{"k":{}},"":0}}'
         )
