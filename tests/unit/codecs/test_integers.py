@@ -94,7 +94,7 @@ def error_kind(act: Callable[..., Any], *arguments: Any) -> Kind:
 @CODECS
 @EDGE
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
-def test_classification_is_requested_or_refused(name: str, number: int, profile: Any) -> None:
+def test_every_integer_is_written_or_refused(name: str, number: int, profile: Any) -> None:
     codec = plugins()[name].create({})
     for operation in request_with(number):
         assert error_kind(codec.build_request, operation, profile, MODEL) in REFUSED, operation

@@ -319,7 +319,7 @@ def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> 
 
 
 @pytest.mark.parametrize("header", ["", "soon", "-1", "1" * 10])
-def test_retry_after_is_in_seconds(header: str) -> None:
+def test_an_invalid_retry_after_is_ignored(header: str) -> None:
     wire = HttpResponse(503, {"retry-after": header})
     assert refused(parse, wire, inference(), model(("a",))).retry_after is None
 
@@ -395,7 +395,7 @@ def test_metadata_as_json() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "flatbuffer"])
-def test_a_servers_error_text_is_kept(form: str) -> None:
+def test_metadata_in_both_formats_round_trips(form: str) -> None:
     io = TensorMetadata("x", "FP32", (-1, 3), description="pixels")
     expected = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
     expected = replace(expected, description="of cats", server="gpt", server_version="1.2")

@@ -192,7 +192,7 @@ def test_requests_that_contradict_the_model_are_refused(
     assert error.public.startswith(expected)
 
 
-def test_the_server_rejects_a_batch_over_the_maximum() -> None:
+def test_a_batch_over_the_maximum_is_left_to_the_server() -> None:
     assert header_of(simple(9)).startswith("batch_size: 9 ")
 
 
@@ -808,5 +808,5 @@ def test_statistics_of_servers_without_detailed_times() -> None:
 
 
 @pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
-def test_statistics_requests_are_built(plugin: CodecPlugin) -> None:
+def test_statistics_are_supported(plugin: CodecPlugin) -> None:
     assert plugin.create({}).capabilities.reports_statistics

@@ -147,7 +147,7 @@ def test_an_output_as_values_and_as_classes_is_refused() -> None:
         ("1.9", "a=b&format=binary&format=text", "*/*", "binary"),
     ],
 )
-def test_the_forms_of_status(level: str, query: str, accept: str, status_format: str) -> None:
+def test_status_formats(level: str, query: str, accept: str, status_format: str) -> None:
     response = http(get("/api/status/simple", query, accept=accept), level=level)
     body = bytes(join_parts(response.body))
     if status_format == "json":
@@ -204,7 +204,7 @@ def test_requests_that_reach_a_handler_are_numbered() -> None:
     assert numbers == [1, None, 2, None, 3]
 
 
-def test_not_ready_is_a_400_that_succeeded() -> None:
+def test_not_ready_is_a_400_with_status_success() -> None:
     for plugin in (HTTP, GRPC):
         codec = plugin.create({})
         response = codec.build_response(
@@ -263,7 +263,7 @@ def test_the_response_to_a_refused_inference_has_its_id() -> None:
     )
 
 
-def test_a_rejection_has_an_existing_kind() -> None:
+def test_an_unknown_status_code_is_a_bad_request() -> None:
     assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
@@ -685,7 +685,7 @@ def test_repeated_headers_are_joined() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "headers"), [(2.5, {"retry-after": "3"}), (None, {})])
-def test_retry_after_is_sent_where_the_transport_can(
+def test_retry_after_is_sent_as_a_header_or_metadata(
     seconds: float | None, headers: dict[str, str]
 ) -> None:
     """The API has no field for it, but HTTP and gRPC have."""

@@ -56,7 +56,7 @@ def response_message(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     return message_type(request.method).FromString(join_parts(response_to(request).message))
 
 
-def test_captured_requests_get_responses_with_the_same_names() -> None:
+def test_the_captures_are_complete() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 

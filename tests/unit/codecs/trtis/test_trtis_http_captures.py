@@ -52,7 +52,7 @@ def mask_request_id(value: str) -> str:
     return re.sub(r" request_id: \d+$", " request_id: N", value)
 
 
-def test_captured_requests_get_responses_with_the_same_names() -> None:
+def test_the_captures_are_complete() -> None:
     assert len(SAME) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 

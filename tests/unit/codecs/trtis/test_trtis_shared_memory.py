@@ -136,7 +136,7 @@ CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=1, handle=b"h" * 64)
         (SharedMemoryUnregisterRequest(cuda=False), "unregisterall"),
     ],
 )
-def test_http_requests_name_the_model_in_the_path(operation: Any, path: str) -> None:
+def test_http_requests_name_the_region_in_the_path(operation: Any, path: str) -> None:
     codec = HTTP_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, HttpRequest)

@@ -80,7 +80,7 @@ def test_an_index_is_printed_as_captured(case: Exchange) -> None:
         (math.nan, "nan"),
     ],
 )
-def test_floats_read_as_from_cpp(value: float, expected: str) -> None:
+def test_floats_are_printed_as_by_cpp(value: float, expected: str) -> None:
     message = InferResponseHeader()
     message.output.add().batch_classes.add().cls.add().value = value
     assert (
@@ -196,7 +196,7 @@ def is_parsed(text: str) -> bool:
     return True
 
 
-def test_unicode_digits_are_rejected() -> None:
+def test_an_underscore_in_a_number_is_accepted() -> None:
     assert text_format.parse(InferRequestHeader, "batch_size: 1_0").batch_size == 10
 
 

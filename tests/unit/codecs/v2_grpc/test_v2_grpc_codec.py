@@ -120,7 +120,7 @@ def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None
 
 
 @given(infer_requests())
-def test_tritonclients_protobufs_read_our_messages(request: InferRequest) -> None:
+def test_tritonclient_reads_requests(request: InferRequest) -> None:
     message = pb.ModelInferRequest.FromString(
         bytes(join_parts(RAW.build_request(request, GENERIC).message))
     )
@@ -371,7 +371,7 @@ def backend_response(**fields: Any) -> RpcResponse:
     return RpcResponse((message.SerializeToString(),), metadata={"server": "x"})
 
 
-def test_an_unchanged_response_is_returned_itself() -> None:
+def test_an_unchanged_response_is_not_copied() -> None:
     response = backend_response(id="id", raw_output_contents=[b"x"])
     assert RAW.rewrite_response(response, VALID, "", "", LIMITS).message is response.message
     assert RAW.rewrite_response(response, VALID, "m", "1", LIMITS).message is response.message

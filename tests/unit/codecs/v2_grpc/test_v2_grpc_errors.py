@@ -108,7 +108,7 @@ def test_a_backends_status_is_relayed(code: int, act: Any) -> None:
         ("", Kind.OVERLOADED),
     ],
 )
-def test_a_message_too_large_for_the_backend_invites_no_retry(
+def test_a_message_too_large_for_the_backend_is_resource_exhausted(
     details: str, kind: Kind, act: Any
 ) -> None:
     with raises_kind(kind) as caught:

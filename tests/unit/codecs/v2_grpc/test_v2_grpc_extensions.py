@@ -124,7 +124,7 @@ def test_fields_that_a_server_would_ignore_are_refused(profile: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 2**63, [], {}])
-def test_parameters_without_a_value_are_rejected(value: Any) -> None:
+def test_unrepresentable_parameters_are_rejected(value: Any) -> None:
     operation = ModelLoadRequest("m", "", {"x": value, "y": None})
     error = refused(lambda: CODEC.build_request(operation, GENERIC))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)
@@ -309,6 +309,6 @@ def test_log_settings_round_trip() -> None:
         LogSettingsRequest({"x": 1.5}),
     ],
 )
-def test_settings_without_a_value_are_rejected(operation: Operation) -> None:
+def test_setting_values_of_wrong_types_are_rejected(operation: Operation) -> None:
     error = refused(lambda: CODEC.build_request(operation, TRITON))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)

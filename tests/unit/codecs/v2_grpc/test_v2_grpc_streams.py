@@ -63,7 +63,7 @@ def server_response(**fields: Any) -> Any:
     return response
 
 
-def test_the_codec_streams() -> None:
+def test_the_codec_supports_streaming() -> None:
     assert isinstance(TRITON, SupportsStreaming)
     assert TRITON.capabilities.supports_streaming
     with pytest.raises(ValueError, match="sideways"):
