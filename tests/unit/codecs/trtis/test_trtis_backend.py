@@ -298,21 +298,21 @@ def response_pair(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) ->
 
 
 def parse(
-    wires: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
+    exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> InferResponse:
     found = [
         plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
-        for plugin, wire in zip((HTTP, GRPC), wires, strict=True)
+        for plugin, wire in zip((HTTP, GRPC), exchange, strict=True)
     ]
     assert [bytes(t.data) for t in found[0].outputs] == [bytes(t.data) for t in found[1].outputs]
     return found[0]
 
 
 def error_texts(
-    wires: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
+    exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> list[str]:
     errors = []
-    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+    for plugin, wire in zip((HTTP, GRPC), exchange, strict=True):
         with raises_kind(Kind.BACKEND_GARBAGE) as caught:
             plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
         assert caught.value.origin is Origin.BACKEND
@@ -737,11 +737,11 @@ def test_an_expensive_status_is_rejected() -> None:
     inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
     status = field(4, field(1, b"m") + field(2, config))
-    wires = (
+    exchange = (
         HttpResponse(200, {"nv-status": STATUS}, (status,)),
         RpcResponse((field(1, b"\x08\x01") + field(2, status),)),
     )
-    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+    for plugin, wire in zip((HTTP, GRPC), exchange, strict=True):
         with raises_kind(Kind.BACKEND_GARBAGE, match="status cannot be parsed"):
             plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
     long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MAX_BYTES),))
