@@ -1,7 +1,7 @@
 """The import rules of docs/architecture.md, checked in the sources' syntax trees.
 
-``mistakes_in`` is pure: it returns the violations in a module's source. The last test checks the
-whole package; the tests before it check wrong code, so that no rule can stop working unnoticed.
+``violations`` returns the broken rules of a module's source. The first tests check each rule with
+code that breaks it, the last ones check the package.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 import infergate
 
 ROOT = Path(infergate.__file__).parent
-LONGEST_FILE = 500
+MAX_FILE_LINES = 500
 """The maximum number of lines of a file; most should be far below (aim: 300)."""
 
-# What a package may import besides itself. A name includes everything below it.
-ARROWS: dict[str, tuple[str, ...]] = {
+# The packages that a package may import besides itself. A name includes its subpackages.
+ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "core": (),
     "codecs": (
         "core",
@@ -46,7 +46,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "codecs.registry",
         "access.keys",
         "access.rules",
-        "transport.tls.certificates",  # whose files it checks
+        "transport.tls.certificates",  # to check certificate files
     ),
     "runtime": (
         "core",
@@ -76,8 +76,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # The package itself contains only its version. The two innermost packages must not import it.
 WITHOUT_VERSION = ("core", "codecs")
 
-# What a part of transport/ may import of the others; each uses parts listed above it.
-TRANSPORT_ARROWS: dict[str, tuple[str, ...]] = {
+# The packages of transport/ that each of them may import, all of which are listed above it.
+TRANSPORT_IMPORTS: dict[str, tuple[str, ...]] = {
     "worker_loads": (),
     "http2": (),
     "tls": (),
@@ -166,9 +166,8 @@ def _package(module: str) -> str:
     return module.split(".", maxsplit=1)[0]
 
 
-def _own(module: str) -> str:
-    """Return the packages that a module may import freely: its own, and for a codec its
-    protocol's."""
+def _own_package(module: str) -> str:
+    """Return the package of a module, or the protocol's package if it belongs to a codec."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
 
@@ -182,7 +181,7 @@ def _forbidden(module: str, imported: str) -> str:
     top = imported.split(".", maxsplit=1)[0]
     package = _package(module)
     if top == "infergate":
-        return _wrong_arrow(module, imported.removeprefix("infergate").removeprefix("."))
+        return _forbidden_in_package(module, imported.removeprefix("infergate").removeprefix("."))
     if top in ONLY_IN and not module.startswith(ONLY_IN[top]):
         return f"only {' and '.join(ONLY_IN[top])}* may"
     if package == "codecs" and top in IMPURE:
@@ -192,28 +191,28 @@ def _forbidden(module: str, imported: str) -> str:
     return ""
 
 
-def _wrong_arrow(module: str, imported: str) -> str:
+def _forbidden_in_package(module: str, imported: str) -> str:
     package = _package(module)
     if not imported:
         return "it has no use for the version" if package in WITHOUT_VERSION else ""
-    if package not in ARROWS:
-        return f"package '{package}' has no rule in ARROWS"
+    if package not in ALLOWED_IMPORTS:
+        return f"package '{package}' has no rule in ALLOWED_IMPORTS"
     if package == "transport" and _package(imported) == "transport":
-        return _wrong_transport_arrow(module, imported)
-    allowed = (_own(module), *ARROWS[package])
+        return _forbidden_in_transport(module, imported)
+    allowed = (_own_package(module), *ALLOWED_IMPORTS[package])
     if any(_within(imported, shared) for shared in allowed):
         return ""
-    return f"{package} may import {', '.join(ARROWS[package]) or 'nothing'}"
+    return f"{package} may import {', '.join(ALLOWED_IMPORTS[package]) or 'nothing'}"
 
 
-def _wrong_transport_arrow(module: str, imported: str) -> str:
+def _forbidden_in_transport(module: str, imported: str) -> str:
     package, other = (name.removeprefix("transport").lstrip(".") for name in (module, imported))
     package, other = _package(package), _package(other)
     if not package or not other:
         return "the package transport itself holds only its docstring"
-    if package not in TRANSPORT_ARROWS:
-        return f"package 'transport.{package}' has no rule in TRANSPORT_ARROWS"
-    allowed = TRANSPORT_ARROWS[package]
+    if package not in TRANSPORT_IMPORTS:
+        return f"package 'transport.{package}' has no rule in TRANSPORT_IMPORTS"
+    allowed = TRANSPORT_IMPORTS[package]
     if other == package or other in allowed:
         return ""
     return f"of transport, {package} may import {', '.join(allowed) or 'nothing'}"
@@ -221,8 +220,8 @@ def _wrong_transport_arrow(module: str, imported: str) -> str:
 
 def _lengths(source: str) -> Iterator[str]:
     lines = len(source.splitlines())
-    if lines > LONGEST_FILE:
-        yield f"{lines} lines, the limit is {LONGEST_FILE}"
+    if lines > MAX_FILE_LINES:
+        yield f"{lines} lines, the limit is {MAX_FILE_LINES}"
 
 
 def _tasks(module: str, tree: ast.AST) -> Iterator[str]:
@@ -241,16 +240,18 @@ def _protocols(module: str, tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Compare(left=left, comparators=comparators):
                 sides = [left, *comparators]
-                chosen = any(map(_is_protocol, sides)) and any(map(_spells_protocols, sides))
+                compares_names = any(map(_is_protocol, sides)) and any(
+                    map(_is_protocol_name, sides)
+                )
             case ast.Match(subject=subject, cases=cases):
                 values = (v for case in cases for v in ast.walk(case.pattern))
-                chosen = _is_protocol(subject) and any(
-                    isinstance(v, ast.MatchValue) and _spells_protocols(v.value) for v in values
+                compares_names = _is_protocol(subject) and any(
+                    isinstance(v, ast.MatchValue) and _is_protocol_name(v.value) for v in values
                 )
             case _:
                 continue
-        if chosen:
-            yield f"line {node.lineno}: chooses by a protocol's name: that is the registry's part"
+        if compares_names:
+            yield f"line {node.lineno}: selects by a protocol's name; only the registry may"
 
 
 def _is_protocol(node: ast.expr) -> bool:
@@ -260,16 +261,16 @@ def _is_protocol(node: ast.expr) -> bool:
     return False
 
 
-def _spells_protocols(node: ast.expr) -> bool:
+def _is_protocol_name(node: ast.expr) -> bool:
     match node:
         case ast.Constant(value=str()):
             return True
         case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-            return any(map(_spells_protocols, elements))
+            return any(map(_is_protocol_name, elements))
     return False
 
 
-# ---- the rules object to what they should ------------------------------------------------------
+# ---- the rules -----------------------------------------------------------------------------------
 
 MODULES = frozenset(
     {
@@ -361,12 +362,12 @@ VIOLATIONS = [
     ("routing.table", "__import__('infergate.runtime.serve')", "imports infergate.runtime.serve"),
     ("gateway.gateway", "import asyncio\nasyncio.create_task(f())", "line 2: create_task"),
     ("backends.remote", "from asyncio import ensure_future\nensure_future(f())", "ensure_future"),
-    ("gateway.gateway", "if backend.protocol == 'v2-rest': pass", "the registry's part"),
-    ("gateway.gateway", "x = 'v2-rest' != protocol", "the registry's part"),
-    ("runtime.serve", "x = b.protocol in ('a', 'b')", "the registry's part"),
-    ("observe.metrics", "x = call.backend_protocol == 'a'", "the registry's part"),
-    ("gateway.gateway", "match protocol:\n  case 'a' | 'b': pass", "the registry's part"),
-    ("gateway.gateway", "\n" * (LONGEST_FILE + 1), "501 lines, the limit is 500"),
+    ("gateway.gateway", "if backend.protocol == 'v2-rest': pass", "only the registry may"),
+    ("gateway.gateway", "x = 'v2-rest' != protocol", "only the registry may"),
+    ("runtime.serve", "x = b.protocol in ('a', 'b')", "only the registry may"),
+    ("observe.metrics", "x = call.backend_protocol == 'a'", "only the registry may"),
+    ("gateway.gateway", "match protocol:\n  case 'a' | 'b': pass", "only the registry may"),
+    ("gateway.gateway", "\n" * (MAX_FILE_LINES + 1), "501 lines, the limit is 500"),
 ]
 ALLOWED = [
     ("core.tensor", "import struct\nimport numpy.typing as npt\nfrom infergate.core import wire"),
@@ -394,16 +395,16 @@ ALLOWED = [
     ("gateway.gateway", "x = protocol == other.protocol\ny = name == 'v2-rest'"),
     ("gateway.gateway", "match protocol:\n  case Carrier.HTTP: pass"),
     ("cli.__init__", "from infergate.runtime import serve"),
-    ("gateway.gateway", "\n" * LONGEST_FILE),
+    ("gateway.gateway", "\n" * MAX_FILE_LINES),
 ]
 
 
 @pytest.mark.parametrize(("module", "source", "expected"), VIOLATIONS)
 def test_a_broken_rule_is_named(module: str, source: str, expected: str) -> None:
-    mistakes = violations(module, source, MODULES)
-    assert mistakes
-    assert any(expected in mistake for mistake in mistakes), mistakes
-    assert all(mistake.startswith(f"{module}: ") for mistake in mistakes)
+    found = violations(module, source, MODULES)
+    assert found
+    assert any(expected in each for each in found), found
+    assert all(each.startswith(f"{module}: ") for each in found)
 
 
 @pytest.mark.parametrize(("module", "source"), ALLOWED)
@@ -411,7 +412,7 @@ def test_allowed_code_has_no_violations(module: str, source: str) -> None:
     assert violations(module, source, MODULES) == []
 
 
-# ---- and the package keeps them ----------------------------------------------------------------
+# ---- the package ---------------------------------------------------------------------------------
 
 SOURCES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
@@ -423,16 +424,16 @@ SOURCES = {
 def test_every_package_has_a_rule() -> None:
     packages = {_package(module) for module in SOURCES}
     assert {"core", "codecs", "transport", "routing", "backends", "gateway"} <= packages
-    assert packages <= set(ARROWS)
+    assert packages <= set(ALLOWED_IMPORTS)
 
 
 def test_every_package_of_transport_has_a_rule() -> None:
     packages = {module.split(".")[1] for module in SOURCES if _package(module) == "transport"}
-    assert packages - {"__init__"} == set(TRANSPORT_ARROWS)
+    assert packages - {"__init__"} == set(TRANSPORT_IMPORTS)
 
 
 def test_the_packages_of_transport_depend_on_each_other_in_one_direction() -> None:
-    TopologicalSorter(TRANSPORT_ARROWS).prepare()  # raises CycleError
+    TopologicalSorter(TRANSPORT_IMPORTS).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("module", SOURCES)

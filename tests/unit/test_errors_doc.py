@@ -21,12 +21,12 @@ from infergate.runtime.console.explanations import explain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 GRPC = {code.value[0]: f"`{code.name}`" for code in grpc.StatusCode}
-OTHERS = {
+OTHER_STATUSES = {
     Kind.BAD_REQUEST: ["other 4xx"],
     Kind.BACKEND_ERROR: ["other 5xx"],
     Kind.BACKEND_GARBAGE: ["any other than 200"],
 }
-"""The HTTP statuses without a row of their own."""
+"""The HTTP statuses that the page names together."""
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -41,10 +41,12 @@ def test_every_outcome_has_its_row() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_the_pages_codes_equal_the_codes(kind: Kind) -> None:
-    rest, other = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
+    v2_status, graphpipe_status = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
     result = explain(kind.value)
     assert rows("Outcomes")[kind.value] == [
-        str(rest) if rest == other else f"{rest}; GraphPipe {other}",
+        str(v2_status)
+        if v2_status == graphpipe_status
+        else f"{v2_status}; GraphPipe {graphpipe_status}",
         GRPC[v2_grpc.CODES[kind]],
         f"`{legacy.CODE_BY_KIND[kind]}`",
         result["meaning"],
@@ -52,18 +54,21 @@ def test_the_pages_codes_equal_the_codes(kind: Kind) -> None:
     ]
 
 
-def _by_kind(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
-    return [code for code, its in kinds.items() if its is kind]
+def _codes_of(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
+    return [code for code, each in kinds.items() if each is kind]
 
 
 def test_kinds_of_backend_errors() -> None:
     expected = {}
     for kind in Kind:
-        statuses = [*map(str, _by_kind(http_status.KIND_BY_STATUS, kind)), *OTHERS.get(kind, [])]
-        codes = [GRPC[code] for code in _by_kind(grpc_backends.KIND_BY_CODE, kind)]
-        words = [f"`{code}`" for code in _by_kind(legacy.KIND_BY_CODE, kind)]
-        if statuses or codes or words:
-            expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, words)]
+        statuses = [
+            *map(str, _codes_of(http_status.KIND_BY_STATUS, kind)),
+            *OTHER_STATUSES.get(kind, []),
+        ]
+        codes = [GRPC[code] for code in _codes_of(grpc_backends.KIND_BY_CODE, kind)]
+        legacy_codes = [f"`{code}`" for code in _codes_of(legacy.KIND_BY_CODE, kind)]
+        if statuses or codes or legacy_codes:
+            expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, legacy_codes)]
     assert rows("What a backend's error becomes") == expected
 
 

@@ -22,11 +22,11 @@ PAGES = sorted((ROOT / "docs").glob("fidelity-*.md"))
 ROWS = [row for page in PAGES for row in rows_of(page)]
 
 
-@pytest.mark.parametrize(("what", "held_by"), ROWS, ids=[what for what, _ in ROWS])
-def test_each_row_names_existing_tests_or_vectors(what: str, held_by: str) -> None:
-    named = NAMED.findall(held_by)
-    assert named, f"nothing holds '{what}'"
-    assert re.sub(NAMED, "", held_by).strip(" ,") == "", "no more than tests and vectors"
+@pytest.mark.parametrize(("topic", "evidence"), ROWS, ids=[topic for topic, _ in ROWS])
+def test_each_row_names_existing_tests_or_vectors(topic: str, evidence: str) -> None:
+    named = NAMED.findall(evidence)
+    assert named, f"no tests or vectors for '{topic}'"
+    assert re.sub(NAMED, "", evidence).strip(" ,") == "", "only tests and vectors are allowed"
     for name in named:
         path, _, test = name.partition("::")
         if path.startswith("vectors/"):
@@ -38,6 +38,6 @@ def test_each_row_names_existing_tests_or_vectors(what: str, held_by: str) -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_rows_are_distinguished(page: Path) -> None:
-    about = [what for what, _ in rows_of(page)]
-    assert len(about) > 40
-    assert len(set(about)) == len(about)
+    topics = [topic for topic, _ in rows_of(page)]
+    assert len(topics) > 40
+    assert len(set(topics)) == len(topics)

@@ -47,14 +47,14 @@ STATUS = b"\x0a\x02\x08\x01"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A response to ``operation`` in the protocol ``codec``; if ``helped``, it is too long for the
-    event loop."""
+class Case:
+    """A response to ``operation`` in the protocol ``codec``; ``is_offloaded``: it is too long for
+    the event loop."""
 
     codec: str
     operation: Operation
     wire: Any
-    helped: bool = True
+    is_offloaded: bool = True
 
 
 def rpc(message: bytes) -> RpcResponse:
@@ -70,8 +70,8 @@ def delimited(number: int, value: bytes) -> bytes:
 
 
 def nodes(count: int) -> HttpResponse:
-    side = tuple(TensorMetadata(f"node{index}", "FP32", (-1, 3)) for index in range(count))
-    metadata = write_metadata(ModelMetadata(MODEL, inputs=side, outputs=side))
+    tensors = tuple(TensorMetadata(f"node{index}", "FP32", (-1, 3)) for index in range(count))
+    metadata = write_metadata(ModelMetadata(MODEL, inputs=tensors, outputs=tensors))
     return HttpResponse(200, {}, (metadata,))
 
 
@@ -92,78 +92,78 @@ def _index(models: int) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def listed(begin: str, one: str, end: str, size: int) -> HttpResponse:
+def json_list(begin: str, item: str, end: str, size: int) -> HttpResponse:
     """Return JSON of about ``size`` bytes."""
-    found = begin + ",".join([one] * ((size - 100) // (len(one) + 1))) + end
-    return http(found.encode())
+    text = begin + ",".join([item] * ((size - 100) // (len(item) + 1))) + end
+    return http(text.encode())
 
 
 ENTRY, NODE = '{"name":"m"}', '{"Name":"a","Shape":null,"Type":8}'
 INDEX, METADATA_OF = ModelIndexRequest(), ModelMetadataRequest(MODEL)
-ROWS: dict[str, Answer] = {
-    "trtis-grpc, fields of an inference": Answer(
+ROWS: dict[str, Case] = {
+    "trtis-grpc, fields of an inference": Case(
         "trtis-grpc", InferRequest(MODEL), rpc(STATUS + delimited(2, b"\x2a\x00" * 80_000))
     ),
-    "trtis-grpc, as many as the loop reads": Answer(
+    "trtis-grpc, the maximum on the loop": Case(
         "trtis-grpc", InferRequest(MODEL), rpc(STATUS + delimited(2, b"\x2a\x00" * 16_000)), False
     ),
-    "trtis-grpc, a status": Answer("trtis-grpc", ServerStatusRequest(), rpc(_status(2000))),
-    "trtis-grpc, a short status": Answer(
+    "trtis-grpc, a status": Case("trtis-grpc", ServerStatusRequest(), rpc(_status(2000))),
+    "trtis-grpc, a short status": Case(
         "trtis-grpc", ServerStatusRequest(), rpc(_status(25)), False
     ),
-    "trtis-grpc, an index": Answer("trtis-grpc", INDEX, rpc(_status(2000))),
-    "trtis-grpc, health": Answer(
+    "trtis-grpc, an index": Case("trtis-grpc", INDEX, rpc(_status(2000))),
+    "trtis-grpc, health": Case(
         "trtis-grpc", ServerReadyRequest(), rpc(b"\x2a\x00" * 250_000), False
     ),
-    "v2-grpc, an index": Answer("v2-grpc", INDEX, rpc(_index(16_000))),
-    "v2-grpc, an index of nothing": Answer("v2-grpc", INDEX, rpc(b"\x0a\x00" * 30_000)),
-    "v2-grpc, a short index": Answer("v2-grpc", INDEX, rpc(b"\x0a\x00" * 2048), False),
-    "v2-grpc, metadata": Answer("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 24_000)),
-    "v2-grpc, short metadata": Answer("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 2048), False),
-    "v2-grpc, a configuration": Answer(
+    "v2-grpc, an index": Case("v2-grpc", INDEX, rpc(_index(16_000))),
+    "v2-grpc, an index of nothing": Case("v2-grpc", INDEX, rpc(b"\x0a\x00" * 30_000)),
+    "v2-grpc, a short index": Case("v2-grpc", INDEX, rpc(b"\x0a\x00" * 2048), False),
+    "v2-grpc, metadata": Case("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 24_000)),
+    "v2-grpc, short metadata": Case("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 2048), False),
+    "v2-grpc, a configuration": Case(
         "v2-grpc", ModelConfigRequest(MODEL), rpc(delimited(1, b"\x2a\x00" * 10_000))
     ),
-    "v2-grpc, a short configuration": Answer(
+    "v2-grpc, a short configuration": Case(
         "v2-grpc", ModelConfigRequest(MODEL), rpc(delimited(1, b"\x2a\x00" * 2000)), False
     ),
-    "v2-grpc, statistics": Answer(
+    "v2-grpc, statistics": Case(
         "v2-grpc", ModelStatisticsRequest(), rpc(b"\x0a\x00" * 12_000)
     ),
-    "v2-grpc, short statistics": Answer(
+    "v2-grpc, short statistics": Case(
         "v2-grpc", ModelStatisticsRequest(), rpc(b"\x0a\x00" * 2048), False
     ),
-    "v2-rest, an index": Answer(
-        "v2-rest", INDEX, listed("[", ENTRY, "]", INLINE)
+    "v2-rest, an index": Case(
+        "v2-rest", INDEX, json_list("[", ENTRY, "]", INLINE)
     ),
-    "v2-rest, a short index": Answer(
-        "v2-rest", INDEX, listed("[", ENTRY, "]", 1 << 15), False
+    "v2-rest, a short index": Case(
+        "v2-rest", INDEX, json_list("[", ENTRY, "]", 1 << 15), False
     ),
-    "v2-rest, a short configuration": Answer(
+    "v2-rest, a short configuration": Case(
         "v2-rest",
         ModelConfigRequest(MODEL),
-        listed('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 15),
+        json_list('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 15),
         False,
     ),
-    "v2-rest, health": Answer(
+    "v2-rest, health": Case(
         "v2-rest", ServerReadyRequest(), http(b'{"x":[NaN' + b",0" * 4_000_000 + b"]}"), False
     ),
-    "graphpipe, nodes": Answer("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
-    "graphpipe, as many as the loop reads": Answer("graphpipe", METADATA_OF, nodes(512), False),
-    "graphpipe, JSON": Answer(
+    "graphpipe, nodes": Case("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
+    "graphpipe, the maximum on the loop": Case("graphpipe", METADATA_OF, nodes(512), False),
+    "graphpipe, JSON": Case(
         "graphpipe",
         METADATA_OF,
-        listed('{"Inputs":[', NODE, "]}", INLINE),
+        json_list('{"Inputs":[', NODE, "]}", INLINE),
     ),
-    "graphpipe, short JSON": Answer(
+    "graphpipe, short JSON": Case(
         "graphpipe",
         ServerMetadataRequest(),
-        listed('{"Inputs":[', NODE, "]}", 1 << 16),
+        json_list('{"Inputs":[', NODE, "]}", 1 << 16),
         False,
     ),
 }  # fmt: skip
 
 
-def took(work: Callable[[], object]) -> float:
+def cpu_seconds(work: Callable[[], object]) -> float:
     """Return seconds of CPU: the minimum of several tries if the first is long."""
     minimum = 60.0
     for _ in range(TRIES):
@@ -175,28 +175,28 @@ def took(work: Callable[[], object]) -> float:
     return minimum
 
 
-def bound() -> float:
+def max_seconds() -> float:
     return MAX_SECONDS * max(1.0, calibrated() / UNIT)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_event_loop_reads_responses_quickly_or_offloads_them(name: str) -> None:
-    row = ROWS[name]
-    codec = CODECS[row.codec]
-    ended: list[str] = []
+    case = ROWS[name]
+    codec = CODECS[case.codec]
+    outcomes: list[str] = []
 
     def read(limits: Any) -> Any:
         try:
-            return codec.parse_response(row.wire, row.operation, limits, METADATA)
+            return codec.parse_response(case.wire, case.operation, limits, METADATA)
         except NeedsOffloadError:
-            ended.append("helped")
+            outcomes.append("offloaded")
         except GatewayError as error:
             return error
 
-    assert took(lambda: read(LIMITS)) <= bound()
-    assert ("helped" in ended) is row.helped
+    assert cpu_seconds(lambda: read(LIMITS)) <= max_seconds()
+    assert ("offloaded" in outcomes) is case.is_offloaded
     created, buffers = pack(read(DEFAULT_LIMITS))  # in a helper
-    assert took(lambda: unpack(created, memoryview(b"".join(buffers)))) <= bound()
+    assert cpu_seconds(lambda: unpack(created, memoryview(b"".join(buffers)))) <= max_seconds()
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:

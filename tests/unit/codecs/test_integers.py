@@ -44,11 +44,11 @@ from infergate.testing.vectors import completed
 BITS = (31, 32, 63, 64)
 EDGES = (-1, 0, *(2**bits - 1 for bits in BITS), *(2**bits for bits in BITS), 10**19, 10**40)
 REFUSED = frozenset({Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.TOO_LARGE})
-SHAPED = TensorMetadata("X", "FP32", (-1, -1, -1))
+TENSOR_METADATA = TensorMetadata("X", "FP32", (-1, -1, -1))
 MODEL = ModelMetadata(
     "m",
-    inputs=(SHAPED,),
-    outputs=(replace(SHAPED, name="Y"),),
+    inputs=(TENSOR_METADATA,),
+    outputs=(replace(TENSOR_METADATA, name="Y"),),
     max_batch_size=8,
     supports_scheduling=True,
 )
@@ -77,12 +77,12 @@ def request_with(number: int) -> Iterator[Operation]:
     for name in ("offset", "size"):
         yield SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
     for name in ("size", "device"):
-        fields = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
-        yield SharedMemoryRegisterRequest(**fields)
+        responses_with = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
+        yield SharedMemoryRegisterRequest(**responses_with)
     yield TraceSettingsRequest("m", {"trace_rate": str(number)})
 
 
-def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
+def error_kind(act: Callable[..., Any], *arguments: Any) -> Kind:
     """Return the kind of the error that ``act`` raises, or BAD_REQUEST for none."""
     try:
         act(*arguments)
@@ -94,22 +94,22 @@ def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
 @CODECS
 @EDGE
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
-def test_classification_is_requested_or_refused(name: str, number: int, profile: Any) -> None:
+def test_every_integer_is_written_or_refused(name: str, number: int, profile: Any) -> None:
     codec = plugins()[name].create({})
     for operation in request_with(number):
-        assert refusal(codec.build_request, operation, profile, MODEL) in REFUSED, operation
+        assert error_kind(codec.build_request, operation, profile, MODEL) in REFUSED, operation
 
 
-def fields(number: int) -> Iterator[tuple[Operation, Response]]:
+def responses_with(number: int) -> Iterator[tuple[Operation, Response]]:
     """Yield responses that contain ``number``, with their requests."""
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
     yield REQUEST, InferResponse("m", str(number), outputs=outputs)
     metadata = replace(MODEL, max_batch_size=number, versions=(str(number),))
-    metadata = replace(metadata, inputs=(replace(SHAPED, shape=(number,)),))
+    metadata = replace(metadata, inputs=(replace(TENSOR_METADATA, shape=(number,)),))
     yield ModelMetadataRequest("m"), metadata
     duration = {"count": number, "ns": number}
-    counted = {
+    statistics = {
         "name": "m",
         "version": str(number),
         "last_inference": number,
@@ -117,9 +117,9 @@ def fields(number: int) -> Iterator[tuple[Operation, Response]]:
         "inference_stats": dict.fromkeys(("success", "queue", "compute_infer"), duration),
         "batch_stats": [{"batch_size": number, "compute_infer": duration}],
     }
-    yield ModelStatisticsRequest("m"), ModelStatistics((counted,))
+    yield ModelStatisticsRequest("m"), ModelStatistics((statistics,))
     versions = (ModelIndexEntry("m", str(number), "READY"),)
-    models = (ModelStatus(metadata, versions, (counted,)),)
+    models = (ModelStatus(metadata, versions, (statistics,)),)
     yield ServerStatusRequest(), ServerStatus("s", "1", ready=True, models=models)
     if not 0 <= number < 2**64:
         return  # no region can be registered with these
@@ -127,8 +127,8 @@ def fields(number: int) -> Iterator[tuple[Operation, Response]]:
         SharedMemoryRegion("r", "/k", number, number),
         SharedMemoryRegion("r", size=number, device=number % 2**31),
     ):
-        question = SharedMemoryStatusRequest(cuda=region.device is not None)
-        yield question, SharedMemoryStatus((region,))
+        request = SharedMemoryStatusRequest(cuda=region.device is not None)
+        yield request, SharedMemoryStatus((region,))
 
 
 LISTING = {
@@ -142,7 +142,7 @@ LISTING = {
 @EDGE
 def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: int) -> None:
     codec = plugins()[name].create({})
-    for operation, answer in fields(number):
+    for operation, response in responses_with(number):
         try:
             wire = codec.build_request(operation, TRITON, MODEL)
         except GatewayError:
@@ -151,7 +151,7 @@ def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: in
             wire = LISTING[name]
         with contextlib.suppress(GatewayError):
             parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), MODEL)
-            codec.build_response(answer, parsed)
+            codec.build_response(response, parsed)
 
 
 TYPES = tuple(each for each in Datatype if each is not Datatype.BYTES)
@@ -166,4 +166,4 @@ def test_integers_in_json_are_parsed_or_rejected(datatype: Datatype, number: int
         for more in ({}, {"parameters": {"binary_data_size": number}}):
             body = json.dumps({"inputs": [{**tensor, **more}]}).encode()
             wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, [body])
-            assert refusal(codec.parse_request, wire, DEFAULT_LIMITS) in REFUSED
+            assert error_kind(codec.parse_request, wire, DEFAULT_LIMITS) in REFUSED

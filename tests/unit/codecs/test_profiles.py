@@ -63,7 +63,7 @@ def test_every_configurable_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "meant"),
+    ("kind", "message", "expected"),
     [
         (Kind.BACKEND_ERROR, "Unable to parse 'inputs'", Kind.BAD_REQUEST),
         (
@@ -87,5 +87,7 @@ def test_every_configurable_profile() -> None:
         (Kind.NO_BACKEND, "invalid model version specified '-1'", Kind.NO_BACKEND),
     ],
 )
-def test_errors_that_triton_sends_with_another_code(kind: Kind, message: str, meant: Kind) -> None:
-    assert corrected_kind(kind, message) is meant
+def test_errors_that_triton_sends_with_another_code(
+    kind: Kind, message: str, expected: Kind
+) -> None:
+    assert corrected_kind(kind, message) is expected

@@ -127,8 +127,8 @@ RATES = f"  keys: [{{name: a, sha256: '{HASH}'}}]\n  rates: [{{requests: 1/h, ea
 
 
 def parts(config: Config, access: Any) -> GatewayParts:
-    none: Any = None
-    return GatewayParts(config, DEFAULT_LIMITS, none, {}, None, None, access)
+    unused: Any = None
+    return GatewayParts(config, DEFAULT_LIMITS, unused, {}, None, None, access)
 
 
 async def test_an_authorizer_is_reused_if_access_is_unchanged(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     buckets: dict[bytes, LocalBuckets] = {}
     group = WorkerGroup(rate_buckets=lambda rates: buckets.setdefault(rates, LocalBuckets()))
     redis = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
-    for number, more in enumerate(("", redis)):
+    for number, options in enumerate(("", redis)):
         rates = RATES.replace("1/h", f"{number + 1}/h")
-        config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
+        config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{options}")
         authorizer = make_authorizer(
             config, lambda model, version, headers: "", DEFAULT_LIMITS, group
         )

@@ -105,28 +105,30 @@ async def harness(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_connections_are_limited(kind: str) -> None:
-    async with harness(kind, limit=2) as one:
-        assert await one.is_admitted()
-        open_connections = [await one.connect() for _ in range(2)]
-        await until(lambda: one.gate.open == 2)
-        assert not await one.is_admitted()
-        assert one.refused == [ConnectionRefusal.FULL]
+    async with harness(kind, limit=2) as listener:
+        assert await listener.is_admitted()
+        open_connections = [await listener.connect() for _ in range(2)]
+        await until(lambda: listener.gate.open == 2)
+        assert not await listener.is_admitted()
+        assert listener.refused == [ConnectionRefusal.FULL]
         open_connections[0][1].close()
-        await until(lambda: one.gate.open == 1)
-        assert await one.is_admitted()
+        await until(lambda: listener.gate.open == 1)
+        assert await listener.is_admitted()
         open_connections[1][1].close()
 
 
 async def test_listeners_share_a_connection_limit() -> None:
     shared = ConnectionCount()
     async with (
-        harness("http", shared, limit=2) as one,
-        harness("frames", shared, limit=2) as other,
+        harness("http", shared, limit=2) as http_server,
+        harness("frames", shared, limit=2) as frame_server,
     ):
-        open_connections = [await one.connect(), await other.connect()]
-        await until(lambda: (one.gate.open, other.gate.open, shared.open) == (1, 1, 2))
-        assert not await one.is_admitted()
-        assert not await other.is_admitted()
+        open_connections = [await http_server.connect(), await frame_server.connect()]
+        await until(
+            lambda: (http_server.gate.open, frame_server.gate.open, shared.open) == (1, 1, 2)
+        )
+        assert not await http_server.is_admitted()
+        assert not await frame_server.is_admitted()
         for _, writer in open_connections:
             writer.close()
         await until(lambda: shared.open == 0)
@@ -161,16 +163,16 @@ def client_hello() -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_tls_on_a_plain_text_port(kind: str) -> None:
-    async with harness(kind) as one:
-        reader, writer = await one.connect()
+    async with harness(kind) as listener:
+        reader, writer = await listener.connect()
         writer.write(client_hello())
-        await until(lambda: one.refused == [ConnectionRefusal.TLS])
+        await until(lambda: listener.refused == [ConnectionRefusal.TLS])
         writer.write_eof()
         async with asyncio.timeout(10):
             with suppress(ConnectionError):
                 await reader.read()
         writer.close()
-        await until(lambda: not one.gate.open)
+        await until(lambda: not listener.gate.open)
 
 
 def test_client_hello_detection() -> None:
@@ -238,26 +240,26 @@ LARGE_REQUESTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", LARGE_REQUESTS)
 async def test_unsent_responses_are_counted(kind: str) -> None:
-    """The memory is released when the response was read or its reader disconnects."""
-    async with harness(kind) as one:
+    """The memory is released when the client has read the response or disconnects."""
+    async with harness(kind) as listener:
         for reads in (True, False):
-            with slow_client(one.server.address.port) as client:
+            with slow_client(listener.server.address.port) as client:
                 client.sendall(LARGE_REQUESTS[kind])
-                await until(lambda: one.admission.bytes > 1_000_000)
-                assert one.admission.requests == 0
+                await until(lambda: listener.admission.bytes > 1_000_000)
+                assert listener.admission.requests == 0
                 if reads:
                     await asyncio.to_thread(client.recv, 5_000_301, socket.MSG_WAITALL)
-                    await until(lambda: not one.admission.bytes)
-            await until(lambda: not one.admission.bytes)
+                    await until(lambda: not listener.admission.bytes)
+            await until(lambda: not listener.admission.bytes)
 
 
 async def test_unsent_responses_block_new_requests() -> None:
     limits = dataclasses.replace(LIMITS, in_flight_bytes=1_000_000)
-    async with harness("http", limits=limits) as one:
-        with slow_client(one.server.address.port) as client:
+    async with harness("http", limits=limits) as listener:
+        with slow_client(listener.server.address.port) as client:
             client.sendall(LARGE)
-            await until(lambda: one.admission.bytes > 1_000_000)
-            reader, writer = await one.connect()
+            await until(lambda: listener.admission.bytes > 1_000_000)
+            reader, writer = await listener.connect()
             writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
             assert (await reader.readline()).split()[1] == b"503"
             writer.close()
@@ -265,21 +267,21 @@ async def test_unsent_responses_block_new_requests() -> None:
 
 @pytest.mark.parametrize("kind", LARGE_REQUESTS)
 async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
-    async with harness(kind, limits=QUICK) as one:
-        with slow_client(one.server.address.port) as client:
+    async with harness(kind, limits=QUICK) as listener:
+        with slow_client(listener.server.address.port) as client:
             client.sendall(LARGE_REQUESTS[kind])
-            await until(lambda: one.refused == [ConnectionRefusal.SLOW_READER])
-            await until(lambda: not one.gate.open)
+            await until(lambda: listener.refused == [ConnectionRefusal.SLOW_READER])
+            await until(lambda: not listener.gate.open)
 
 
 @pytest.mark.parametrize("kind", ["http", "http with aiohttp"])
 async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     """A request in progress keeps the connection open after the client has closed its side."""
-    async with harness(kind, limits=QUICK) as one:
-        with slow_client(one.server.address.port) as client:
-            await until(lambda: one.gate.open == 1)
-            assert isinstance(one.server, HttpAppListener)
-            (connection,) = one.server._connections
+    async with harness(kind, limits=QUICK) as listener:
+        with slow_client(listener.server.address.port) as client:
+            await until(lambda: listener.gate.open == 1)
+            assert isinstance(listener.server, HttpAppListener)
+            (connection,) = listener.server._connections
             assert isinstance(connection, HttpServerConnection)
             transport = connection._transport
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -287,15 +289,15 @@ async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) 
             client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 40000\r\n\r\n" + body)
             await until(lambda: 0 < transport.get_write_buffer_size() < 40_000)
             client.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-            app = one.server.app
+            app = listener.server.app
             assert isinstance(app, HttpEcho)
             await app.entered.wait()
             client.shutdown(socket.SHUT_WR)
             await until(transport.is_closing)
-            assert one.gate.open == 1
+            assert listener.gate.open == 1
             app.release.set()
-            await until(lambda: one.refused == [ConnectionRefusal.SLOW_READER])
-            await until(lambda: not one.gate.open)
+            await until(lambda: listener.refused == [ConnectionRefusal.SLOW_READER])
+            await until(lambda: not listener.gate.open)
 
 
 SMALL_WINDOW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])

@@ -13,7 +13,7 @@ from transport_kit import QUICK, Engine, HttpHarness, http_harness
 from infergate.transport.http1.message_head import drop_content_length
 
 CHUNKS = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-TF = (
+TENSORFLOW_REQUEST = (
     b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
     b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     b"Expect: 100-continue\r\n\r\n"
@@ -45,7 +45,7 @@ async def test_both_lengths_are_refused_by_default(harness: HttpHarness) -> None
 
 async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
-    await peer.send(TF)
+    await peer.send(TENSORFLOW_REQUEST)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
     await peer.send(CHUNKS)
@@ -156,7 +156,7 @@ async def test_a_stalled_head_times_out(lenient: HttpHarness) -> None:
 
 
 def test_the_content_length_is_dropped() -> None:
-    assert drop_content_length(TF + b"rest") == (
+    assert drop_content_length(TENSORFLOW_REQUEST + b"rest") == (
         b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\n"
         b"Transfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         b"Expect: 100-continue\r\nConnection: close\r\n\r\nrest"

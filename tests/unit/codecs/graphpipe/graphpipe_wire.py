@@ -61,13 +61,13 @@ class Verifier:
         offset = self.offset(0)
         return self.table(offset, root)
 
-    def need(self, offset: int, size: int, align: int) -> None:
+    def require(self, offset: int, size: int, align: int) -> None:
         assert 0 <= offset <= offset + size <= len(self.data), (offset, size)
         assert offset % align == 0, (offset, align)
 
     def unpack(self, form: str, offset: int) -> int:
         size = struct.calcsize(form)
-        self.need(offset, size, size)
+        self.require(offset, size, size)
         return int(struct.unpack_from(form, self.data, offset)[0])
 
     def offset(self, position: int) -> int:
@@ -80,8 +80,8 @@ class Verifier:
         size, inline = self.unpack("<H", vtable), self.unpack("<H", vtable + 2)
         assert size % 2 == 0
         assert size >= 4
-        self.need(vtable, size, 2)
-        self.need(start, inline, 4)
+        self.require(vtable, size, 2)
+        self.require(start, inline, 4)
         found: dict[str, Any] = {}
         for index, (field, kind) in enumerate(SCHEMA[name]):
             entry = 4 + 2 * index
@@ -105,23 +105,23 @@ class Verifier:
         element = kind[1:-1]
         length = self.unpack("<I", target)
         width = SIZES.get(element, 4)
-        self.need(target + 4, length * width, width)
+        self.require(target + 4, length * width, width)
         if element == "u8":
             return self.data[target + 4 : target + 4 + length]
         return [self.field(target + 4 + width * i, element) for i in range(length)]
 
     def string(self, offset: int) -> bytes:
         length = self.unpack("<I", offset)
-        self.need(offset + 4, length + 1, 1)
+        self.require(offset + 4, length + 1, 1)
         assert self.data[offset + 4 + length] == 0
         return self.data[offset + 4 : offset + 4 + length]
 
 
-def verified(data: bytes, root: str) -> dict[str, Any]:
+def verify(data: bytes, root: str) -> dict[str, Any]:
     return Verifier(data).check(root)
 
 
-# ---- messages by the generated readers
+# ---- messages read with the generated code
 
 
 def read_tensor(tensor: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def read_response(data: bytes) -> dict[str, Any]:
     }
 
 
-# ---- messages by the library's Builder; None is left out
+# ---- messages written with the library's Builder, without the fields that are None
 
 Numbers = tuple[int, Sequence[int] | None, bytes | None]
 Strings = tuple[int, Sequence[int] | None, Sequence[bytes] | None]
@@ -205,7 +205,7 @@ def _tensor(builder: Any, spec: Numbers | Strings) -> int:
     return int(Tensor.End(builder))
 
 
-def _added(builder: Any, fields: Sequence[tuple[Callable[..., Any], int | None]]) -> None:
+def _add_fields(builder: Any, fields: Sequence[tuple[Callable[..., Any], int | None]]) -> None:
     for add, offset in fields:
         if offset is not None:
             add(builder, offset)
@@ -227,7 +227,7 @@ def request(
     if tensors is not None:
         inputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
     InferRequest.Start(builder)
-    _added(
+    _add_fields(
         builder,
         (
             (InferRequest.AddConfig, text),
@@ -252,18 +252,21 @@ def response(
     outputs = None
     if tensors is not None:
         outputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
-    size = None
+    error_vector = None
     if errors is not None:
         offsets = []
         for code, message in errors:
             text = None if message is None else builder.CreateString(message)
             Error.Start(builder)
             Error.AddCode(builder, code)
-            _added(builder, ((Error.AddMessage, text),))
+            _add_fields(builder, ((Error.AddMessage, text),))
             offsets.append(Error.End(builder))
-        size = _offsets(builder, offsets)
+        error_vector = _offsets(builder, offsets)
     InferResponse.Start(builder)
-    _added(builder, ((InferResponse.AddOutputTensors, outputs), (InferResponse.AddErrors, size)))
+    _add_fields(
+        builder,
+        ((InferResponse.AddOutputTensors, outputs), (InferResponse.AddErrors, error_vector)),
+    )
     builder.Finish(InferResponse.End(builder))
     return bytes(builder.Output())
 

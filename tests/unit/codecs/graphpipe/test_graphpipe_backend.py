@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphpipe_wire import metadata, response, verified
+from graphpipe_wire import metadata, response, verify
 
 from gateway_errors import refused
 from infergate.codecs.base import ParsedRequest
@@ -43,12 +43,14 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 CODEC = PLUGIN.create({})
 
 
-def ios(*names: str) -> tuple[TensorMetadata, ...]:
+def tensor_metadata(*names: str) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(name, "FP32", (-1,)) for name in names)
 
 
 def model(outputs: tuple[str, ...], inputs: tuple[str, ...] = ("x",)) -> ModelMetadata:
-    return ModelMetadata("m", inputs=ios(*inputs), outputs=ios(*outputs), max_batch_size=0)
+    return ModelMetadata(
+        "m", inputs=tensor_metadata(*inputs), outputs=tensor_metadata(*outputs), max_batch_size=0
+    )
 
 
 X = Tensor("x", Datatype.FP32, (1,), b"1234")
@@ -60,24 +62,24 @@ def inference(*outputs: str, **fields: Any) -> InferRequest:
     )
 
 
-def built(operation: Operation, about: ModelMetadata | None = None) -> HttpRequest:
-    return CODEC.build_request(operation, GENERIC, about)
+def build_request(operation: Operation, model_metadata: ModelMetadata | None = None) -> HttpRequest:
+    return CODEC.build_request(operation, GENERIC, model_metadata)
 
 
-def sent(operation: InferRequest, about: ModelMetadata) -> dict[str, Any]:
-    wire = built(operation, about)
+def infer_fields(operation: InferRequest, model_metadata: ModelMetadata) -> dict[str, Any]:
+    wire = build_request(operation, model_metadata)
     assert (wire.method, wire.path, wire.query, dict(wire.headers)) == ("POST", "", "", {})
-    inner: dict[str, Any] = verified(bytes(join_parts(wire.body)), "Request")["req"]
+    inner: dict[str, Any] = verify(bytes(join_parts(wire.body)), "Request")["req"]
     return inner
 
 
-def read(
+def parse(
     wire: HttpResponse,
     operation: Operation,
-    about: ModelMetadata | None = None,
+    model_metadata: ModelMetadata | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Response:
-    return CODEC.parse_response(wire, operation, limits, about)
+    return CODEC.parse_response(wire, operation, limits, model_metadata)
 
 
 def ok(body: bytes, **headers: str) -> HttpResponse:
@@ -88,7 +90,7 @@ def ok(body: bytes, **headers: str) -> HttpResponse:
 
 
 @pytest.mark.parametrize(
-    ("requested", "about", "names"),
+    ("requested", "model_metadata", "names"),
     [
         ((), model(("a", "b")), [b"a", b"b"]),
         (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # in the metadata's order
@@ -104,27 +106,27 @@ def ok(body: bytes, **headers: str) -> HttpResponse:
     ],
 )
 def test_requested_outputs(
-    requested: tuple[str, ...], about: ModelMetadata, names: list[bytes]
+    requested: tuple[str, ...], model_metadata: ModelMetadata, names: list[bytes]
 ) -> None:
-    assert sent(inference(*requested), about)["output_names"] == names
+    assert infer_fields(inference(*requested), model_metadata)["output_names"] == names
 
 
 def test_an_unknown_output_is_not_requested() -> None:
     """A server that ignores output names would return another output."""
-    error = refused(sent, inference("b", "zz"), model(("a", "b")))
+    error = refused(infer_fields, inference("b", "zz"), model(("a", "b")))
     assert error.kind is Kind.BAD_REQUEST
     assert error.public == "model 'm' has no output 'zz'"
 
 
 def test_an_inference() -> None:
-    about = model(("a",))
-    request = sent(inference(parameters={"scale": 2}), about)
+    model_metadata = model(("a",))
+    request = infer_fields(inference(parameters={"scale": 2}), model_metadata)
     assert request["config"] == b'{"scale": 2}'
     assert request["input_names"] == [b"x"]
     (tensor,) = request["input_tensors"]
     assert tensor == {"type": 10, "shape": [1], "data": b"1234", "string_val": []}
-    lacking = InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
-    assert refused(built, lacking, about).kind is Kind.UNSUPPORTED
+    unsupported = InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
+    assert refused(build_request, unsupported, model_metadata).kind is Kind.UNSUPPORTED
 
 
 def test_all_other_requests_become_metadata_requests() -> None:
@@ -135,9 +137,9 @@ def test_all_other_requests_become_metadata_requests() -> None:
         ModelReadyRequest("m", "1"),
         ModelMetadataRequest("m"),
     ):
-        wire = built(operation)
+        wire = build_request(operation)
         assert (wire.method, wire.path) == ("POST", "")
-        assert verified(bytes(join_parts(wire.body)), "Request") == {"req_type": 2, "req": {}}
+        assert verify(bytes(join_parts(wire.body)), "Request") == {"req_type": 2, "req": {}}
         other = CODEC.build_alternative_request(operation, Kind.BACKEND_GARBAGE)
         assert other is not None
         assert (other.method, other.path, list(other.body)) == ("GET", "", [])
@@ -149,7 +151,7 @@ def test_all_other_requests_become_metadata_requests() -> None:
     [ModelIndexRequest(), ModelConfigRequest("m"), ServerStatusRequest(), ModelLoadRequest("m")],
 )
 def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
-    error = refused(built, operation)
+    error = refused(build_request, operation)
     assert error.kind is Kind.UNSUPPORTED
     assert type(operation).__name__ in error.public
 
@@ -157,20 +159,22 @@ def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
 # ---- responses
 
 
-def answer(count: int) -> HttpResponse:
+def response_with(count: int) -> HttpResponse:
     return ok(response([(1, [1], bytes((n,))) for n in range(count)]))
 
 
-def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tuple[str, int]]:
+def output_indices(
+    operation: InferRequest, model_metadata: ModelMetadata, count: int
+) -> list[tuple[str, int]]:
     """Return each output's name and the index of its tensor in the response."""
-    found = read(answer(count), operation, about)
+    found = parse(response_with(count), operation, model_metadata)
     assert isinstance(found, InferResponse)
     assert (found.model, found.version, found.id) == ("m", "3", "id")
     return [(tensor.name, tensor.data[0]) for tensor in found.outputs]
 
 
 @pytest.mark.parametrize(
-    ("requested", "about", "count", "outputs"),
+    ("requested", "model_metadata", "count", "outputs"),
     [
         ((), model(("a", "b")), 2, [("a", 0), ("b", 1)]),
         (("b", "a"), model(("a", "b")), 2, [("b", 1), ("a", 0)]),
@@ -187,29 +191,34 @@ def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tup
     ],
 )
 def test_outputs_are_named(
-    requested: tuple[str, ...], about: ModelMetadata, count: int, outputs: list[tuple[str, int]]
+    requested: tuple[str, ...],
+    model_metadata: ModelMetadata,
+    count: int,
+    outputs: list[tuple[str, int]],
 ) -> None:
-    assert named(inference(*requested), about, count) == outputs
+    assert output_indices(inference(*requested), model_metadata, count) == outputs
 
 
 @pytest.mark.parametrize(
-    ("requested", "about"),
+    ("requested", "model_metadata"),
     [((), model(("a",))), (("a",), model(("a",))), ((), model(("x", "y"), ("x", "y")))],
 )
-def test_a_response_without_any_output(requested: tuple[str, ...], about: ModelMetadata) -> None:
-    error = refused(named, inference(*requested), about, 0)
+def test_a_response_without_any_output(
+    requested: tuple[str, ...], model_metadata: ModelMetadata
+) -> None:
+    error = refused(output_indices, inference(*requested), model_metadata, 0)
     assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert error.public == "the backend's response has no outputs"
 
 
 def test_outputs_that_cannot_be_named() -> None:
-    error = refused(named, inference("b"), model(("a", "b")), 3)
+    error = refused(output_indices, inference("b"), model(("a", "b")), 3)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "1 outputs were requested, but the backend returned 3"
-    error = refused(named, inference("c"), model(("a", "b")), 2)
+    error = refused(output_indices, inference("c"), model(("a", "b")), 2)
     assert error.public == "the backend's response lacks output 'c'"
     # two nodes of a graph, or its default outputs: ambiguous, and wrong names would be worse
-    error = refused(named, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
+    error = refused(output_indices, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "the backend's response lacks output 'z'"
 
@@ -225,14 +234,14 @@ def test_outputs_that_cannot_be_named() -> None:
     ],
 )
 def test_unreadable_responses(body: bytes, expected: str) -> None:
-    error = refused(read, ok(body), inference(), model(("a",)))
+    error = refused(parse, ok(body), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.origin is Origin.BACKEND
     assert expected in error.public
 
 
 def test_a_response_with_too_many_strings() -> None:
-    error = refused(read, ok(response([(12, [2**40], [])])), inference(), model(("a",)))
+    error = refused(parse, ok(response([(12, [2**40], [])])), inference(), model(("a",)))
     assert error.kind is Kind.TOO_LARGE
     assert error.origin is Origin.BACKEND
 
@@ -256,7 +265,7 @@ def test_a_response_with_too_many_strings() -> None:
 def test_errors_of_a_response(
     expected: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
 ) -> None:
-    error = refused(read, ok(response(tensors, expected)), inference(), model(("a",)))
+    error = refused(parse, ok(response(tensors, expected)), inference(), model(("a",)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert public in error.public
     assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
@@ -266,18 +275,18 @@ def test_long_errors_are_truncated() -> None:
     wire = ok(response(None, [(400, b"x" * 4_000_000)] * 8))
     size = len(wire.body[0])
     tracemalloc.start()
-    error = refused(read, wire, inference(), model(("a",)))
+    error = refused(parse, wire, inference(), model(("a",)))
     assert error.public == "x" * errors.MAX_MESSAGE_CHARACTERS
     assert tracemalloc.get_traced_memory()[1] < size / 4
     tracemalloc.stop()
 
 
 def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
-    wrong = response([(1, [1], b"1")], [(400, b"\xff")])
-    found = read(ok(wrong), inference(), model(("a",)))
+    with_outputs = response([(1, [1], b"1")], [(400, b"\xff")])
+    found = parse(ok(with_outputs), inference(), model(("a",)))
     assert isinstance(found, InferResponse)
-    alone = refused(read, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
-    assert alone.kind is Kind.BACKEND_GARBAGE
+    error = refused(parse, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
+    assert error.kind is Kind.BACKEND_GARBAGE
 
 
 @pytest.mark.parametrize(
@@ -302,17 +311,17 @@ def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
 def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> None:
     wire = HttpResponse(status, {"Retry-After": "7"}, (body,) if body else ())
     for operation in (inference(), ModelMetadataRequest("m"), ServerMetadataRequest()):
-        error = refused(read, wire, operation, model(("a",)))
+        error = refused(parse, wire, operation, model(("a",)))
         assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
         assert public in error.public
         assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
         assert f"HTTP {status}" in error.detail
 
 
-@pytest.mark.parametrize("after", ["", "soon", "-1", "1" * 10])
-def test_retry_after_is_in_seconds(after: str) -> None:
-    wire = HttpResponse(503, {"retry-after": after})
-    assert refused(read, wire, inference(), model(("a",))).retry_after is None
+@pytest.mark.parametrize("header", ["", "soon", "-1", "1" * 10])
+def test_an_invalid_retry_after_is_ignored(header: str) -> None:
+    wire = HttpResponse(503, {"retry-after": header})
+    assert refused(parse, wire, inference(), model(("a",))).retry_after is None
 
 
 # ---- health and metadata
@@ -330,18 +339,18 @@ def test_health(operation: Operation) -> None:
         (502, False),
         (503, False),
     ):
-        assert read(HttpResponse(status), operation) == HealthStatus(ok=healthy)
+        assert parse(HttpResponse(status), operation) == HealthStatus(ok=healthy)
     for status, kind in (
         (401, Kind.UNAUTHENTICATED),
         (403, Kind.FORBIDDEN),
         (404, Kind.NOT_FOUND),
     ):
-        assert refused(read, HttpResponse(status), operation).kind is kind
+        assert refused(parse, HttpResponse(status), operation).kind is kind
 
 
 def test_metadata() -> None:
     body = metadata([(b"x", 10), (b"s", 12), (b"odd", 0), (b"new", 200)])
-    found = read(ok(body), ModelMetadataRequest("m", "2"))
+    found = parse(ok(body), ModelMetadataRequest("m", "2"))
     assert found == ModelMetadata(
         "m",
         inputs=tuple(
@@ -352,12 +361,12 @@ def test_metadata() -> None:
         server="gpt",
         server_version="1.2",
     )
-    assert read(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+    assert parse(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
 
 
 def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_TENSORS", 3)
-    error = refused(read, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
+    error = refused(parse, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "4 inputs, the limit is 3" in error.public
 
@@ -374,7 +383,7 @@ JSON = {
 def test_metadata_as_json() -> None:
     for kind in ("application/json", "Application/JSON; charset=utf-8"):
         wire = HttpResponse(200, {"Content-Type": kind}, (json.dumps(JSON).encode(),))
-        assert read(wire, ModelMetadataRequest("m")) == ModelMetadata(
+        assert parse(wire, ModelMetadataRequest("m")) == ModelMetadata(
             "m",
             inputs=(TensorMetadata("x", "FP32", (-1, 3)),),
             outputs=(TensorMetadata("o", "", ()),),
@@ -382,20 +391,18 @@ def test_metadata_as_json() -> None:
             server="gpt",
             server_version="1.2",
         )
-        assert read(wire, ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+        assert parse(wire, ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
 
 
 @pytest.mark.parametrize("form", ["json", "flatbuffer"])
-def test_a_servers_error_text_is_kept(form: str) -> None:
+def test_metadata_in_both_formats_round_trips(form: str) -> None:
     io = TensorMetadata("x", "FP32", (-1, 3), description="pixels")
-    expected_metadata = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
-    expected_metadata = replace(
-        expected_metadata, description="of cats", server="gpt", server_version="1.2"
-    )
-    question = ModelMetadataRequest("m")
-    reply = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
-    wire = CODEC.build_response(expected_metadata, ParsedRequest(question, reply))
-    assert read(wire, question) == expected_metadata
+    expected = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
+    expected = replace(expected, description="of cats", server="gpt", server_version="1.2")
+    request = ModelMetadataRequest("m")
+    metadata_format = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
+    wire = CODEC.build_response(expected, ParsedRequest(request, metadata_format))
+    assert parse(wire, request) == expected
 
 
 def as_json(fields: Any) -> HttpResponse:
@@ -423,22 +430,22 @@ def as_json(fields: Any) -> HttpResponse:
     ],
 )
 def test_json_that_is_not_metadata(fields: Any) -> None:
-    error = refused(read, as_json(fields), ModelMetadataRequest("m"))
+    error = refused(parse, as_json(fields), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "metadata" in error.public
 
 
 def test_empty_json() -> None:
-    assert read(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
-    nothing = as_json({"Server": 3, "Version": None})
-    assert read(nothing, ServerMetadataRequest()) == ServerMetadata("", "")
+    assert parse(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
+    wire = as_json({"Server": 3, "Version": None})
+    assert parse(wire, ServerMetadataRequest()) == ServerMetadata("", "")
 
 
 def test_json_that_is_too_long() -> None:
     body = json.dumps(JSON).encode()
-    fits = Limits(json=len(body))
-    assert read(as_json(body), ModelMetadataRequest("m"), None, fits)
+    exact_limit = Limits(json=len(body))
+    assert parse(as_json(body), ModelMetadataRequest("m"), None, exact_limit)
     long = body + b" " * (metadata_module.MAX_JSON_BYTES + 1 - len(body))
-    for wire, limits in ((as_json(body + b" "), fits), (as_json(long), DEFAULT_LIMITS)):
-        error = refused(read, wire, ModelMetadataRequest("m"), None, limits)
+    for wire, limits in ((as_json(body + b" "), exact_limit), (as_json(long), DEFAULT_LIMITS)):
+        error = refused(parse, wire, ModelMetadataRequest("m"), None, limits)
         assert error.kind is Kind.BACKEND_GARBAGE

@@ -132,8 +132,8 @@ JSON = st.recursive(
 
 @given(st.dictionaries(names() | st.just(PARAMETER), JSON, max_size=3))
 def test_parameters_round_trip(parameters: dict[str, Any]) -> None:
-    again = read(write_config(parameters))
-    assert json.dumps(again) == json.dumps(parameters)
+    parsed = read(write_config(parameters))
+    assert json.dumps(parsed) == json.dumps(parameters)
 
 
 @given(st.binary(max_size=40) | texts().map(str.encode) | JSON.map(json.dumps).map(str.encode))
@@ -143,11 +143,11 @@ def test_a_config_round_trips(config: bytes) -> None:
     if isinstance(parameters, OpaqueParameters) and parameters.rejection:
         return
     # via another protocol
-    again = write_config(dict(parameters))
+    translated = write_config(dict(parameters))
     if list(parameters) == [PARAMETER] and parameters[PARAMETER] == config.decode():
-        assert again == config
+        assert translated == config
     else:
-        assert json.loads(again or b"{}") == json.loads(config or b"{}")
+        assert json.loads(translated or b"{}") == json.loads(config or b"{}")
 
 
 @given(st.binary(max_size=200) | st.text('{}[]":,1eE+-.0aN\\u ', max_size=60).map(str.encode))

@@ -43,9 +43,9 @@ VECTORS = load(Path(__file__).resolve().parents[3] / "vectors" / "graphpipe")
 CARRIED = frozenset(TYPE_NUMBERS)
 
 
-def carries(value: Any) -> Any:
-    """Return what survives of ``value``: the model is the listener's, other requests become
-    metadata."""
+def carried_value(value: Any) -> Any:
+    """Return ``value`` as GraphPipe carries it: with the listener's model, and other requests as
+    metadata requests."""
     match value:
         case (
             ServerLiveRequest()
@@ -77,14 +77,14 @@ def carries(value: Any) -> Any:
     return value
 
 
-def answers(operation: Operation, answer: Response) -> Response:
-    """Every request about a server or a model is answered by its metadata."""
-    match answer:
+def metadata_response(operation: Operation, response: Response) -> Response:
+    """Return a server's response: metadata to every request about a server or a model."""
+    match response:
         case HealthStatus():
             return ModelMetadata("m")
         case ServerMetadata(version=version):
             return ModelMetadata("m", (version,))
-    return answer
+    return response
 
 
 @pytest.mark.no_cover
@@ -93,8 +93,8 @@ def test_contract(errors: str) -> None:
     check_codec(
         PLUGIN,
         options={"model": "m", "errors": errors},
-        round_trip=carries,
-        server_response=answers,
+        round_trip=carried_value,
+        server_response=metadata_response,
     )
 
 
@@ -112,26 +112,26 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             for index in range(count)
         ]
 
-    def declared(tensor: Tensor) -> TensorMetadata:
+    def metadata_of(tensor: Tensor) -> TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
         return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
 
     inputs, outputs = tensors("in"), tensors("out")
     model = ModelMetadata(
         "m",
-        inputs=tuple(map(declared, draw(st.permutations(inputs)))),
-        outputs=tuple(map(declared, draw(st.permutations(outputs)))),
+        inputs=tuple(map(metadata_of, draw(st.permutations(inputs)))),
+        outputs=tuple(map(metadata_of, draw(st.permutations(outputs)))),
         max_batch_size=0,
     )
-    some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
+    requested = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
     parameters = draw(st.dictionaries(strategies.names(), strategies.texts(), max_size=2))
     request = InferRequest(
         "m",
         parameters=parameters,
         inputs=tuple(inputs),
-        outputs=tuple(RequestedOutput(tensor.name) for tensor in some),
+        outputs=tuple(RequestedOutput(tensor.name) for tensor in requested),
     )
-    return request, InferResponse("m", outputs=tuple(some)), model
+    return request, InferResponse("m", outputs=tuple(requested)), model
 
 
 CODEC = PLUGIN.create({"model": "m"})
@@ -145,11 +145,11 @@ def test_an_inference_round_trips(case: tuple[InferRequest, InferResponse, Model
     assert CODEC.summarize(wire).operation is InferRequest
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     assert isinstance(parsed.operation, InferRequest)
-    in_order = {declared.name: index for index, declared in enumerate(model.outputs)}
-    wanted = sorted(request.outputs, key=lambda output: in_order[output.name])
-    assert is_same(parsed.operation, replace(request, outputs=tuple(wanted)))
-    answered = CODEC.build_response(response, parsed)
-    assert is_same(CODEC.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+    positions = {declared.name: index for index, declared in enumerate(model.outputs)}
+    ordered = sorted(request.outputs, key=lambda output: positions[output.name])
+    assert is_same(parsed.operation, replace(request, outputs=tuple(ordered)))
+    response_wire = CODEC.build_response(response, parsed)
+    assert is_same(CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model), response)
 
 
 @settings(deadline=None)
@@ -167,18 +167,18 @@ def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMe
     )
     wire = CODEC.build_request(request, GENERIC, model)
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
-    answered = CODEC.build_response(response, parsed)
-    given_names = {tensor.name: tensor for tensor in response.outputs}
-    all_of_them = tuple(given_names[declared.name] for declared in model.outputs)
-    found = CODEC.parse_response(answered, request, DEFAULT_LIMITS, model)
-    assert is_same(found, replace(response, outputs=all_of_them))
+    response_wire = CODEC.build_response(response, parsed)
+    by_name = {tensor.name: tensor for tensor in response.outputs}
+    ordered = tuple(by_name[declared.name] for declared in model.outputs)
+    found = CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model)
+    assert is_same(found, replace(response, outputs=ordered))
 
 
 # ---- corrupted messages
 
 
 def read_all(vector: Vector, body: bytes) -> None:
-    """Read ``body`` in the place of the vector's own, as a server or as a client."""
+    """Parse ``body`` instead of the vector's body, as a request or as a response."""
     model = vector.model or ModelMetadata("m")
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
@@ -231,9 +231,9 @@ def test_any_bytes(body: bytes) -> None:
 @pytest.mark.no_cover
 def test_every_corrupted_byte_stays_within_bounds() -> None:
     """Set each byte of some captures to four values: no other error, bounded memory."""
-    some = [vector for vector in SMALL if vector.error is None][::12]
-    assert len(some) > 10
-    for vector in some:
+    sample = [vector for vector in SMALL if vector.error is None][::12]
+    assert len(sample) > 10
+    for vector in sample:
         valid = bytes(join_parts(body_of(vector.wire)))
         corrupted = [
             valid[:index] + bytes((byte,)) + valid[index + 1 :]

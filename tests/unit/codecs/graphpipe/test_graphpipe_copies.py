@@ -37,12 +37,12 @@ def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
         tracemalloc.stop()
 
 
-def written(tensor: Tensor) -> bytes:
+def request_body(tensor: Tensor) -> bytes:
     request = InferRequest("m", inputs=(tensor,))
     return bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))
 
 
-def parsed(wire: HttpRequest) -> ParsedRequest:
+def parse_request(wire: HttpRequest) -> ParsedRequest:
     unfinished: Any = CODEC.parse_request(wire, DEFAULT_LIMITS)
     finished: ParsedRequest = unfinished.complete(MODEL)
     return finished
@@ -53,39 +53,39 @@ def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
     """Numbers are not copied. Strings are copied once when read and once when written, because
     their padding differs."""
 
-    def request() -> ParsedRequest:
-        return parsed(HttpRequest("POST", "/", body=[body]))
+    def parse() -> ParsedRequest:
+        return parse_request(HttpRequest("POST", "/", body=[body]))
 
-    def response() -> HttpResponse:
+    def respond() -> HttpResponse:
         output = Tensor("y", tensor.datatype, tensor.shape, tensor.data)
-        return CODEC.build_response(InferResponse("m", outputs=(output,)), reading)
+        return CODEC.build_response(InferResponse("m", outputs=(output,)), parsed)
 
-    def on() -> HttpRequest:
-        return CODEC.build_request(reading.operation, Profile("any"), MODEL)
+    def forward() -> HttpRequest:
+        return CODEC.build_request(parsed.operation, Profile("any"), MODEL)
 
-    def back() -> Any:
-        wire = HttpResponse(200, {}, [answer])
-        return CODEC.parse_response(wire, reading.operation, DEFAULT_LIMITS, MODEL)
+    def parse_response() -> Any:
+        wire = HttpResponse(200, {}, [response_body])
+        return CODEC.parse_response(wire, parsed.operation, DEFAULT_LIMITS, MODEL)
 
-    body = written(tensor)
-    reading, spent = copies(request, tensor)
-    assert spent < max_copies
-    copied, spent = copies(response, tensor)
-    assert spent < max_copies
-    assert copies(on, tensor)[1] < max_copies
-    answer = bytes(join_parts(copied.body))
-    got, spent = copies(back, tensor)
-    assert spent < max_copies
+    body = request_body(tensor)
+    parsed, ratio = copies(parse, tensor)
+    assert ratio < max_copies
+    wire_response, ratio = copies(respond, tensor)
+    assert ratio < max_copies
+    assert copies(forward, tensor)[1] < max_copies
+    response_body = bytes(join_parts(wire_response.body))
+    got, ratio = copies(parse_response, tensor)
+    assert ratio < max_copies
     assert bytes(got.outputs[0].data) == bytes(tensor.data)
 
 
 def test_a_body_in_pieces_is_joined_once() -> None:
     """Reading it repeatedly copies nothing."""
-    body = memoryview(written(NUMBERS))
+    body = memoryview(request_body(NUMBERS))
     wire = HttpRequest("POST", "/", body=[body[i : i + 65536] for i in range(0, len(body), 65536)])
 
     def work() -> ParsedRequest:
         CODEC.summarize(wire)
-        return parsed(wire)
+        return parse_request(wire)
 
     assert 1 <= copies(work, NUMBERS)[1] < 1.05

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from graphpipe_wire import read_response, request, verified
+from graphpipe_wire import read_response, request, verify
 
 from gateway_errors import raises_kind, refused
 from infergate.codecs.base import ParsedRequest
@@ -47,18 +47,18 @@ INFER = request([(10, [1], b"1234")])
 
 
 def post(body: bytes = INFER, path: str = "/", method: str = "POST", **headers: str) -> HttpRequest:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpRequest(method, path, headers=named, body=(body,) if body else ())
+    wire_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest(method, path, headers=wire_headers, body=(body,) if body else ())
 
 
-def parsed(
+def parse(
     wire: HttpRequest, codec: GraphPipeCodec = DEDICATED, model: ModelMetadata = MODEL
 ) -> ParsedRequest:
     return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
 
 def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, OutputSelection]:
-    result = parsed(post(body), model=model)
+    result = parse(post(body), model=model)
     assert isinstance(result.operation, InferRequest)
     return result.operation, result.response_options
 
@@ -87,7 +87,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
     ):
         summary = SHARED.summarize(wire)
         assert (summary.operation, summary.model, summary.version) == (operation, model, version)
-        found = parsed(wire, SHARED).operation
+        found = parse(wire, SHARED).operation
         assert type(found) is operation
         assert (found.model, found.version) == (model, version)  # type: ignore[union-attr]
 
@@ -121,7 +121,7 @@ def test_no_such_path(path: str, kind: Kind, expected: str) -> None:
 def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -> None:
     wire = post(path=path, method=method, content_type="application/json")
     assert DEDICATED.summarize(wire).model == "m"
-    assert isinstance(parsed(wire).operation, InferRequest)
+    assert isinstance(parse(wire).operation, InferRequest)
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST"])
@@ -131,23 +131,25 @@ def test_an_empty_body_is_not_a_request(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "operation", "yes", "no"),
+    ("path", "operation", "healthy", "unhealthy"),
     [
         ("/control/is_ready", ModelReadyRequest("m"), b"ok\n", b"not ready\n"),
         ("/control/is_alive", ServerLiveRequest(), b"ok\n", b"not alive\n"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_control(path: str, operation: Operation, yes: bytes, no: bytes, method: str) -> None:
+def test_control(
+    path: str, operation: Operation, healthy: bytes, unhealthy: bytes, method: str
+) -> None:
     wire = post(b"", path, method)
     assert DEDICATED.summarize(wire).operation is type(operation)
-    parsed_request = parsed(wire)
+    parsed_request = parse(wire)
     assert parsed_request.operation == operation
-    answer = DEDICATED.build_response(HealthStatus(ok=True), parsed_request)
-    assert (answer.status, body(answer)) == (200, yes)
-    answer = DEDICATED.build_response(HealthStatus(ok=False), parsed_request)
-    assert (answer.status, body(answer)) == (503, no)
-    assert answer.headers["content-type"].startswith("text/plain")
+    response = DEDICATED.build_response(HealthStatus(ok=True), parsed_request)
+    assert (response.status, body(response)) == (200, healthy)
+    response = DEDICATED.build_response(HealthStatus(ok=False), parsed_request)
+    assert (response.status, body(response)) == (503, unhealthy)
+    assert response.headers["content-type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize("word", ["shutdown", "client_count"])
@@ -177,7 +179,7 @@ def message_with(**names: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("names", "expected"),
     [
         (None, ("x", "y:0")),
         ([], ("x", "y:0")),
@@ -192,18 +194,18 @@ def message_with(**names: Any) -> bytes:
         ([b"x", b"x:0"], None),
     ],
 )
-def test_input_names(given: list[bytes] | None, meant: tuple[str, ...] | None) -> None:
-    message = message_with(input_names=given)
-    if meant is None:
+def test_input_names(names: list[bytes] | None, expected: tuple[str, ...] | None) -> None:
+    message = message_with(input_names=names)
+    if expected is None:
         assert "input 'x' is given twice" in refused(inference, message).public
         return
     found, _ = inference(message)
-    assert tuple(tensor.name for tensor in found.inputs) == meant
+    assert tuple(tensor.name for tensor in found.inputs) == expected
     assert [bytes(tensor.data) for tensor in found.inputs] == [b"1234", b"5678"]
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "order", "chosen"),
+    ("names", "requested", "order", "is_explicit"),
     [
         (None, (), ("a", "b"), False),
         ([], (), ("a", "b"), False),
@@ -216,11 +218,11 @@ def test_input_names(given: list[bytes] | None, meant: tuple[str, ...] | None) -
     ],
 )
 def test_output_names(
-    given: list[bytes] | None, wanted: tuple[str, ...], order: tuple[str, ...], chosen: bool
+    names: list[bytes] | None, requested: tuple[str, ...], order: tuple[str, ...], is_explicit: bool
 ) -> None:
-    found, reply = inference(message_with(output_names=given))
-    assert found.outputs == tuple(map(RequestedOutput, wanted))
-    assert reply == OutputSelection(order, is_explicit=chosen)
+    found, selection = inference(message_with(output_names=names))
+    assert found.outputs == tuple(map(RequestedOutput, requested))
+    assert selection == OutputSelection(order, is_explicit=is_explicit)
 
 
 @pytest.mark.parametrize("name", ["x\0", "x\u2028", "n" * 1025])
@@ -234,19 +236,19 @@ def test_an_invalid_tensor_name(name: str) -> None:
 
 
 def test_more_tensors_than_the_model_has_inputs() -> None:
-    three = request([(10, [1], b"1234")] * 3)
-    assert refused(inference, three).public == "input 2 has no name, and model 'm' has 2 inputs"
+    message = request([(10, [1], b"1234")] * 3)
+    assert refused(inference, message).public == "input 2 has no name, and model 'm' has 2 inputs"
     assert "output 2 has no name" in refused(inference, message_with(output_names=[b""] * 3)).public
-    bare = ModelMetadata("m")
-    assert "model 'm' has 0 inputs" in refused(inference, three, bare).public
+    without_inputs = ModelMetadata("m")
+    assert "model 'm' has 0 inputs" in refused(inference, message, without_inputs).public
 
 
 def test_invalid_tensors_are_named_by_position() -> None:
-    wrong = request([(10, [1], b"1234"), (10, [1], b"123")], input_names=[b"", b"scale"])
-    error = refused(DEDICATED.parse_request, post(wrong), DEFAULT_LIMITS)
+    message = request([(10, [1], b"1234"), (10, [1], b"123")], input_names=[b"", b"scale"])
+    error = refused(DEDICATED.parse_request, post(message), DEFAULT_LIMITS)
     assert "tensor 'scale'" in error.public
-    wrong = request([(10, [1], b"1234"), (10, [1], b"123")])
-    error = refused(DEDICATED.parse_request, post(wrong), DEFAULT_LIMITS)
+    message = request([(10, [1], b"1234"), (10, [1], b"123")])
+    error = refused(DEDICATED.parse_request, post(message), DEFAULT_LIMITS)
     assert "tensor 'input 1'" in error.public
 
 
@@ -255,14 +257,14 @@ def test_invalid_tensors_are_named_by_position() -> None:
 
 def outputs(*tensors: Tensor, names: list[bytes] | None = None) -> list[bytes]:
     """Return the data of each tensor in the response to a request for ``names``."""
-    question = parsed(post(message_with(output_names=names)))
-    answer = DEDICATED.build_response(InferResponse("m", outputs=tensors), question)
-    assert answer.status == 200
-    assert answer.headers["content-type"] == "application/octet-stream"
-    verified(body(answer), "InferResponse")
-    response = read_response(body(answer))
-    assert response["errors"] == []
-    return [tensor["data"] for tensor in response["output_tensors"]]
+    parsed_request = parse(post(message_with(output_names=names)))
+    response = DEDICATED.build_response(InferResponse("m", outputs=tensors), parsed_request)
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/octet-stream"
+    verify(body(response), "InferResponse")
+    message = read_response(body(response))
+    assert message["errors"] == []
+    return [tensor["data"] for tensor in message["output_tensors"]]
 
 
 A, B, C = (Tensor(name, Datatype.INT8, (1,), name.encode()) for name in "abc")
@@ -281,22 +283,22 @@ def test_default_outputs_have_the_models_order() -> None:
 
 
 def test_a_response_without_a_requested_output() -> None:
-    question = parsed(post(message_with(output_names=[b"a", b"b"])))
-    error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), question)
+    parsed_request = parse(post(message_with(output_names=[b"a", b"b"])))
+    error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), parsed_request)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "the response lacks output 'b'"
 
 
 def test_datatypes_that_graphpipe_does_not_support() -> None:
-    question = parsed(post())
-    answer = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
-    error = refused(DEDICATED.build_response, answer, question)
+    parsed_request = parse(post())
+    response = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
+    error = refused(DEDICATED.build_response, response, parsed_request)
     assert error.kind is Kind.UNSUPPORTED
     assert "tensor 'a' is BOOL, which GraphPipe lacks" in error.public
 
 
 def test_responses_that_graphpipe_cannot_represent() -> None:
-    error = refused(DEDICATED.build_response, ModelIndex(), parsed(post()))
+    error = refused(DEDICATED.build_response, ModelIndex(), parse(post()))
     assert error.kind is Kind.UNSUPPORTED
 
 
@@ -317,28 +319,28 @@ METADATA_FIELDS = {
 
 
 def test_metadata() -> None:
-    question = parsed(post(METADATA))
-    assert question.response_options is MetadataFormat.FLATBUFFER
-    answer = DEDICATED.build_response(MODEL, question)
-    assert answer.headers["content-type"] == "application/octet-stream"
-    found = verified(body(answer), "MetadataResponse")
+    parsed_request = parse(post(METADATA))
+    assert parsed_request.response_options is MetadataFormat.FLATBUFFER
+    response = DEDICATED.build_response(MODEL, parsed_request)
+    assert response.headers["content-type"] == "application/octet-stream"
+    found = verify(body(response), "MetadataResponse")
     for io in (*found["inputs"], *found["outputs"]):
         io.setdefault("type", 0)  # the library omits default values
     assert found == METADATA_FIELDS
 
 
 def test_metadata_by_get() -> None:
-    answer = DEDICATED.build_response(MODEL, parsed(post(b"", method="GET")))
-    assert answer.headers["content-type"] == "application/json"
-    text = body(answer).decode()
+    response = DEDICATED.build_response(MODEL, parse(post(b"", method="GET")))
+    assert response.headers["content-type"] == "application/json"
+    text = body(response).decode()
     found = json.loads(text)
     assert list(found) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
     assert list(found["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
     metadata_json = json.loads(json.dumps(METADATA_FIELDS, default=bytes.decode))
-    lowered = {key.lower(): value for key, value in found.items()}
+    lower_case = {key.lower(): value for key, value in found.items()}
     for key in ("inputs", "outputs"):
-        lowered[key] = [{k.lower(): v for k, v in io.items()} for io in lowered[key]]
-    assert lowered == metadata_json
+        lower_case[key] = [{k.lower(): v for k, v in io.items()} for io in lower_case[key]]
+    assert lower_case == metadata_json
     assert text.splitlines()[1] == '    "Name": "m",'
 
 
@@ -347,10 +349,10 @@ def test_metadata_by_get() -> None:
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_errors_by_status(kind: Kind) -> None:
-    answer = DEDICATED.build_error(GatewayError(kind, "what went wrong"), post())
-    assert answer.status == STATUS_BY_KIND[kind] >= 400
-    assert body(answer) == b"what went wrong\n"
-    assert answer.headers == {
+    response = DEDICATED.build_error(GatewayError(kind, "what went wrong"), post())
+    assert response.status == STATUS_BY_KIND[kind] >= 400
+    assert body(response) == b"what went wrong\n"
+    assert response.headers == {
         "content-type": "text/plain; charset=utf-8",
         "x-content-type-options": "nosniff",
     }
@@ -362,15 +364,15 @@ RESPONSE_ERRORS = PLUGIN.create({"model": "m", "errors": "response"})
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("message", [INFER, METADATA, b"", b"nonsense"])
 def test_errors_by_response(kind: Kind, message: bytes) -> None:
-    answer = RESPONSE_ERRORS.build_error(GatewayError(kind, "größe"), post(message))
-    assert answer.status == 200
-    assert answer.headers["content-type"] == "application/octet-stream"
+    response = RESPONSE_ERRORS.build_error(GatewayError(kind, "größe"), post(message))
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/octet-stream"
     expected = {
         "output_tensors": [],
         "errors": [{"code": STATUS_BY_KIND[kind], "message": "größe".encode()}],
     }
-    assert verified(body(answer), "InferResponse") == expected
-    assert read_response(body(answer))["errors"] == [(STATUS_BY_KIND[kind], "größe".encode())]
+    assert verify(body(response), "InferResponse") == expected
+    assert read_response(body(response))["errors"] == [(STATUS_BY_KIND[kind], "größe".encode())]
 
 
 @pytest.mark.parametrize(
@@ -384,21 +386,21 @@ def test_errors_by_response(kind: Kind, message: bytes) -> None:
     ],
 )
 def test_malformed_messages_are_refused_by_status(wire: HttpRequest | None) -> None:
-    answer = RESPONSE_ERRORS.build_error(GatewayError(Kind.CONNECT, "no"), wire)
-    assert (answer.status, body(answer)) == (502, b"no\n")
+    response = RESPONSE_ERRORS.build_error(GatewayError(Kind.CONNECT, "no"), wire)
+    assert (response.status, body(response)) == (502, b"no\n")
 
 
 def test_a_wrong_path_is_refused_by_response_too() -> None:
     shared = PLUGIN.create({"errors": "response"})
-    answer = shared.build_error(GatewayError(Kind.NOT_FOUND, "no"), post(path="/graphpipe/"))
-    assert read_response(body(answer))["errors"] == [(404, b"no")]
+    response = shared.build_error(GatewayError(Kind.NOT_FOUND, "no"), post(path="/graphpipe/"))
+    assert read_response(body(response))["errors"] == [(404, b"no")]
 
 
 @pytest.mark.parametrize(
-    ("after", "header"), [(1.5, "2"), (-3.0, "0"), (math.inf, None), (None, None)]
+    ("seconds", "header"), [(1.5, "2"), (-3.0, "0"), (math.inf, None), (None, None)]
 )
-def test_retry_after(after: float | None, header: str | None) -> None:
-    error = GatewayError(Kind.OVERLOADED, "full", retry_after=after)
+def test_retry_after(seconds: float | None, header: str | None) -> None:
+    error = GatewayError(Kind.OVERLOADED, "full", retry_after=seconds)
     assert DEDICATED.build_error(error, post()).headers.get("retry-after") == header
 
 

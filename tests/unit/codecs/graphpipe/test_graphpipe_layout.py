@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphpipe_wire import read_request, read_response, verified
+from graphpipe_wire import read_request, read_response, verify
 from hypothesis import given, settings
 
 from gateway_errors import raises_kind
@@ -20,8 +20,8 @@ from infergate.testing import strategies
 CARRIED = frozenset(TYPE_NUMBERS)
 
 
-def described(tensor: Tensor) -> dict[str, Any]:
-    """A tensor table with all its fields."""
+def tensor_fields(tensor: Tensor) -> dict[str, Any]:
+    """Return all fields of the tensor's table."""
     strings = tensor.datatype is Datatype.BYTES
     return {
         "type": TYPE_NUMBERS[tensor.datatype],
@@ -40,23 +40,23 @@ def described(tensor: Tensor) -> dict[str, Any]:
 def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
     outputs = [tensor.name for tensor in others]
     data = bytes(join_parts(flatbuffer_writer.write_request(config.encode(), tensors, outputs)))
-    wanted = {
+    expected = {
         "config": config.encode(),
         "input_names": [tensor.name.encode() for tensor in tensors],
-        "input_tensors": [described(tensor) for tensor in tensors],
+        "input_tensors": [tensor_fields(tensor) for tensor in tensors],
         "output_names": [name.encode() for name in outputs],
     }
-    assert verified(data, "Request") == {"req_type": 1, "req": wanted}
-    assert read_request(data) == wanted
+    assert verify(data, "Request") == {"req_type": 1, "req": expected}
+    assert read_request(data) == expected
 
 
-UNLIKE = [bytes([index % 7]) * (index % 11) for index in range(1000)]
+MIXED = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 MANY = {
-    "unlike": UNLIKE,
+    "mixed lengths": MIXED,
     "empty": [b""] * 1000,
-    "alike": [b"%04d" % index for index in range(1000)],
-    "alike in sum": [b"1", b"123"] * 500,  # as long as if all had two bytes
-    "one long": [*UNLIKE, b"x" * 100_000],
+    "equal lengths": [b"%04d" % index for index in range(1000)],
+    "equal total": [b"1", b"123"] * 500,  # the total length of strings of two bytes
+    "one long": [*MIXED, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }
 
@@ -65,25 +65,25 @@ MANY = {
 def test_many_strings(strings: list[bytes]) -> None:
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
-    assert verified(data, "Request")["req"]["input_tensors"] == [described(tensor)]
-    assert read_request(data)["input_tensors"] == [described(tensor)]
+    assert verify(data, "Request")["req"]["input_tensors"] == [tensor_fields(tensor)]
+    assert read_request(data)["input_tensors"] == [tensor_fields(tensor)]
 
 
 @settings(deadline=None)
 @given(strategies.tensor_lists(CARRIED))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:
     data = bytes(join_parts(flatbuffer_writer.write_response(tensors)))
-    wanted = {"output_tensors": [described(tensor) for tensor in tensors], "errors": []}
-    assert verified(data, "InferResponse") == wanted
-    assert read_response(data) == wanted
+    expected = {"output_tensors": [tensor_fields(tensor) for tensor in tensors], "errors": []}
+    assert verify(data, "InferResponse") == expected
+    assert read_response(data) == expected
 
 
 def test_an_empty_message_has_every_vector() -> None:
-    assert verified(bytes(join_parts(flatbuffer_writer.write_response([]))), "InferResponse") == {
+    assert verify(bytes(join_parts(flatbuffer_writer.write_response([]))), "InferResponse") == {
         "output_tensors": [],
         "errors": [],
     }
-    request = verified(bytes(join_parts(flatbuffer_writer.write_request(b"", [], []))), "Request")[
+    request = verify(bytes(join_parts(flatbuffer_writer.write_request(b"", [], []))), "Request")[
         "req"
     ]
     assert request == {"config": b"", "input_names": [], "input_tensors": [], "output_names": []}
@@ -109,8 +109,8 @@ def test_a_tensor_used_twice_is_written_once() -> None:
     tensor = Tensor("x", Datatype.FP32, (2,), b"12345678")
     data = bytes(join_parts(flatbuffer_writer.write_response([tensor, tensor])))
     assert data.count(b"12345678") == 1
-    both = verified(data, "InferResponse")["output_tensors"]
-    assert both == [described(tensor)] * 2
+    tensors = verify(data, "InferResponse")["output_tensors"]
+    assert tensors == [tensor_fields(tensor)] * 2
 
 
 @pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BF16])
@@ -140,7 +140,7 @@ def test_strings_end_in_nul(length: int) -> None:
     text = bytes(range(1, length + 1))
     tensor = Tensor("s", Datatype.BYTES, (2,), pack_bytes([text, text]))
     data = bytes(join_parts(flatbuffer_writer.write_response([tensor])))
-    (table,) = verified(data, "InferResponse")["output_tensors"]
+    (table,) = verify(data, "InferResponse")["output_tensors"]
     assert table["string_val"] == [text, text]
     assert data.count(struct.pack("<I", length) + text + b"\0") == 2 or length == 0
 
@@ -148,4 +148,4 @@ def test_strings_end_in_nul(length: int) -> None:
 def test_names_that_are_not_utf8() -> None:
     tensor = Tensor("a\ud800", Datatype.UINT8, (0,), b"")
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [replace(tensor)], ["\udfff"])))
-    assert verified(data, "Request")["req"]["input_names"] == [b"a?"]
+    assert verify(data, "Request")["req"]["input_names"] == [b"a?"]

@@ -42,7 +42,7 @@ CODEC = PLUGIN.create({"model": "m"})
 OPERATION = InferRequest("m")
 
 
-def parsed(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
+def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
     wire = HttpRequest("POST", "/", body=(data,))
     operation = completed(CODEC.parse_request(wire, limits), MODEL).operation
     assert isinstance(operation, InferRequest)
@@ -55,10 +55,10 @@ def parsed_response(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRespon
     return result
 
 
-def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
+def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
     """Return a message of one table whose vtable precedes or follows it (a negative soffset)."""
     size = len(vtable)
-    if behind:
+    if vtable_last:
         fields = struct.pack("<i", -(4 + len(inline))) + inline
         return struct.pack("<I", 4) + fields + vtable
     return struct.pack("<I", 4 + size) + vtable + struct.pack("<i", size) + inline
@@ -84,14 +84,14 @@ def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
     ],
 )
 def test_the_outermost_table(data: bytes, expected: str) -> None:
-    error = refused(parsed, data)
+    error = refused(parse, data)
     assert error.kind is Kind.BAD_REQUEST
     assert expected in error.public
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_vtables_on_both_sides(behind: bool) -> None:
-    data = table(struct.pack("<3H", 6, 8, 4), b"\7\0\0\0", behind=behind)
+@pytest.mark.parametrize("vtable_last", [False, True])
+def test_vtables_on_both_sides(vtable_last: bool) -> None:
+    data = table(struct.pack("<3H", 6, 8, 4), b"\7\0\0\0", vtable_last=vtable_last)
     assert FlatbufferMessage(data).root("Request").uint8(REQ_TYPE) == 7
 
 
@@ -137,8 +137,8 @@ def tables(table: FlatbufferTable, field: TableField) -> Any:
     ],
 )
 def test_fields_beyond_the_end(read: Read, inline: bytes) -> None:
-    one = FlatbufferMessage(table(struct.pack("<3H", 6, 8, 4), inline)).root("T")
-    error = refused(read, one, TableField(4, "f"))
+    parsed_table = FlatbufferMessage(table(struct.pack("<3H", 6, 8, 4), inline)).root("T")
+    error = refused(read, parsed_table, TableField(4, "f"))
     assert error.kind is Kind.BAD_REQUEST
     assert "T.f" in error.public
     assert "lies outside the message" in error.public
@@ -156,7 +156,7 @@ def test_missing_fields_are_empty() -> None:
 
 def test_invalid_utf8() -> None:
     for names in ({"input_names": [b"\xff"]}, {"output_names": [b"a", b"\xff"]}):
-        error = refused(parsed, request([(1, [0], b"")], **names))
+        error = refused(parse, request([(1, [0], b"")], **names))
         (field,) = names
         assert f"Request.req.{field}[" in error.public
         assert "UTF-8" in error.public
@@ -165,10 +165,10 @@ def test_invalid_utf8() -> None:
 def test_strings_may_lack_or_contain_nul() -> None:
     data = request([(12, [3], [b"", b"four", b"a\0b\xff"])])
     assert b"four\0" in data
-    bare = data.replace(b"four\0", b"four\xee")
-    wanted = bytes.fromhex("00000000") + b"\4\0\0\0four" + b"\4\0\0\0a\0b\xff"
-    for each in (data, bare):
-        assert bytes(parsed(each).inputs[0].data) == wanted
+    without_nul = data.replace(b"four\0", b"four\xee")
+    expected = bytes.fromhex("00000000") + b"\4\0\0\0four" + b"\4\0\0\0a\0b\xff"
+    for each in (data, without_nul):
+        assert bytes(parse(each).inputs[0].data) == expected
 
 
 MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
@@ -185,16 +185,16 @@ MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
     ],
     ids=["short", "one long", "one very long", "long", "empty"],
 )
-@pytest.mark.parametrize("at_once", [100, 1 << 14])
-def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch", [100, 1 << 14])
+def test_many_strings(strings: list[bytes], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flatbuffers Builder writes the last object first, this codec the first one."""
-    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", at_once)
-    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", at_once)
-    wanted = pack_bytes(strings)
-    theirs = request([(12, [len(strings)], strings)])
-    tensor = Tensor("x", Datatype.BYTES, (len(strings),), wanted)
-    for data in (theirs, join_parts(flatbuffer_writer.write_request(b"", [tensor], []))):
-        assert bytes(parsed(data).inputs[0].data) == wanted
+    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", batch)
+    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", batch)
+    expected = pack_bytes(strings)
+    builder_message = request([(12, [len(strings)], strings)])
+    tensor = Tensor("x", Datatype.BYTES, (len(strings),), expected)
+    for data in (builder_message, join_parts(flatbuffer_writer.write_request(b"", [tensor], []))):
+        assert bytes(parse(data).inputs[0].data) == expected
 
 
 @pytest.mark.parametrize("size", [3, 64, 1000])
@@ -206,24 +206,24 @@ def test_one_of_many_strings_outside_the_message(size: int, wrong: str) -> None:
         struct.pack_into("<I", corrupted, len(corrupted) - 5, 2)
     else:
         struct.pack_into("<I", corrupted, len(corrupted) - 5 - 4 * (size - size // 2), 2**32 - 1)
-    parsed(strings)
-    error = refused(parsed, bytes(corrupted))
+    parse(strings)
+    error = refused(parse, bytes(corrupted))
     assert error.kind is Kind.BAD_REQUEST
     assert "a string of " in error.public
     assert "string_val lies outside the message" in error.public
 
 
-@pytest.mark.parametrize("longest", [0, 3])
-def test_many_strings_are_handled_without_a_loop(longest: int) -> None:
+@pytest.mark.parametrize("max_length", [0, 3])
+def test_many_strings_are_handled_without_a_loop(max_length: int) -> None:
     """A Python loop over a million strings would hold the interpreter for seconds, so no function
     is called per string; only strings of different lengths are located one by one."""
-    strings = [b"x" * (index % (longest + 1)) for index in range(20_000)]
+    strings = [b"x" * (index % (max_length + 1)) for index in range(20_000)]
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
-    fewer = len(strings) // 10
-    assert 0 < _calls(lambda: parsed(data)) < fewer
-    writing = _calls(lambda: flatbuffer_writer.write_request(b"", [tensor], []))
-    assert 0 < writing < fewer + (2 * len(strings) if longest else 0)
+    max_calls = len(strings) // 10
+    assert 0 < _calls(lambda: parse(data)) < max_calls
+    write_calls = _calls(lambda: flatbuffer_writer.write_request(b"", [tensor], []))
+    assert 0 < write_calls < max_calls + (2 * len(strings) if max_length else 0)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3, 4, 5])
@@ -231,13 +231,13 @@ def test_unaligned_objects_are_read(shift: int) -> None:
     plain = request([(10, [1, 2], b"12345678"), (12, [1], [b"xyz"])], config=b'{"a":1}')
     (root,) = struct.unpack_from("<I", plain)
     moved = struct.pack("<I", root + shift) + bytes(shift) + plain[4:]
-    assert parsed(moved) == parsed(plain)
-    assert parsed(plain + b"garbage") == parsed(plain)
+    assert parse(moved) == parse(plain)
+    assert parse(plain + b"garbage") == parse(plain)
 
 
 def test_data_is_not_copied() -> None:
     data = request([(1, [5], b"12345")])
-    (tensor,) = parsed(data).inputs
+    (tensor,) = parse(data).inputs
     assert isinstance(tensor.data, memoryview)
     assert tensor.data.obj is data
     (output,) = parsed_response(response([(1, [5], b"12345")])).outputs
@@ -256,26 +256,26 @@ def test_a_body_in_parts_is_joined_once() -> None:
 
 
 def test_counts_are_limited() -> None:
-    fewer = Limits(tensors=2, rank=2)
-    assert len(parsed(request([(1, [0], b"")] * 2), fewer).inputs) == 2
-    error = refused(parsed, request([(1, [0], b"")] * 3), fewer)
+    limits = Limits(tensors=2, rank=2)
+    assert len(parse(request([(1, [0], b"")] * 2), limits).inputs) == 2
+    error = refused(parse, request([(1, [0], b"")] * 3), limits)
     assert "3 input_tensors, the limit is 2" in error.public
-    error = refused(parsed, request([], output_names=[b"a"] * 3), fewer)
+    error = refused(parse, request([], output_names=[b"a"] * 3), limits)
     assert "3 output_names, the limit is 2" in error.public
-    assert parsed(request([], input_names=[b"a"] * 3), fewer).inputs == ()
-    error = refused(parsed, request([(1, [1, 1, 1], b"1")]), fewer)
+    assert parse(request([], input_names=[b"a"] * 3), limits).inputs == ()
+    error = refused(parse, request([(1, [1, 1, 1], b"1")]), limits)
     assert "shape has 3 elements, the limit is 2" in error.public
-    error = refused(parsed_response, response([(1, [0], b"")] * 3), fewer)
+    error = refused(parsed_response, response([(1, [0], b"")] * 3), limits)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "3 output_tensors" in error.public
 
 
 def test_strings_are_limited_over_all_tensors() -> None:
     half = MAX_BYTES_ELEMENTS // 2 + 1
-    error = refused(parsed, request([(12, [half], None), (12, [half], None)]))
+    error = refused(parse, request([(12, [half], None), (12, [half], None)]))
     assert error.kind is Kind.BAD_REQUEST  # the strings of the first are missing
-    vast = request([(12, [2 * half], None)])
-    assert refused(parsed, vast).kind is Kind.TOO_LARGE
+    too_many = request([(12, [2 * half], None)])
+    assert refused(parse, too_many).kind is Kind.TOO_LARGE
 
 
 # ---- sharing
@@ -285,10 +285,12 @@ def shared_strings(count: int, size: int) -> bytes:
     """Return a tensor of ``count`` references to one string of ``size`` bytes."""
     offsets = b"".join(struct.pack("<I", 4 * (count - index)) for index in range(count))
     strings = struct.pack("<I", count) + offsets + struct.pack("<I", size) + bytes(size)
-    return _around(12, (count,), 10, strings)
+    return _request_with(12, (count,), 10, strings)
 
 
-def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
+def _request_with(
+    kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1
+) -> bytes:
     """Return a request whose ``times`` tensors share one table, with ``vector`` at ``entry``."""
     dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
     offsets = {10: (0, 12), 8: (12, 0)}[entry]
@@ -305,11 +307,11 @@ def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times:
 
 
 def test_equal_strings_may_share_bytes() -> None:
-    (tensor,) = parsed(shared_strings(3, 2)).inputs
+    (tensor,) = parse(shared_strings(3, 2)).inputs
     assert bytes(tensor.data) == b"\2\0\0\0\0\0" * 3
 
 
-def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
+def measure(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
     """Return the peak memory of ``act`` in bytes, and its error."""
     tracemalloc.start()
     try:
@@ -324,7 +326,7 @@ def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
 
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "shared strings": lambda: shared_strings(100_000, 500_000),
-    "shared tensors": lambda: _around(
+    "shared tensors": lambda: _request_with(
         1, (400_000,), 8, struct.pack("<I", 400_000) + bytes(400_000), times=1000
     ),
     "a long name": lambda: request([(1, [0], b"")], input_names=[b"n" * 300_000]),
@@ -341,7 +343,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_cost_is_bounded_by_the_message(name: str) -> None:
     data = HOSTILE[name]()
-    peak, error = measured(lambda: parsed(data))
+    peak, error = measure(lambda: parse(data))
     assert peak < (MAX_EXPANSION + 4) * len(data) + 200_000
     if name in ("shared strings", "shared tensors"):
         assert error is not None
@@ -352,7 +354,7 @@ def test_cost_is_bounded_by_the_message(name: str) -> None:
 def test_time_is_linear_in_hostile_sharing() -> None:
     def cost(count: int) -> float:
         data = shared_strings(count, 4 * count)
-        return min(_seconds(lambda: refused(parsed, data)) for _ in range(5))
+        return min(_seconds(lambda: refused(parse, data)) for _ in range(5))
 
     assert cost(80_000) < 40 * cost(10_000)  # 8 times if linear, 64 times if quadratic
 

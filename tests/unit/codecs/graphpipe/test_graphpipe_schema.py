@@ -29,7 +29,7 @@ def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
     assert created == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
 
 
-def declared() -> dict[str, list[tuple[str, str]]]:
+def declared_tables() -> dict[str, list[tuple[str, str]]]:
     """Return the tables of the .fbs; a union counts as two fields."""
     found = {}
     for name, body in re.findall(r"table (\w+) \{(.*?)\}", SOURCE, re.DOTALL):
@@ -47,7 +47,7 @@ def declared() -> dict[str, list[tuple[str, str]]]:
 
 
 def test_the_verifier_follows_the_schema() -> None:
-    assert declared() == SCHEMA
+    assert declared_tables() == SCHEMA
     (union,) = re.findall(r"union Req \{ (.*?) \}", SOURCE)
     assert dict(enumerate(union.split(", "), 1)) == UNION
 
@@ -64,8 +64,8 @@ TABLES = {
 
 
 def test_fields_are_read_as_in_the_schema() -> None:
-    ours = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
-    assert ours == {name for names in TABLES.values() for name in names}
+    constants = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
+    assert constants == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():
         positions = {field: 4 + 2 * position for position, (field, _) in enumerate(SCHEMA[table])}
         for name in names:

@@ -67,7 +67,7 @@ V2 = V2Grpc()
 TRTIS = GRPC.create({})
 
 
-class Counted(bytes):
+class CountingBytes(bytes):
     """A buffer that counts reads of bytes and slices."""
 
     reads = 0
@@ -83,13 +83,13 @@ def tag(number: int, wire_type: int) -> bytes:
     return bytes((first,)) if first < 0x80 else bytes((first & 0x7F | 0x80, first >> 7))
 
 
-def many(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE) -> bytes:
+def repeat_field(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE) -> bytes:
     """Return ``size`` bytes of fields with this number."""
     field = tag(number, wire_type) + value
     return field * (size // len(field))
 
 
-def inside(*path: int, fields: bytes) -> bytes:
+def nest_fields(*path: int, fields: bytes) -> bytes:
     """Nest ``fields`` in the field at ``path``."""
     for number in reversed(path):
         fields = tag(number, 2) + field_prefix(1, len(fields))[1:] + fields
@@ -97,11 +97,11 @@ def inside(*path: int, fields: bytes) -> bytes:
 
 
 TOP = [
-    *[(f"field-{number}", many(number)) for number in (1, 2, 3, 4, 5, 6, 7, 15)],
-    ("integers", many(8, 0, b"\x01")),
-    ("long-integers", many(8, 0, b"\xff" * 9 + b"\1")),
-    ("long-lengths", many(7, 2, b"\x80\0")),
-    ("two-in-turn", b"\x3a\0\x2a\0" * (SIZE // 4)),
+    *[(f"field-{number}", repeat_field(number)) for number in (1, 2, 3, 4, 5, 6, 7, 15)],
+    ("integers", repeat_field(8, 0, b"\x01")),
+    ("long-integers", repeat_field(8, 0, b"\xff" * 9 + b"\1")),
+    ("long-lengths", repeat_field(7, 2, b"\x80\0")),
+    ("alternating", b"\x3a\0\x2a\0" * (SIZE // 4)),
 ]
 """The fields of a ModelInferRequest or a legacy InferRequest."""
 
@@ -110,7 +110,7 @@ TOP = [
 @pytest.mark.parametrize("method", [v2.INFER, v2.STREAM, INFER, STREAM_INFER])
 def test_work_before_the_access_check_is_bounded(method: str, message: bytes) -> None:
     codec: Any = V2 if method in (v2.INFER, v2.STREAM) else TRTIS
-    data = Counted(NAMED + message)
+    data = CountingBytes(NAMED + message)
     wire = RpcRequest(method, (data,))
     with suppress(GatewayError):
         codec.summarize(wire)
@@ -140,7 +140,13 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
 ) -> None:
     """The last name counts, wherever it is, and only that name is sent on."""
     version = b"\x10\x01" * (codec is TRTIS)
-    message = NAMED + version + many(9, size=4000) + string_field(1, "mine") + many(9, size=400)
+    message = (
+        NAMED
+        + version
+        + repeat_field(9, size=4000)
+        + string_field(1, "mine")
+        + repeat_field(9, size=400)
+    )
     wire = RpcRequest(method, (message,))
     assert codec.summarize(wire).model == "mine"
     upstream = codec.rewrite_request(wire, "theirs", "", GENERIC)
@@ -151,28 +157,30 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
 # ---- loops and parsers
 
 
-def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of fields that may repeat or be long, outermost first."""
+def paths(message: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of fields that may repeat or be long, outermost first."""
     for field in message.fields:
         if field.is_repeated or field.message_type is not None:
-            yield (*before, field)
+            yield (*parents, field)
         if field.message_type is not None:
-            yield from paths(field.message_type, (*before, field))
+            yield from paths(field.message_type, (*parents, field))
 
 
-def hostile(kind: Any) -> Iterator[tuple[str, Callable[[int], bytes]]]:
-    """Messages, each full of one kind of field, by its name and made for a size in bytes."""
+def hostile_messages(kind: Any) -> Iterator[tuple[str, Callable[[int], bytes]]]:
+    """Yield a name and a function that builds a message of a given size, for each kind of field."""
     for path in paths(kind.DESCRIPTOR):
         name, number, leaf = ".".join(field.name for field in path), path[-1].number, path[-1]
-        fills: dict[str, Callable[[int], bytes]] = {"empty": partial(many, number, 2, b"\0")}
+        fills: dict[str, Callable[[int], bytes]] = {
+            "empty": partial(repeat_field, number, 2, b"\0")
+        }
         if leaf.message_type is None and leaf.type not in {leaf.TYPE_STRING, leaf.TYPE_BYTES}:
-            fills["packed"] = lambda size, number=number: inside(number, fields=b"\1" * size)
-            fills["single"] = partial(many, number, 0, b"\1")
+            fills["packed"] = lambda size, number=number: nest_fields(number, fields=b"\1" * size)
+            fills["single"] = partial(repeat_field, number, 0, b"\1")
         outer = [field.number for field in path[:-1]]
-        for what, fill in fills.items():
+        for encoding, fill in fills.items():
             yield (
-                f"{name}:{what}",
-                lambda size, fill=fill, outer=outer: inside(*outer, fields=fill(size)),
+                f"{name}:{encoding}",
+                lambda size, fill=fill, outer=outer: nest_fields(*outer, fields=fill(size)),
             )
 
 
@@ -186,8 +194,8 @@ UNNAMED = RpcRequest(v2.INFER, (NAMED,))
 NO_MODEL = ModelMetadata("m", max_batch_size=0)
 
 
-def send_request(codec: Any, wire: RpcRequest) -> None:
-    """Do everything that the gateway does with a request."""
+def process_request(codec: Any, wire: RpcRequest) -> None:
+    """Run every step that the gateway performs on a request."""
 
     def parse_and_finish() -> None:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
@@ -206,8 +214,8 @@ def send_request(codec: Any, wire: RpcRequest) -> None:
             act()
 
 
-def answer(codec: Any, wire: RpcResponse) -> None:
-    """Do everything that the gateway does with an inference response."""
+def process_response(codec: Any, wire: RpcResponse) -> None:
+    """Run every step that the gateway performs on an inference response."""
     acts: list[Callable[[], object]] = [
         lambda: codec.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
         lambda: codec.rewrite_response(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
@@ -223,12 +231,12 @@ CASES = [
     *[
         (f"{m}: {n}", codec, kind, n)
         for m, (codec, kind) in REQUESTS.items()
-        for n, _ in hostile(kind)
+        for n, _ in hostile_messages(kind)
     ],
     *[
-        (f"answer: {n}", codec, kind, n)
+        (f"response: {n}", codec, kind, n)
         for codec, kind in ((V2, ModelInferResponse), (TRTIS, legacy.InferResponse))
-        for n, _ in hostile(kind)
+        for n, _ in hostile_messages(kind)
     ],
 ]
 
@@ -244,16 +252,16 @@ def seconds(act: Callable[[], object]) -> float:
     ("codec", "kind", "name"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
-    """Eight times the bytes cost no more, and no message takes a multiple of its size."""
+    """Eight times the bytes take less than three times the CPU, and memory is bounded."""
     method = next((m for m, row in REQUESTS.items() if row[1] is kind), None)
     acts = []
     for size in (SMALL, LARGE):
-        message = dict(hostile(kind))[name](size)
+        message = dict(hostile_messages(kind))[name](size)
         if method is not None:
             message = HEADS[method] + message
-            acts.append(partial(send_request, codec, RpcRequest(method, (message,))))
+            acts.append(partial(process_request, codec, RpcRequest(method, (message,))))
         else:
-            acts.append(partial(answer, codec, RpcResponse((message,))))
+            acts.append(partial(process_response, codec, RpcResponse((message,))))
     for attempt in range(3):
         small, large = map(seconds, acts)
         if large < 3 * small + 0.05:
@@ -273,7 +281,7 @@ def test_every_response_is_counted_before_it_is_parsed(
     for name in ("MAX_RESPONSE_FIELDS", "_MAX_REQUEST_FIELDS"):
         monkeypatch.setattr(v2_codec, name, 100)
     operation = method.operation() if method.operation in NAMELESS else method.operation("m")
-    for name, message in hostile(method.response):
+    for name, message in hostile_messages(method.response):
         with pytest.raises(GatewayError, match="cannot be read") as caught:
             V2.parse_response(RpcResponse((message(1000),)), operation, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE, name
@@ -295,23 +303,23 @@ def test_every_legacy_response_is_counted_before_it_is_parsed(
 ) -> None:
     for module in (grpc_backend, server_status):
         monkeypatch.setattr(module, "MAX_FIELDS", 100)
-    for name, message in hostile(kind):
+    for name, message in hostile_messages(kind):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
             TRTIS.parse_response(RpcResponse((message(1000),)), operation, DEFAULT_LIMITS)
         assert "more than 100 fields" in caught.value.detail, name
 
 
 @given(st.binary(max_size=64), st.integers(0, 40))
-@example(inside(4, fields=b"\x0a\x01mh"), 40)
-@example(inside(4, fields=b"\x0a\x80\x00"), 40)
+@example(nest_fields(4, fields=b"\x0a\x01mh"), 40)
+@example(nest_fields(4, fields=b"\x0a\x80\x00"), 40)
 def test_counted_fields_equal_those_that_the_runtime_reads(data: bytes, limit: int) -> None:
-    """Messages that the runtime would parse are refused for their number of fields."""
+    """A message that the runtime parses is refused only for its number of fields."""
     try:
-        theirs = ModelConfigResponse.FromString(data)
+        expected = ModelConfigResponse.FromString(data)
     except DecodeError:
         return
     try:
-        assert parse(ModelConfigResponse, data, limit, len(data)) == theirs
+        assert parse(ModelConfigResponse, data, limit, len(data)) == expected
     except MalformedMessageError as error:
         # groups, which do not exist in proto3
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017

@@ -132,7 +132,7 @@ def test_split_covers_all_bytes_or_raises(data: bytes) -> None:
 @example(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
 def test_the_reader_agrees_with_the_runtime(data: bytes) -> None:
     try:
-        theirs = pb.ModelInferRequest.FromString(data)
+        expected = pb.ModelInferRequest.FromString(data)
     except DecodeError:
         return
     try:
@@ -142,6 +142,6 @@ def test_the_reader_agrees_with_the_runtime(data: bytes) -> None:
         # groups, which do not exist in proto3
         assert "wire type" in str(error)  # noqa: PT017
         return
-    assert found.get(1, "") == theirs.model_name
-    assert found.get(3, "") == theirs.id
-    assert [bytes(entry) for entry in raw] == list(theirs.raw_input_contents)
+    assert found.get(1, "") == expected.model_name
+    assert found.get(3, "") == expected.id
+    assert [bytes(entry) for entry in raw] == list(expected.raw_input_contents)

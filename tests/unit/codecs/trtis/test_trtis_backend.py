@@ -109,7 +109,7 @@ def test_ids_sequences_and_other_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "schedules"),
+    ("version", "supports_scheduling"),
     [
         ("1.15.0", True),
         ("1.12", True),
@@ -118,12 +118,14 @@ def test_ids_sequences_and_other_parameters() -> None:
         *((version, False) for version in ("1.11.0", "1.9.0", "", "next", "12")),
     ],
 )
-def test_servers_that_support_priority_and_timeout(version: str, *, schedules: bool) -> None:
+def test_servers_that_support_priority_and_timeout(
+    version: str, *, supports_scheduling: bool
+) -> None:
     status = pb.ServerStatus(version=version)
     status.model_status["m"].version_status[1].ready_state = 1
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
-        expected = plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
-        assert (expected.supports_scheduling, expected.unavailable) == (schedules, False)
+        metadata = plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert (metadata.supports_scheduling, metadata.unavailable) == (supports_scheduling, False)
 
 
 def test_a_model_that_is_not_ready_gets_no_request() -> None:
@@ -190,7 +192,7 @@ def test_requests_that_contradict_the_model_are_refused(
     assert error.public.startswith(expected)
 
 
-def test_the_server_rejects_a_batch_over_the_maximum() -> None:
+def test_a_batch_over_the_maximum_is_left_to_the_server() -> None:
     assert header_of(simple(9)).startswith("batch_size: 9 ")
 
 
@@ -283,7 +285,7 @@ RAW = output(raw={"dims": [2], "batch_byte_size": 8})
 TOP = output(batch_classes=[{"cls": [{"idx": 1, "value": 0.7, "label": "dog"}]}])
 
 
-def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple[Any, Any]:
+def response_pair(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple[Any, Any]:
     """Return the same response over HTTP and gRPC."""
     header = pb.InferResponseHeader(
         model_name="m", model_version=3, batch_size=batch, output=outputs
@@ -295,7 +297,7 @@ def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple
     )
 
 
-def read(
+def parse(
     exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> InferResponse:
     found = [
@@ -306,7 +308,7 @@ def read(
     return found[0]
 
 
-def wrong(
+def error_texts(
     exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> list[str]:
     errors = []
@@ -319,18 +321,18 @@ def wrong(
 
 
 def test_a_missing_trailer_and_any_order_are_accepted() -> None:
-    one, two = (
+    first, second = (
         {"name": f"OUTPUT{i}", "raw": {"dims": [16], "batch_byte_size": 64}} for i in (0, 1)
     )
     data = [bytes((i,)) * 64 for i in (0, 1)]
-    found = read(answers([two, one], data[1], data[0]), simple(), SIMPLE)
+    found = parse(response_pair([second, first], data[1], data[0]), simple(), SIMPLE)
     assert [tensor.name for tensor in found.outputs] == ["OUTPUT0", "OUTPUT1"]
     assert [bytes(tensor.data) for tensor in found.outputs] == data
     assert (found.model, found.version, found.id) == ("m", "3", "")
 
 
 def test_the_response_has_the_requests_id() -> None:
-    for wire, plugin in zip(answers([RAW], bytes(8)), (HTTP, GRPC), strict=True):
+    for wire, plugin in zip(response_pair([RAW], bytes(8)), (HTTP, GRPC), strict=True):
         request = replace(REQUEST, id="not a number")
         found = plugin.create({}).parse_response(wire, request, DEFAULT_LIMITS, NOBATCH)
         assert found.id == "not a number"
@@ -354,29 +356,30 @@ def test_the_response_has_the_requests_id() -> None:
     ],
 )
 def test_invalid_outputs(outputs: list[dict[str, Any]], raw: bytes, expected: str) -> None:
-    for public in wrong(answers(outputs, *([raw] * len(outputs)))):
+    for public in error_texts(response_pair(outputs, *([raw] * len(outputs)))):
         assert public.startswith("the backend's response is invalid")
         assert expected in public
 
 
 def test_too_many_outputs() -> None:
     many = [output(raw={"dims": [0]}) for _ in range(1025)]
-    assert "1025 outputs, the limit is 1024" in wrong(answers(many, *([b""] * 1025)))[1]
+    assert "1025 outputs, the limit is 1024" in error_texts(response_pair(many, *([b""] * 1025)))[1]
 
 
 def test_outputs_that_are_missing() -> None:
     assert (
-        wrong(answers([])) == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
+        error_texts(response_pair([]))
+        == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
     )
 
 
 def test_another_batch() -> None:
-    error = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
+    error = error_texts(response_pair([RAW], bytes(8), batch=2), simple(), SIMPLE)
     assert error == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
 
 
 def test_raw_output_entries_are_in_output_order() -> None:
-    _, call = answers([RAW], bytes(8), bytes(8))
+    _, call = response_pair([RAW], bytes(8), bytes(8))
     with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
         GRPC.create({}).parse_response(call, REQUEST, DEFAULT_LIMITS, NOBATCH)
 
@@ -389,7 +392,7 @@ CLASSIFIED = InferRequest(
 
 
 def test_classes() -> None:
-    found = read(answers([TOP], b""), CLASSIFIED, CLASSIFY).outputs[0]
+    found = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs[0]
     assert (found.datatype, found.shape) == (Datatype.BYTES, (1, 1))
     assert list(unpack_bytes(found.data)) == [b"0.700000:1:dog"]
 
@@ -403,45 +406,45 @@ def test_classes() -> None:
     ],
 )
 def test_invalid_classes(entries: list[Any]) -> None:
-    error = wrong(answers([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
+    error = error_texts(response_pair([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
     assert f"has classes for {len(entries)} batch entries, not the batch size" in error[0]
 
 
 @pytest.mark.no_cover
 def test_too_many_classes() -> None:
     batch = {"cls": [{}] * (MAX_CLASSES + 1)}
-    _, call = answers([output(batch_classes=[batch])], b"")
+    _, call = response_pair([output(batch_classes=[batch])], b"")
     with pytest.raises(GatewayError, match=f"more than {MAX_CLASSES} classes"):
         GRPC.create({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
     batch = {"cls": [{}] * (20 * MAX_CLASSES)}
-    _, call = answers([output(batch_classes=[batch])], b"")
+    _, call = response_pair([output(batch_classes=[batch])], b"")
     with pytest.raises(GatewayError, match="cannot be parsed"):
         GRPC.create({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
 def test_classes_only_in_the_trailer() -> None:
-    bare, _ = answers([output()], b"")
-    _, full = answers([TOP], b"")
+    without_classes, _ = response_pair([output()], b"")
+    _, full = response_pair([TOP], b"")
     header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
-    bare.body = [header.SerializeToString()]
+    without_classes.body = [header.SerializeToString()]
     codec = HTTP.create({})
-    found = codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    found = codec.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
     assert list(unpack_bytes(found.outputs[0].data)) == [b"0.700000:1:dog"]
     for trailer in ([], [b"\xff"]):
-        bare.body = trailer
+        without_classes.body = trailer
         with pytest.raises(GatewayError, match="has classes for 0 batch entries"):
-            codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+            codec.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
 ROWS = 12
 LONG = [{"cls": [{"idx": k, "value": k / 7, "label": f"batch_byte_size: {k}"} for k in range(100)]}]
 VALUES = {"name": "OUTPUT1", "raw": {"dims": [2], "batch_byte_size": 8 * ROWS}}
-BOTH = replace(
+VALUES_AND_CLASSES = replace(
     CLASSIFIED,
     inputs=(values("INPUT0", ROWS, 4, datatype=Datatype.FP32),),
     outputs=(RequestedOutput("OUTPUT0", {"classification": 100}), RequestedOutput("OUTPUT1")),
 )
-TWO = replace(
+TWO_OUTPUTS = replace(
     CLASSIFY,
     max_batch_size=ROWS,
     outputs=(*CLASSIFY.outputs, TensorMetadata("OUTPUT1", "INT32", (-1, 2))),
@@ -449,8 +452,10 @@ TWO = replace(
 
 
 def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text would hold the event loop for 1 ms a KiB, so a helper reads what is not cached."""
-    wire, call = answers([output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS)
+    """Parsing text takes 1 ms per KiB, so a helper parses headers that are not cached."""
+    wire, call = response_pair(
+        [output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS
+    )
     (found,) = wire.headers["nv-inferresponse"].splitlines()
     assert len(found) > 50_000
     header = pb.InferResponse.FromString(join_parts(call.message)).meta_data.SerializeToString()
@@ -458,20 +463,24 @@ def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> 
     codec = HTTP.create({})
     with monkeypatch.context() as patch:
         patch.setattr(http_backend.text_format, "parse", lambda kind, _: kind(code=1))
-        answer = codec.parse_response(wire, BOTH, DEFAULT_LIMITS, TWO)
-    assert [each.shape for each in answer.outputs] == [(ROWS, 100), (ROWS, 2)]
-    assert next(unpack_bytes(answer.outputs[0].data)) == b"0.000000:0:batch_byte_size: 0"
+        response = codec.parse_response(wire, VALUES_AND_CLASSES, DEFAULT_LIMITS, TWO_OUTPUTS)
+    assert [each.shape for each in response.outputs] == [(ROWS, 100), (ROWS, 2)]
+    assert next(unpack_bytes(response.outputs[0].data)) == b"0.000000:0:batch_byte_size: 0"
     for body in ([bytes(8 * ROWS)], [bytes(8 * ROWS), b"\xff"]):
         wire.body = body
-        assert codec.parse_response(wire, BOTH, DEFAULT_LIMITS, TWO) == answer
+        assert (
+            codec.parse_response(wire, VALUES_AND_CLASSES, DEFAULT_LIMITS, TWO_OUTPUTS) == response
+        )
         with pytest.raises(NeedsOffloadError):
-            codec.parse_response(wire, BOTH, event_loop_limits(DEFAULT_LIMITS), TWO)
+            codec.parse_response(
+                wire, VALUES_AND_CLASSES, event_loop_limits(DEFAULT_LIMITS), TWO_OUTPUTS
+            )
 
 
 def test_strings_over_the_limit() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BYTES", (-1,)),))
     output_header = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
-    for plugin, wire in zip((HTTP, GRPC), answers([output_header], bytes(8)), strict=True):
+    for plugin, wire in zip((HTTP, GRPC), response_pair([output_header], bytes(8)), strict=True):
         with raises_kind(Kind.TOO_LARGE, match="the backend's response is too large"):
             plugin.create({}).parse_response(wire, REQUEST, DEFAULT_LIMITS, model)
 
@@ -539,7 +548,7 @@ def test_an_error_with_http_200() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "kind"),
+    ("code", "text", "kind"),
     [
         (2, "", Kind.BACKEND_ERROR),
         (3, "x", Kind.BACKEND_ERROR),
@@ -554,23 +563,23 @@ def test_an_error_with_http_200() -> None:
         (77, "x", Kind.BACKEND_ERROR),
     ],
 )
-def test_codes(code: int, expected: str, kind: Kind) -> None:
-    message = pb.InferResponse(request_status={"code": code, "msg": expected})
+def test_codes(code: int, text: str, kind: Kind) -> None:
+    message = pb.InferResponse(request_status={"code": code, "msg": text})
     with pytest.raises(GatewayError) as caught:
         GRPC.create({}).parse_response(
             RpcResponse((message.SerializeToString(),)), REQUEST, DEFAULT_LIMITS, NOBATCH
         )
     assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
-    assert caught.value.public == expected or not expected
+    assert caught.value.public == text or not text
 
 
-@pytest.mark.parametrize(("expected", "after"), [("7", 7.0), ("soon", None), ("", None)])
-def test_retry_after(expected: str, after: float | None) -> None:
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("soon", None), ("", None)])
+def test_retry_after(header: str, seconds: float | None) -> None:
     """Errors of a proxy in front of the server, or of another gateway."""
-    headers = {"retry-after": expected}
-    proxy = http_error(503, {"Retry-After": expected}, b"busy")
-    ours = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
-    assert (proxy.retry_after, ours.retry_after) == (after, after)
+    headers = {"retry-after": header}
+    proxy_error = http_error(503, {"Retry-After": header}, b"busy")
+    server_error = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
+    assert (proxy_error.retry_after, server_error.retry_after) == (seconds, seconds)
     status = pb.RequestStatus(code=6, msg="busy")
     for operation, message in (
         (ServerMetadataRequest(), pb.StatusResponse(request_status=status)),
@@ -579,12 +588,12 @@ def test_retry_after(expected: str, after: float | None) -> None:
         wire = RpcResponse((message.SerializeToString(),), metadata=headers)
         with pytest.raises(GatewayError) as caught:
             GRPC.create({}).parse_response(wire, operation, DEFAULT_LIMITS, NOBATCH)
-        assert (caught.value.kind, caught.value.retry_after) == (Kind.NO_BACKEND, after)
+        assert (caught.value.kind, caught.value.retry_after) == (Kind.NO_BACKEND, seconds)
     with pytest.raises(GatewayError) as caught:
         GRPC.create({}).parse_response(
             RpcResponse(code=14, metadata=headers), ServerLiveRequest(), DEFAULT_LIMITS
         )
-    assert caught.value.retry_after == after
+    assert caught.value.retry_after == seconds
 
 
 def test_grpc_statuses() -> None:
@@ -633,7 +642,7 @@ SERVER_STATUS.model_status["m"].version_status[2].ready_state = 9
 SERVER_STATUS.model_status["n"].SetInParent()
 
 
-def status_request(operation: Any) -> list[Any]:
+def parse_status(operation: Any) -> list[Any]:
     return [
         plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS)
         for plugin, wire in zip((HTTP, GRPC), status_of(SERVER_STATUS), strict=True)
@@ -641,19 +650,19 @@ def status_request(operation: Any) -> list[Any]:
 
 
 def test_a_status_response_is_parsed_by_operation() -> None:
-    assert status_request(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
+    assert parse_status(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
     model = ModelMetadata(
         "m",
         inputs=(TensorMetadata("I", "TYPE_INVALID", (1,)),),
         max_batch_size=0,
         unavailable=True,
     )
-    assert status_request(ModelMetadataRequest("m")) == [model] * 2
+    assert parse_status(ModelMetadataRequest("m")) == [model] * 2
     for version in ("", "1", "-1"):
-        assert status_request(ModelReadyRequest("m", version)) == [HealthStatus(ok=False)] * 2
+        assert parse_status(ModelReadyRequest("m", version)) == [HealthStatus(ok=False)] * 2
     index = ModelIndex((ModelIndexEntry("m", "2", ""), ModelIndexEntry("n")))
-    assert status_request(ModelIndexRequest()) == [index] * 2
-    assert status_request(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
+    assert parse_status(ModelIndexRequest()) == [index] * 2
+    assert parse_status(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
 
 
 @pytest.mark.parametrize(
@@ -667,7 +676,7 @@ def test_a_status_response_is_parsed_by_operation() -> None:
 )
 def test_status_of_an_unknown_model(operation: Any, kind: Kind, expected: str) -> None:
     with raises_kind(kind, match=expected):
-        status_request(operation)
+        parse_status(operation)
 
 
 STATEFUL = pb.ServerStatus(id="s")
@@ -752,7 +761,7 @@ def test_the_status_of_many_models_is_parsed() -> None:
 
 
 def test_a_status_passes_through_unchanged() -> None:
-    """Counters by batch size, and configuration fields that clients do not read."""
+    """Including counters by batch size, and configuration fields that clients do not read."""
     status = pb.ServerStatus(id="s", version="1.9.0", uptime_ns=7, ready_state=2)
     model = status.model_status["m"]
     config = model.config
@@ -775,17 +784,17 @@ def test_a_status_passes_through_unchanged() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
         codec = plugin.create({})
 
-        def read(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
+        def parse(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
             return codec.parse_response(wire, operation, DEFAULT_LIMITS)
 
-        (counted,) = read(ModelStatisticsRequest("m")).models
-        assert counted["inference_stats"]["queue"] == {"count": 5, "ns": 50}
-        assert [each["batch_size"] for each in counted["batch_stats"]] == [1, 4]
-        server = read(ServerStatusRequest("m"))
-        (of_model,) = server.models
-        settings = read(ModelConfigRequest("m")).settings
-        of_model = replace(of_model, statistics=(counted,), config=settings)
-        assert write_status(replace(server, models=(of_model,)), "s") == status
+        (statistics,) = parse(ModelStatisticsRequest("m")).models
+        assert statistics["inference_stats"]["queue"] == {"count": 5, "ns": 50}
+        assert [each["batch_size"] for each in statistics["batch_stats"]] == [1, 4]
+        server = parse(ServerStatusRequest("m"))
+        (model_status,) = server.models
+        settings = parse(ModelConfigRequest("m")).settings
+        model_status = replace(model_status, statistics=(statistics,), config=settings)
+        assert write_status(replace(server, models=(model_status,)), "s") == status
 
 
 def test_statistics_of_servers_without_detailed_times() -> None:
@@ -793,11 +802,11 @@ def test_statistics_of_servers_without_detailed_times() -> None:
     stats = status.model_status["m"].version_status[1].infer_stats[2]
     stats.success.count, stats.compute.count, stats.compute.total_time_ns = 3, 3, 9
     codec, wire = HTTP.create({}), status_of(status)[0]
-    (counted,) = codec.parse_response(wire, ModelStatisticsRequest("m"), DEFAULT_LIMITS).models
-    assert counted["inference_count"] == 6
-    assert counted["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}
+    (statistics,) = codec.parse_response(wire, ModelStatisticsRequest("m"), DEFAULT_LIMITS).models
+    assert statistics["inference_count"] == 6
+    assert statistics["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}
 
 
 @pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
-def test_statistics_requests_are_built(plugin: CodecPlugin) -> None:
+def test_statistics_are_supported(plugin: CodecPlugin) -> None:
     assert plugin.create({}).capabilities.reports_statistics

@@ -49,8 +49,8 @@ from infergate.testing.vectors import body_of, completed, with_body
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 
 
-def carries(value: Any) -> Any:
-    """Return what survives of ``value``: known parameters, and ids that are numbers."""
+def carried_value(value: Any) -> Any:
+    """Return ``value`` as the legacy API carries it: known parameters, and IDs that are numbers."""
     match value:
         case ServerMetadataRequest() | ModelIndexRequest():
             return ServerStatusRequest()
@@ -70,27 +70,27 @@ def carries(value: Any) -> Any:
     return value
 
 
-def answers(operation: Operation, answer: Response) -> Response:
-    """Every request about a server or a model is answered by its status."""
-    match operation, answer:
+def status_response(operation: Operation, response: Response) -> Response:
+    """Return a server's response: its status to every request about the server or a model."""
+    match operation, response:
         case ServerMetadataRequest(), ServerMetadata(name, version):
             return ServerStatus(name, version, ready=True)
         case ModelReadyRequest(model, version), HealthStatus(ok):
             state = "READY" if ok else "UNAVAILABLE"
             return status(ModelMetadata(model), ModelIndexEntry(model, version or "1", state))
         case _, ModelMetadata(name, versions):
-            return status(answer, *(ModelIndexEntry(name, one, "READY") for one in versions))
+            return status(response, *(ModelIndexEntry(name, each, "READY") for each in versions))
         case ModelIndexRequest(), ModelIndex(models):
             return ServerStatus(
                 "",
                 "",
                 ready=True,
                 models=tuple(
-                    ModelStatus(ModelMetadata(one.name), (one,) if one.version else ())
-                    for one in models
+                    ModelStatus(ModelMetadata(each.name), (each,) if each.version else ())
+                    for each in models
                 ),
             )
-    return answer
+    return response
 
 
 def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
@@ -100,14 +100,14 @@ def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
 @pytest.mark.no_cover
 @PLUGINS
 def test_contract(plugin: CodecPlugin) -> None:
-    check_codec(plugin, round_trip=carries, server_response=answers)
+    check_codec(plugin, round_trip=carried_value, server_response=status_response)
 
 
 @pytest.mark.no_cover
 @PLUGINS
 def test_contract_with_options(plugin: CodecPlugin) -> None:
     options = {"level": "1.15", "server_id": "inference:0", "data_type": True}
-    check_codec(plugin, options=options, round_trip=carries, server_response=answers)
+    check_codec(plugin, options=options, round_trip=carried_value, server_response=status_response)
 
 
 @PLUGINS
@@ -135,14 +135,14 @@ names = st.text("abcXYZ019._-~", min_size=1, max_size=8).filter(lambda n: n not 
 
 @st.composite
 def parameters(draw: st.DrawFn) -> dict[str, Any]:
-    chosen = {
+    choices = {
         "sequence_id": st.integers(1, 2**64 - 1),
         "priority": st.integers(1, 2**32 - 1),
         "timeout": st.integers(1, 2**64 - 1),
         "sequence_start": st.just(value=True),
         "sequence_end": st.just(value=True),
     }
-    return {name: draw(value) for name, value in chosen.items() if draw(st.booleans())}
+    return {name: draw(value) for name, value in choices.items() if draw(st.booleans())}
 
 
 @st.composite
@@ -228,8 +228,8 @@ def test_an_inference_round_trips(
     )
     parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
     assert is_same(parsed.operation, request)
-    answered = codec.build_response(response, parsed)
-    assert is_same(codec.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+    response_wire = codec.build_response(response, parsed)
+    assert is_same(codec.parse_response(response_wire, request, DEFAULT_LIMITS, model), response)
 
 
 @PLUGINS
@@ -243,7 +243,7 @@ def test_corrupted_messages(
     request, response, model = case
     codec = plugin.create({})
     wire = codec.build_request(request, GENERIC, model)
-    answered = codec.build_response(
+    response_wire = codec.build_response(
         response, completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
     )
     corrupted = with_body(
@@ -260,12 +260,13 @@ def test_corrupted_messages(
         error = error_of(act)
         assert error is None or codec.build_error(error, corrupted)
     broken = with_body(
-        answered, (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(answered))))),)
+        response_wire,
+        (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(response_wire))))),),
     )
     if plugin is HTTP:
         headers = {
             name: data.draw(strategies.corrupted_bytes(value.encode())).decode("latin-1")
-            for name, value in answered.headers.items()
+            for name, value in response_wire.headers.items()
         }
         broken = replace(
             broken, headers=headers, status=data.draw(st.sampled_from((200, 400, 502)))
@@ -338,15 +339,15 @@ def test_control_round_trips(plugin: CodecPlugin, operation: Operation) -> None:
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
-    answered = codec.build_response(Acknowledgement(), parsed)
-    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == Acknowledgement()
+    response_wire = codec.build_response(Acknowledgement(), parsed)
+    assert codec.parse_response(response_wire, operation, DEFAULT_LIMITS) == Acknowledgement()
 
 
 @PLUGINS
 @given(st.sampled_from(("", "m")), st.booleans())
 def test_status_round_trips(plugin: CodecPlugin, model: str, ready: bool) -> None:
     codec = plugin.create({"server_id": "s"})
-    answer = ServerStatus(
+    server_status = ServerStatus(
         "s",
         "1.2",
         ready,
@@ -377,9 +378,11 @@ def test_status_round_trips(plugin: CodecPlugin, model: str, ready: bool) -> Non
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
-    answered = codec.build_response(answer, parsed)
-    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == answer
-    requests = ModelReadyRequest("m", "3")
-    assert codec.parse_response(answered, requests, DEFAULT_LIMITS) == HealthStatus(ok=False)
-    index = codec.parse_response(answered, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
+    response_wire = codec.build_response(server_status, parsed)
+    assert codec.parse_response(response_wire, operation, DEFAULT_LIMITS) == server_status
+    model_ready = ModelReadyRequest("m", "3")
+    assert codec.parse_response(response_wire, model_ready, DEFAULT_LIMITS) == HealthStatus(
+        ok=False
+    )
+    index = codec.parse_response(response_wire, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
     assert index == ModelIndex((ModelIndexEntry("m", "2", "READY"),))

@@ -73,27 +73,31 @@ class Pipeline:
         """Return a server's response with ``outputs`` in this order and the client's id."""
         order = replace(inference, outputs=tuple(map(RequestedOutput, outputs)))
         parsed = completed(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
-        given = (
+        results = (
             tensor_from_array("SUM", Datatype.FP32, NUMBERS),
             Tensor("WORDS", Datatype.BYTES, (1, 2), pack_bytes(words)),
         )
-        created = self.codec.build_response(InferResponse("theirs", "3", outputs=given), parsed)
+        created = self.codec.build_response(InferResponse("theirs", "3", outputs=results), parsed)
         return with_body(created, (bytes(join_parts(body_of(created))),))
 
-    def forwarded(
-        self, inference: InferRequest, answer: Any, model: str = "", version: str = ""
+    def forward(
+        self, inference: InferRequest, response: Any, model: str = "", version: str = ""
     ) -> Any:
         checked_ = completed(self.codec.validate(self.wire(inference), DEFAULT_LIMITS), MODEL)
-        return self.codec.rewrite_response(answer, checked_, model, version, DEFAULT_LIMITS)
+        return self.codec.rewrite_response(response, checked_, model, version, DEFAULT_LIMITS)
 
-    def translated(self, inference: InferRequest, answer: Any, version: str = "") -> Any:
+    def translate(self, inference: InferRequest, response: Any, version: str = "") -> Any:
         parsed = completed(self.codec.parse_request(self.wire(inference), DEFAULT_LIMITS), MODEL)
-        read = self.codec.parse_response(answer, parsed.operation, DEFAULT_LIMITS, MODEL)
-        return self.codec.build_response(replace(read, version=version or read.version), parsed)
+        parsed_response = self.codec.parse_response(
+            response, parsed.operation, DEFAULT_LIMITS, MODEL
+        )
+        return self.codec.build_response(
+            replace(parsed_response, version=version or parsed_response.version), parsed
+        )
 
 
-def header_of(wire: Any) -> Any:
-    """Return the response without the request's number."""
+def without_request_id(wire: Any) -> Any:
+    """Return the response without its request ID."""
     body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
         message = pb.InferResponse.FromString(body)
@@ -114,9 +118,9 @@ def test_a_cached_header_gives_the_same_response(
 ) -> None:
     for id_ in ("", "7", "7", "18446744073709551615", "128", ""):
         inference = request(id_)
-        answer = pipeline.respond(inference, order, WORDS)
-        assert header_of(pipeline.forwarded(inference, answer)) == header_of(
-            pipeline.translated(inference, answer)
+        response = pipeline.respond(inference, order, WORDS)
+        assert without_request_id(pipeline.forward(inference, response)) == without_request_id(
+            pipeline.translate(inference, response)
         )
     assert pipeline.reads == 1
 
@@ -124,14 +128,14 @@ def test_a_cached_header_gives_the_same_response(
 def test_names_rewritten_by_the_route(pipeline: Pipeline) -> None:
     for id_ in ("1", "2"):
         inference = request(id_)
-        answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
-        forwarded = header_of(pipeline.forwarded(inference, answer, "m", "12"))
-        assert forwarded == header_of(pipeline.translated(inference, answer, "12"))
+        response = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
+        forwarded = without_request_id(pipeline.forward(inference, response, "m", "12"))
+        assert forwarded == without_request_id(pipeline.translate(inference, response, "12"))
 
 
 def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
     inference = request()
-    pipeline.forwarded(inference, pipeline.respond(inference, ("SUM", "WORDS"), WORDS))
+    pipeline.forward(inference, pipeline.respond(inference, ("SUM", "WORDS"), WORDS))
     wire = pipeline.wire(inference)
     body = bytes(join_parts(body_of(wire)))
     for corrupted in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
@@ -140,7 +144,7 @@ def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
 
 
 def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
-    """Only for numbers: the data does not contain its length."""
+    """Only numbers, because the data of strings contains their lengths."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
     wire = pipeline.wire(inference)
@@ -160,9 +164,9 @@ def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> Non
 
 def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
-    answer = pipeline.respond(inference, ("SUM",), WORDS)
-    body = bytes(join_parts(body_of(answer)))
-    pipeline.forwarded(inference, answer)
+    response = pipeline.respond(inference, ("SUM",), WORDS)
+    body = bytes(join_parts(body_of(response)))
+    pipeline.forward(inference, response)
     raw = NUMBERS.tobytes()
     if pipeline.codec.name == GRPC.name:
         message = pb.InferResponse.FromString(body)
@@ -171,18 +175,18 @@ def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
     else:
         corrupted = raw[:-4]
     with raises_kind(Kind.BACKEND_GARBAGE):
-        pipeline.forwarded(inference, with_body(answer, (corrupted,)))
+        pipeline.forward(inference, with_body(response, (corrupted,)))
 
 
 def test_the_data_of_a_cached_response_header_is_checked(pipeline: Pipeline) -> None:
     inference = request()
-    answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
-    pipeline.forwarded(inference, answer)
-    body = bytes(join_parts(body_of(answer)))
+    response = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
+    pipeline.forward(inference, response)
+    body = bytes(join_parts(body_of(response)))
     corrupted = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
     assert corrupted != body
     with raises_kind(Kind.BACKEND_GARBAGE):
-        pipeline.forwarded(inference, with_body(answer, (corrupted,)))
+        pipeline.forward(inference, with_body(response, (corrupted,)))
 
 
 def test_changed_metadata_and_limits_are_checked_again(pipeline: Pipeline) -> None:
@@ -203,7 +207,7 @@ def test_the_cache_is_bounded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatc
         words = [b"x" * length, b""]
         inference = request(words=words)
         for more in range(5):
-            pipeline.forwarded(
+            pipeline.forward(
                 inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""])
             )
     entries = pipeline.codec._header_cache._entries
@@ -227,10 +231,10 @@ def test_text_that_looks_like_an_id_is_part_of_the_header(header: str) -> None:
 
 def test_messages_that_all_releases_interpret_alike_pass_through(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request("7"))
-    passed = completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
-    sent = pipeline.codec.rewrite_request(passed, "m", "", GENERIC)
-    assert sent is not None
-    assert bytes(join_parts(body_of(sent))) == bytes(join_parts(body_of(wire)))
+    checked = completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
+    rewritten = pipeline.codec.rewrite_request(checked, "m", "", GENERIC)
+    assert rewritten is not None
+    assert bytes(join_parts(body_of(rewritten))) == bytes(join_parts(body_of(wire)))
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
@@ -238,17 +242,17 @@ def test_regions_are_compared_by_the_gateway(side: str) -> None:
     """A region past the end of its segment would crash the server."""
     codec: Any = GRPC.create({})
     header = pb.InferRequestHeader(batch_size=1)
-    given = header.input.add(name="NUMBERS")
-    wanted = header.output.add(name="SUM")
-    header_entry = given if side == "input" else wanted
+    input_entry = header.input.add(name="NUMBERS")
+    output_entry = header.output.add(name="SUM")
+    header_entry = input_entry if side == "input" else output_entry
     header_entry.shared_memory.name, header_entry.shared_memory.byte_size = "r", 16
     inference = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
     if side == "output":
         inference.raw_input.append(NUMBERS.tobytes())
     model = replace(MODEL, versions=("1",), inputs=MODEL.inputs[:1])
     wire = RpcRequest(INFER, (inference.SerializeToString(),))
-    passed = completed(codec.validate(wire, DEFAULT_LIMITS), model)
-    assert codec.rewrite_request(passed, "m", "", GENERIC) is None
+    checked = completed(codec.validate(wire, DEFAULT_LIMITS), model)
+    assert codec.rewrite_request(checked, "m", "", GENERIC) is None
 
 
 @PLUGINS
@@ -265,8 +269,8 @@ def test_messages_that_releases_interpret_differently_are_translated(
     codec: Any = plugin.create({})
     model = replace(MODEL, supports_scheduling=True)
     wire = codec.build_request(request(**changes), GENERIC, model)
-    passed = completed(codec.validate(wire, DEFAULT_LIMITS), model)
-    assert codec.rewrite_request(passed, "m", "", GENERIC) is None
+    checked = completed(codec.validate(wire, DEFAULT_LIMITS), model)
+    assert codec.rewrite_request(checked, "m", "", GENERIC) is None
 
 
 def test_datatypes_of_outputs_require_translation() -> None:

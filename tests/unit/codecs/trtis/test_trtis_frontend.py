@@ -35,7 +35,7 @@ from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, join_parts
 
 INT32 = bytes(64)
-BOTH = 'batch_size: 1 input { name: "INPUT0" } input { name: "INPUT1" }'
+BOTH_INPUTS = 'batch_size: 1 input { name: "INPUT0" } input { name: "INPUT1" }'
 SERVICE = "/nvidia.inferenceserver.GRPCService/"
 
 
@@ -50,21 +50,21 @@ def infer(
     return HttpRequest("POST", path, "", headers, (body,))
 
 
-def status_of(answer: HttpResponse) -> Any:
-    return text_format.parse(pb.RequestStatus, answer.headers["NV-Status"])
+def status_of(response: HttpResponse) -> Any:
+    return text_format.parse(pb.RequestStatus, response.headers["NV-Status"])
 
 
 def http(wire: HttpRequest, **options: Any) -> HttpResponse:
-    answer = respond(HTTP.create(options), wire)
-    assert isinstance(answer, HttpResponse)
-    return answer
+    response = respond(HTTP.create(options), wire)
+    assert isinstance(response, HttpResponse)
+    return response
 
 
 def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
     """Before the access check, a header is not read, even if it is malformed."""
     codec: Any = HTTP.create({})
     limits = event_loop_limits(DEFAULT_LIMITS)
-    short, long = (infer(BOTH + " " * (size - len(BOTH))) for size in (8192, 8193))
+    short, long = (infer(BOTH_INPUTS + " " * (size - len(BOTH_INPUTS))) for size in (8192, 8193))
     for read in (codec.parse_request, codec.validate):
         read(short, limits)
         with pytest.raises(NeedsOffloadError):
@@ -89,7 +89,7 @@ def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
     ],
 )
 def test_an_unknown_model(level: str, path: str, expected: str) -> None:
-    status = status_of(http(infer(BOTH, path), level=level))
+    status = status_of(http(infer(BOTH_INPUTS, path), level=level))
     assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], expected)
 
 
@@ -103,10 +103,10 @@ def test_an_unknown_model(level: str, path: str, expected: str) -> None:
 def test_an_unready_model_is_reported_before_its_tensors(level: str, expected: str) -> None:
     codec = HTTP.create({"level": level})
     wire = infer("batch_size: 0 input { name: 'X' }")
-    unfinished = codec.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(unfinished, PartialInferRequest)
+    partial = codec.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(partial, PartialInferRequest)
     with raises_kind(Kind.NO_BACKEND) as caught:
-        unfinished.complete(replace(MODELS["simple"].metadata, unavailable=True))
+        partial.complete(replace(MODELS["simple"].metadata, unavailable=True))
     status = status_of(codec.build_error(caught.value, wire))
     assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], expected)
 
@@ -114,16 +114,16 @@ def test_an_unready_model_is_reported_before_its_tensors(level: str, expected: s
 @pytest.mark.parametrize("prefix", ["", "[request id: 7] "])
 def test_a_sequence_without_an_id_gets_the_legacy_error(prefix: str) -> None:
     expected = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
-    wire = infer(BOTH)
-    answer = HTTP.create({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + expected), wire)
-    old = "inference request to model 'm' must specify a non-zero correlation ID"
-    assert status_of(answer).msg == old
+    wire = infer(BOTH_INPUTS)
+    response = HTTP.create({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + expected), wire)
+    legacy_text = "inference request to model 'm' must specify a non-zero correlation ID"
+    assert status_of(response).msg == legacy_text
 
 
 def test_v1_15_rejects_a_duplicate_output() -> None:
-    twice = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
-    assert http(infer(twice)).status == 200
-    status = status_of(http(infer(twice), level="1.15"))
+    header = BOTH_INPUTS + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
+    assert http(infer(header)).status == 200
+    status = status_of(http(infer(header), level="1.15"))
     assert (status.code, status.msg) == (
         pb.CODES["INVALID_ARG"],
         "output 'OUTPUT0' already requested",
@@ -131,12 +131,12 @@ def test_v1_15_rejects_a_duplicate_output() -> None:
 
 
 def test_an_output_as_values_and_as_classes_is_refused() -> None:
-    both = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" cls { count: 1 } }'
-    assert status_of(http(infer(both))).msg == "output 'OUTPUT0' already requested"
+    header = BOTH_INPUTS + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" cls { count: 1 } }'
+    assert status_of(http(infer(header))).msg == "output 'OUTPUT0' already requested"
 
 
 @pytest.mark.parametrize(
-    ("level", "query", "accept", "form"),
+    ("level", "query", "accept", "status_format"),
     [
         ("1.15", "format=json", "*/*", "json"),
         ("1.15", "", "application/json", "json"),
@@ -147,41 +147,43 @@ def test_an_output_as_values_and_as_classes_is_refused() -> None:
         ("1.9", "a=b&format=binary&format=text", "*/*", "binary"),
     ],
 )
-def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> None:
-    answer = http(get("/api/status/simple", query, accept=accept), level=level)
-    body = bytes(join_parts(answer.body))
-    if form == "json":
+def test_status_formats(level: str, query: str, accept: str, status_format: str) -> None:
+    response = http(get("/api/status/simple", query, accept=accept), level=level)
+    body = bytes(join_parts(response.body))
+    if status_format == "json":
         document = json.loads(body)
         assert document["ready_state"] == "SERVER_READY"
         config = document["model_status"]["simple"]["config"]
         assert config["max_batch_size"] == 8
         assert config["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": ["16"]}
-        assert answer.headers["Content-Type"] == "text/plain"
-    elif form == "binary":
+        assert response.headers["Content-Type"] == "text/plain"
+    elif status_format == "binary":
         assert pb.ServerStatus.FromString(body).id == "inference:0"
     else:
         assert body.startswith(b'id: "inference:0"\n')
 
 
 def test_a_missing_header_is_reported_without_a_status() -> None:
-    answer = http(infer(None))
-    assert (answer.status, dict(answer.headers)) == (400, {"Content-Type": "text/plain"})
-    assert bytes(join_parts(answer.body)) == b"The request header should contain 'NV-InferRequest'"
+    response = http(infer(None))
+    assert (response.status, dict(response.headers)) == (400, {"Content-Type": "text/plain"})
+    assert (
+        bytes(join_parts(response.body)) == b"The request header should contain 'NV-InferRequest'"
+    )
 
 
 def test_an_unreadable_header_is_reported_before_an_unknown_model() -> None:
-    answer = http(infer("batch_size: x", "/api/infer/nosuch"))
-    assert (answer.status, list(answer.headers), answer.body) == (400, ["Content-Type"], ())
+    response = http(infer("batch_size: x", "/api/infer/nosuch"))
+    assert (response.status, list(response.headers), response.body) == (400, ["Content-Type"], ())
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_a_wrong_method_is_not_allowed(method: str) -> None:
-    answer = http(replace(infer(BOTH), method=method))
-    assert (answer.status, answer.reason, answer.body) == (405, "Not Allowed", ())
+    response = http(replace(infer(BOTH_INPUTS), method=method))
+    assert (response.status, response.reason, response.body) == (405, "Not Allowed", ())
 
 
 def test_datatypes_are_returned_on_request() -> None:
-    header = BOTH + ' output { name: "OUTPUT0" }'
+    header = BOTH_INPUTS + ' output { name: "OUTPUT0" }'
     assert "data_type" not in http(infer(header)).headers["NV-InferResponse"]
     headers = http(infer(header), data_type=True).headers["NV-InferResponse"]
     assert headers.endswith("raw { dims: 16 batch_byte_size: 64 } data_type: TYPE_INT32 }")
@@ -190,24 +192,30 @@ def test_datatypes_are_returned_on_request() -> None:
 def test_requests_that_reach_a_handler_are_numbered() -> None:
     codec = HTTP.create({})
     numbers = []
-    for wire in (infer(BOTH), get("/api/foo"), get("/api/status/nosuch"), infer("?"), infer("")):
-        answer = respond(codec, wire)
-        numbers.append(status_of(answer).request_id if "NV-Status" in answer.headers else None)
+    for wire in (
+        infer(BOTH_INPUTS),
+        get("/api/foo"),
+        get("/api/status/nosuch"),
+        infer("?"),
+        infer(""),
+    ):
+        response = respond(codec, wire)
+        numbers.append(status_of(response).request_id if "NV-Status" in response.headers else None)
     assert numbers == [1, None, 2, None, 3]
 
 
-def test_not_ready_is_a_400_that_succeeded() -> None:
+def test_not_ready_is_a_400_with_status_success() -> None:
     for plugin in (HTTP, GRPC):
         codec = plugin.create({})
-        answer = codec.build_response(
+        response = codec.build_response(
             HealthStatus(ok=False),
             codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS),
         )
         if plugin is HTTP:
-            assert answer.status == 400
-            assert status_of(answer).code == pb.CODES["SUCCESS"]
+            assert response.status == 400
+            assert status_of(response).code == pb.CODES["SUCCESS"]
         else:
-            health = pb.HealthResponse.FromString(join_parts(answer.message))
+            health = pb.HealthResponse.FromString(join_parts(response.message))
             assert (health.request_status.code, health.health) == (pb.CODES["SUCCESS"], False)
 
 
@@ -227,22 +235,22 @@ def test_every_kind_has_a_status_code(kind: Kind) -> None:
     assert status.code == pb.CODES[CODE_BY_KIND[kind]]
     assert status.msg.startswith("what 'went' wrong é\n?xxx")
     assert len(status.msg.encode()) <= 1500
-    for wire in (None, get("/api/health/live"), infer(BOTH + " id: 5"), get("/api")):
-        answer = HTTP.create({}).build_error(error, wire)
-        assert answer.status == 400
-        assert all(len(value) < 8190 and value.isascii() for value in answer.headers.values())
+    for wire in (None, get("/api/health/live"), infer(BOTH_INPUTS + " id: 5"), get("/api")):
+        response = HTTP.create({}).build_error(error, wire)
+        assert response.status == 400
+        assert all(len(value) < 8190 and value.isascii() for value in response.headers.values())
     call = RpcRequest(
         SERVICE + "Infer", (pb.InferRequest(meta_data={"id": 5}).SerializeToString(),)
     )
     for wire in (None, call, RpcRequest(SERVICE + "Health"), RpcRequest(SERVICE + "X")):
-        answer = GRPC.create({}).build_error(error, wire)
-        assert answer.code == (12 if wire is not None and wire.method.endswith("X") else 0)
+        response = GRPC.create({}).build_error(error, wire)
+        assert response.code == (12 if wire is not None and wire.method.endswith("X") else 0)
 
 
 def test_the_response_to_a_refused_inference_has_its_id() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
-    answer = HTTP.create({}).build_error(error, infer("id: 18446744073709551615"))
-    assert answer.headers["NV-InferResponse"] == "id: 18446744073709551615"
+    http_response = HTTP.create({}).build_error(error, infer("id: 18446744073709551615"))
+    assert http_response.headers["NV-InferResponse"] == "id: 18446744073709551615"
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data={"id": 2**64 - 1})
     call = RpcRequest(SERVICE + "Infer", (message.SerializeToString(),))
     response = pb.InferResponse.FromString(
@@ -255,14 +263,14 @@ def test_the_response_to_a_refused_inference_has_its_id() -> None:
     )
 
 
-def test_a_rejection_has_an_existing_kind() -> None:
+def test_an_unknown_status_code_is_a_bad_request() -> None:
     assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
 def test_a_truncated_request_has_no_id() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
-    answer = GRPC.create({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
-    assert pb.InferResponse.FromString(join_parts(answer.message)).HasField("meta_data")
+    response = GRPC.create({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
+    assert pb.InferResponse.FromString(join_parts(response.message)).HasField("meta_data")
 
 
 @pytest.mark.parametrize(
@@ -271,13 +279,13 @@ def test_a_truncated_request_has_no_id() -> None:
 @pytest.mark.parametrize("method", ["Infer", "StreamInfer"])
 def test_malformed_messages_of_clients(method: str, message: bytes) -> None:
     version = b"\x10\x01"
-    answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
-    if not answer.code:  # the names exist: an unknown model is reported first
-        response = pb.InferResponse.FromString(join_parts(answer.message))
+    wire = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
+    if not wire.code:  # the names exist: an unknown model is reported first
+        response = pb.InferResponse.FromString(join_parts(wire.message))
         assert response.request_status.code == pb.CODES["UNAVAILABLE"]
         message = b"\x0a\x06simple" + version + message
-        answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (message,)))
-    assert (answer.code, answer.details) == (13, "Unable to parse request")
+        wire = respond(GRPC.create({}), RpcRequest(SERVICE + method, (message,)))
+    assert (wire.code, wire.details) == (13, "Unable to parse request")
 
 
 def test_responses_of_other_methods_are_short() -> None:
@@ -291,7 +299,7 @@ def test_responses_of_other_methods_are_short() -> None:
 # ---- limits
 
 
-def unfinished(header: str, body: bytes = b"") -> PartialInferRequest:
+def partial_request(header: str, body: bytes = b"") -> PartialInferRequest:
     found = HTTP.create({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
     assert isinstance(found, PartialInferRequest)
     return found
@@ -300,7 +308,7 @@ def unfinished(header: str, body: bytes = b"") -> PartialInferRequest:
 @pytest.mark.parametrize("tensor", ["input", "output"])
 def test_too_many_tensors(tensor: str) -> None:
     with pytest.raises(GatewayError, match=f"there are 1025 {tensor}s, the limit is 1024"):
-        unfinished(f"{tensor} {{}} " * 1025)
+        partial_request(f"{tensor} {{}} " * 1025)
 
 
 def call_with(message: Any) -> RpcRequest:
@@ -331,27 +339,27 @@ MODEL = MODELS["identity_nobatch"].metadata
 def test_a_rank_over_the_limit() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (1,) * 65),))
     with pytest.raises(GatewayError, match="shape has 65 dimensions, the limit is 64"):
-        unfinished('batch_size: 1 input { name: "INPUT0" }', bytes(4)).complete(model)
+        partial_request('batch_size: 1 input { name: "INPUT0" }', bytes(4)).complete(model)
 
 
 def test_a_batch_that_overflows_64_bits_is_too_little_data() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (-1, -1)),))
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4294967296 dims: 4294967296 }'
     with pytest.raises(GatewayError, match=f"expecting {4 * 2**64} bytes"):
-        unfinished(header).complete(model)
+        partial_request(header).complete(model)
 
 
 def test_an_unsupported_datatype() -> None:
     for datatype in ("BF16", "FP8", "TYPE_INVALID"):
         model = replace(MODEL, inputs=(TensorMetadata("INPUT0", datatype, (1,)),))
         with raises_kind(Kind.UNSUPPORTED, match=f"input 'INPUT0': datatype '{datatype}'"):
-            unfinished('batch_size: 1 input { name: "INPUT0" }').complete(model)
+            partial_request('batch_size: 1 input { name: "INPUT0" }').complete(model)
 
 
 def test_strings_without_data_are_refused() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "BYTES", (3,)),))
     with pytest.raises(GatewayError, match="announces 3 BYTES elements, the data holds 0"):
-        unfinished('batch_size: 1 input { name: "INPUT0" }').complete(model)
+        partial_request('batch_size: 1 input { name: "INPUT0" }').complete(model)
 
 
 def test_metadata_without_a_batch_size_has_full_shapes() -> None:
@@ -359,10 +367,10 @@ def test_metadata_without_a_batch_size_has_full_shapes() -> None:
         "m", inputs=(TensorMetadata("INPUT0", "UINT8", (-1, 2)),), max_batch_size=None
     )
     header = 'batch_size: 1 input { name: "INPUT0" dims: [3, 2] }'
-    parsed = unfinished(header, bytes(6)).complete(model)
+    parsed = partial_request(header, bytes(6)).complete(model)
     assert parsed.operation.inputs[0].shape == (3, 2)  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="batch-size must be <= 0 for 'm'"):
-        unfinished(header.replace("1", "2", 1), bytes(6)).complete(model)
+        partial_request(header.replace("1", "2", 1), bytes(6)).complete(model)
 
 
 def test_inputs_are_views_of_the_body() -> None:
@@ -383,7 +391,7 @@ def test_inputs_are_views_of_the_body() -> None:
 # ---- invalid responses
 
 
-def parsed_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
+def parse_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
     found = HTTP.create({}).parse_request(
         infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS
     )
@@ -399,7 +407,7 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("response", "expected"),
     [
         (classes(b"0.5"), "has a class that is not of the form value:index:label"),
         (classes(b"x:1"), "has a class that is not of the form value:index:label"),
@@ -411,25 +419,29 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
         (InferResponse("m"), "the response lacks output 'OUTPUT0'"),
     ],
 )
-def test_invalid_classes(answer: InferResponse, expected: str) -> None:
+def test_invalid_classes(response: InferResponse, expected: str) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match=expected):
-        HTTP.create({}).build_response(answer, parsed_request(CLASSIFY))
+        HTTP.create({}).build_response(response, parse_request(CLASSIFY))
 
 
 def test_classes_are_grouped_by_batch_row() -> None:
-    two = parsed_request(CLASSIFY.replace("1", "2", 1), body=bytes(32))
-    assert two.operation.outputs[0].parameters == {CLASSIFICATION: 2}  # type: ignore[union-attr]
+    two_rows = parse_request(CLASSIFY.replace("1", "2", 1), body=bytes(32))
+    assert two_rows.operation.outputs[0].parameters == {CLASSIFICATION: 2}  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="3 classes for 2 batch entries"):
-        HTTP.create({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two)
-    for none in (two, parsed_request(CLASSIFY)):
-        headers = HTTP.create({}).build_response(classes(), none).headers["NV-InferResponse"]
-        assert headers.count("batch_classes { }") == none.response_options.infer_options.batch_size
+        HTTP.create({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two_rows)
+    for parsed in (two_rows, parse_request(CLASSIFY)):
+        headers = HTTP.create({}).build_response(classes(), parsed).headers["NV-InferResponse"]
+        assert (
+            headers.count("batch_classes { }") == parsed.response_options.infer_options.batch_size
+        )
 
 
 def test_class_values_are_float32() -> None:
-    answer = classes(b"1e300:0:a:b", b"-0.0:1:")
+    response = classes(b"1e300:0:a:b", b"-0.0:1:")
     headers = (
-        HTTP.create({}).build_response(answer, parsed_request(CLASSIFY)).headers["NV-InferResponse"]
+        HTTP.create({})
+        .build_response(response, parse_request(CLASSIFY))
+        .headers["NV-InferResponse"]
     )
     assert headers.endswith('batch_classes { cls { value: inf label: "a:b" } cls { idx: 1 } } }')
 
@@ -443,21 +455,21 @@ def test_class_values_are_float32() -> None:
     ],
 )
 def test_invalid_values(datatype: Datatype, shape: tuple[int, ...], expected: str) -> None:
-    answer = InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, bytes(16)),))
+    response = InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, bytes(16)),))
     with pytest.raises(GatewayError, match=expected):
         HTTP.create({}).build_response(
-            answer, parsed_request(CLASSIFY.replace("cls { count: 2 }", ""))
+            response, parse_request(CLASSIFY.replace("cls { count: 2 }", ""))
         )
 
 
 @pytest.mark.parametrize("version", ["", "v2", "2.1", "9" * 30])
 def test_a_version_that_is_not_a_number_is_left_out(version: str) -> None:
     values = Tensor("OUTPUT0", Datatype.FP32, (1, 4), bytes(16))
-    answer = InferResponse("m", version, outputs=(values,))
-    response = HTTP.create({}).build_response(
-        answer, parsed_request(CLASSIFY.replace("cls { count: 2 }", ""))
+    response = InferResponse("m", version, outputs=(values,))
+    wire = HTTP.create({}).build_response(
+        response, parse_request(CLASSIFY.replace("cls { count: 2 }", ""))
     )
-    assert response.headers["NV-InferResponse"].startswith(
+    assert wire.headers["NV-InferResponse"].startswith(
         'model_name: "classify" batch_size: 1 output'
     )
 
@@ -505,10 +517,10 @@ def test_regions_are_listed_in_the_field_that_clients_read() -> None:
     body = bytes(join_parts(codec.build_response(REGIONS, parsed).body)).decode()
     assert text_format.to_line(text_format.parse(pb.SharedMemoryStatus, body)) == REGION_LIST
     grpc = GRPC.create({})
-    parsed_request = pb.SharedMemoryControlRequest(status={})
-    wire = RpcRequest(SERVICE + "SharedMemoryControl", (parsed_request.SerializeToString(),))
-    answer = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
-    response = pb.SharedMemoryControlResponse.FromString(join_parts(answer.message))
+    control_request = pb.SharedMemoryControlRequest(status={})
+    wire = RpcRequest(SERVICE + "SharedMemoryControl", (control_request.SerializeToString(),))
+    rpc_response = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
+    response = pb.SharedMemoryControlResponse.FromString(join_parts(rpc_response.message))
     # clients parse the bytes of either message as the other
     status = pb.SharedMemoryStatus.FromString(response.shared_memory_status.SerializeToString())
     assert text_format.to_line(status) == REGION_LIST
@@ -516,13 +528,18 @@ def test_regions_are_listed_in_the_field_that_clients_read() -> None:
 
 def test_gpu_memory_is_registered_with_its_handle() -> None:
     wire = HttpRequest("POST", "/api/sharedmemorycontrol/cudaregister/r/64/1", body=(b"ab", b"c"))
-    one = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS).operation
+    operation = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS).operation
     register = {"name": "r", "byte_size": 64}
     register["cuda_shared_memory"] = {"raw_handle": b"abc", "device_id": 1}  # type: ignore[assignment]
-    parsed_request = pb.SharedMemoryControlRequest(register=register)
-    call = RpcRequest(SERVICE + "SharedMemoryControl", (parsed_request.SerializeToString(),))
-    assert one == GRPC.create({}).parse_request(call, DEFAULT_LIMITS).operation
-    assert (one.name, one.size, one.device, one.handle) == ("r", 64, 1, b"abc")
+    control_request = pb.SharedMemoryControlRequest(register=register)
+    call = RpcRequest(SERVICE + "SharedMemoryControl", (control_request.SerializeToString(),))
+    assert operation == GRPC.create({}).parse_request(call, DEFAULT_LIMITS).operation
+    assert (operation.name, operation.size, operation.device, operation.handle) == (
+        "r",
+        64,
+        1,
+        b"abc",
+    )
 
 
 # ---- status
@@ -580,7 +597,7 @@ def duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
 
 
-TRITONS = {
+TRITON_STATISTICS = {
     "name": "m",
     "version": "3",
     "last_inference": 1789,
@@ -606,35 +623,40 @@ model_execution_count: 4 model_inference_count: 12 ready_state_reason { } \
 last_inference_timestamp_milliseconds: 1789"""
 
 
-def version_statuses(counted: dict[str, Any], *versions: str) -> dict[int, str]:
+def version_statuses(statistics: dict[str, Any], *versions: str) -> dict[int, str]:
     """Return each version's part of the status, over HTTP and over gRPC."""
     entries = tuple(ModelIndexEntry("m", version, "READY") for version in versions)
-    model = ModelStatus(ModelMetadata("m"), entries, (counted,))
-    answer = ServerStatus("", "", ready=True, models=(model,))
-    codec, other = HTTP.create({}), GRPC.create({})
-    wire = codec.build_response(
-        answer, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
+    model = ModelStatus(ModelMetadata("m"), entries, (statistics,))
+    status = ServerStatus("", "", ready=True, models=(model,))
+    http_codec, grpc_codec = HTTP.create({}), GRPC.create({})
+    http_response = http_codec.build_response(
+        status, http_codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
-    parsed_request = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
-    rpc = other.build_response(answer, other.parse_request(parsed_request, DEFAULT_LIMITS))
-    one = pb.ServerStatus.FromString(bytes(join_parts(wire.body)))
-    two = pb.StatusResponse.FromString(bytes(join_parts(rpc.message))).server_status
-    assert one == two
-    statuses = one.model_status["m"].version_status
+    rpc_request = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
+    rpc_response = grpc_codec.build_response(
+        status, grpc_codec.parse_request(rpc_request, DEFAULT_LIMITS)
+    )
+    over_http = pb.ServerStatus.FromString(bytes(join_parts(http_response.body)))
+    over_grpc = pb.StatusResponse.FromString(bytes(join_parts(rpc_response.message))).server_status
+    assert over_http == over_grpc
+    statuses = over_http.model_status["m"].version_status
     return {number: text_format.to_line(statuses[number]) for number in statuses}
 
 
 def test_counts_are_reported_per_version() -> None:
-    bare = "ready_state: MODEL_READY ready_state_reason { }"
-    assert version_statuses(TRITONS, "2", "3") == {2: bare, 3: VERSION_STATUS}
-    assert version_statuses(TRITONS | {"version": ""}, "2", "3") == {2: bare, 3: VERSION_STATUS}
-    assert version_statuses(TRITONS, "2") == {2: bare}
-    assert version_statuses(TRITONS) == {}
-    assert version_statuses(TRITONS | {"version": "v1"}, "2") == {2: bare}
+    without_counts = "ready_state: MODEL_READY ready_state_reason { }"
+    assert version_statuses(TRITON_STATISTICS, "2", "3") == {2: without_counts, 3: VERSION_STATUS}
+    assert version_statuses(TRITON_STATISTICS | {"version": ""}, "2", "3") == {
+        2: without_counts,
+        3: VERSION_STATUS,
+    }
+    assert version_statuses(TRITON_STATISTICS, "2") == {2: without_counts}
+    assert version_statuses(TRITON_STATISTICS) == {}
+    assert version_statuses(TRITON_STATISTICS | {"version": "v1"}, "2") == {2: without_counts}
 
 
 @pytest.mark.parametrize(
-    "counted",
+    "statistics",
     [
         {"version": "2"},
         {"version": 2, "inference_stats": {"success": duration(1, 1)}},
@@ -644,9 +666,9 @@ def test_counts_are_reported_per_version() -> None:
         {"version": "2", "inference_stats": {"queue": duration(1, 1)}, "inference_count": 1.5},
     ],
 )
-def test_invalid_counts_are_left_out(counted: dict[str, Any]) -> None:
-    (entry,) = version_statuses(counted, "2").values()
-    if counted["version"] == 2:  # not a text, so of no particular version
+def test_invalid_counts_are_left_out(statistics: dict[str, Any]) -> None:
+    (entry,) = version_statuses(statistics, "2").values()
+    if statistics["version"] == 2:  # not a string, so the version counts as missing
         assert entry.count("count: 1") == 1
     else:
         assert entry == "ready_state: MODEL_READY ready_state_reason { }"
@@ -659,16 +681,16 @@ def test_times_beyond_the_fields_range() -> None:
 
 
 def test_repeated_headers_are_joined() -> None:
-    assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
+    assert http(infer(f"{BOTH_INPUTS}, {BOTH_INPUTS}")).headers == {"Content-Type": "text/plain"}
 
 
-@pytest.mark.parametrize(("after", "headers"), [(2.5, {"retry-after": "3"}), (None, {})])
-def test_retry_after_is_sent_where_the_transport_can(
-    after: float | None, headers: dict[str, str]
+@pytest.mark.parametrize(("seconds", "headers"), [(2.5, {"retry-after": "3"}), (None, {})])
+def test_retry_after_is_sent_as_a_header_or_metadata(
+    seconds: float | None, headers: dict[str, str]
 ) -> None:
-    """The API has no field for it, but its transports do."""
-    error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=after)
-    answer = HTTP.create({}).build_error(error, infer(BOTH))
-    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]
-    assert headers.items() <= answer.headers.items()
+    """The API has no field for it, but HTTP and gRPC have."""
+    error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=seconds)
+    response = HTTP.create({}).build_error(error, infer(BOTH_INPUTS))
+    assert list(response.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]
+    assert headers.items() <= response.headers.items()
     assert GRPC.create({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == headers

@@ -25,13 +25,13 @@ RESPONSES = {
 }
 CODES = {"OK": 0, "UNIMPLEMENTED": 12, "INTERNAL": 13}
 NOT_MODELLED = re.compile(r"\d+_(seq_|stream_seq|infer_ensemble|status_(broken|sequence|all))")
-"""Models with other behaviour."""
+"""Models that the test's gateway does not imitate."""
 DIFFERENT = {
-    "042_err_dup_input": "told as what it is; the real server adds both up to one input's size",
-    "061_shm_register": "no region can be registered here",
+    "042_err_dup_input": "reported as a duplicate; the real server adds the sizes of both",
+    "061_shm_register": "this gateway cannot register a region",
     "063_shm_status_one": "the same",
     "064_shm_infer": "the same",
-    "006_status_simple": "what a gateway cannot know is left out",
+    "006_status_simple": "fields that a gateway cannot know are omitted",
 }
 SAME = [
     case
@@ -41,28 +41,28 @@ SAME = [
 BY_NAME = {case.name: case for case in GRPC}
 
 
-def kind(method: str) -> type:
+def message_type(method: str) -> type:
     return RESPONSES[method.removeprefix(PACKAGE)]
 
 
-def answered(request: RpcRequest) -> RpcResponse:
-    answer = respond(PLUGIN.create({"server_id": "trtis-gold"}), request)
-    assert isinstance(answer, RpcResponse)
-    return answer
+def response_to(request: RpcRequest) -> RpcResponse:
+    response = respond(PLUGIN.create({"server_id": "trtis-gold"}), request)
+    assert isinstance(response, RpcResponse)
+    return response
 
 
-def recorded(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
+def response_message(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     (request,) = BY_NAME[name].requests
-    return kind(request.method).FromString(join_parts(answered(request).message))
+    return message_type(request.method).FromString(join_parts(response_to(request).message))
 
 
-def test_captured_requests_get_responses_with_the_same_names() -> None:
+def test_the_captures_are_complete() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 
 
-def known(request: RpcRequest) -> bool:
-    """Whether an exchange in a stream is with a model of this test."""
+def is_imitated(request: RpcRequest) -> bool:
+    """Return whether the test's gateway has the model of a request in a stream."""
     if not request.method.endswith("StreamInfer"):
         return True
     name = pb.InferRequest.FromString(join_parts(request.message)).model_name
@@ -72,52 +72,52 @@ def known(request: RpcRequest) -> bool:
 @pytest.mark.parametrize("case", SAME, ids=str)
 def test_captured_requests_get_the_captured_response(case: Call) -> None:
     for index, request in enumerate(case.requests):
-        if not known(request):
+        if not is_imitated(request):
             continue
-        answer = answered(request)
-        assert answer.code == CODES[case.code]
-        assert answer.details == case.details
-        if answer.code:
-            assert not answer.message
+        response = response_to(request)
+        assert response.code == CODES[case.code]
+        assert response.details == case.details
+        if response.code:
+            assert not response.message
             continue
-        wanted = kind(request.method).FromString(case.responses[index])
-        data = bytes(join_parts(answer.message))
-        numbered = kind(request.method).FromString(data).request_status.request_id
-        assert numbered == 1
-        wanted.request_status.request_id = numbered
-        assert data == wanted.SerializeToString(deterministic=True)
+        expected = message_type(request.method).FromString(case.responses[index])
+        data = bytes(join_parts(response.message))
+        request_id = message_type(request.method).FromString(data).request_status.request_id
+        assert request_id == 1
+        expected.request_status.request_id = request_id
+        assert data == expected.SerializeToString(deterministic=True)
 
 
-# ---- lists
+# ---- differences
 
 
 def test_an_input_twice() -> None:
-    status = recorded("042_err_dup_input").request_status
+    status = response_message("042_err_dup_input").request_status
     assert status.code == pb.CODES["INVALID_ARG"]
     assert status.msg == "input 'INPUT0' already exists in request"
 
 
 def test_no_region_can_be_registered() -> None:
-    status = recorded("061_shm_register").request_status
+    status = response_message("061_shm_register").request_status
     assert status.code == pb.CODES["INTERNAL"]
     assert status.msg == "Unable to open shared memory region: '/trtisgoldg'"
-    assert not recorded("063_shm_status_one").shared_memory_status.shared_memory_region
-    status = recorded("064_shm_infer").request_status
+    assert not response_message("063_shm_status_one").shared_memory_status.shared_memory_region
+    status = response_message("064_shm_infer").request_status
     assert status.code == pb.CODES["NOT_FOUND"]
     assert status.msg == "shared memory block 'g0' not found in manager"
 
 
 def test_status_has_the_available_fields() -> None:
-    theirs = pb.StatusResponse.FromString(BY_NAME["006_status_simple"].responses[0]).server_status
-    ours = recorded("006_status_simple").server_status
-    config = theirs.model_status["simple"].config
+    expected = pb.StatusResponse.FromString(BY_NAME["006_status_simple"].responses[0]).server_status
+    actual = response_message("006_status_simple").server_status
+    config = expected.model_status["simple"].config
     for name in ("version_policy", "instance_group", "default_model_filename"):
         config.ClearField(name)
-    theirs.ClearField("uptime_ns")
+    expected.ClearField("uptime_ns")
     for name in ("status_stats", "health_stats"):
-        theirs.ClearField(name)
-    for version in theirs.model_status["simple"].version_status.values():
+        expected.ClearField(name)
+    for version in expected.model_status["simple"].version_status.values():
         for name in ("infer_stats", "model_execution_count", "model_inference_count"):
             version.ClearField(name)
         version.ClearField("last_inference_timestamp_milliseconds")
-    assert ours == theirs
+    assert actual == expected

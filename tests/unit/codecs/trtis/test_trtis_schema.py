@@ -52,13 +52,13 @@ def message_declarations(message: Any, name: str) -> set[str]:
 
 def test_fields_equal_the_published_release() -> None:
     (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.GRPCService")
-    ours = declarations(descriptor_pb2.FileDescriptorProto.FromString(raw))
+    declared = declarations(descriptor_pb2.FileDescriptorProto.FromString(raw))
     published = {line.partition(" ")[2] for line in PUBLISHED}
-    theirs = {fact for fact in published if not re.match("package ", fact)}
+    expected = {declaration for declaration in published if not re.match("package ", declaration)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
-    # servers send and read other fields than those published
-    assert ours - theirs == {regions.format(2) + "SharedMemoryRegion"}
-    assert theirs - ours == {regions.format(1) + "SharedMemoryRegion"}
+    # the servers use another field number than the published one
+    assert declared - expected == {regions.format(2) + "SharedMemoryRegion"}
+    assert expected - declared == {regions.format(1) + "SharedMemoryRegion"}
 
 
 def test_the_proto_file_name_differs_from_the_servers() -> None:

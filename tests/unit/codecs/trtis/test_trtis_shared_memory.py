@@ -62,20 +62,20 @@ async def respond(codec: Codec[Any, Any], memory: SharedMemory, wire: Any) -> An
             if uses_shared_memory(operation):
                 backend: Any = None
                 async with memory.stage(operation, backend) as staged:
-                    answer = perform(staged.request)
-                    assert isinstance(answer, InferResponse)
-                    answer = await staged.write_outputs(answer)
+                    response = perform(staged.request)
+                    assert isinstance(response, InferResponse)
+                    response = await staged.write_outputs(response)
             else:
-                answer = perform(operation)
+                response = perform(operation)
         else:
             assert "SharedMemory" in type(operation).__name__
-            answer = await memory.perform(operation, CALL)  # type: ignore[arg-type]
-        return codec.build_response(answer, parsed)
+            response = await memory.perform(operation, CALL)  # type: ignore[arg-type]
+        return codec.build_response(response, parsed)
     except GatewayError as error:
         return codec.build_error(error, wire)
 
 
-def ours(text: str) -> str:
+def with_test_key(text: str) -> str:
     return text.replace(CAPTURED, KEY)
 
 
@@ -85,15 +85,15 @@ async def test_http(regions: dict[str, Path]) -> None:
     cases = [case for case in HTTP if OF_MEMORY.match(case.name)]
     assert len(cases) == 14
     for case in cases:
-        request = replace(case.request, path=ours(case.request.path))
-        answer: HttpResponse = await respond(codec, memory, request)
-        assert answer.status == case.response.status, case.name
-        body = ours(bytes(case.response.body).decode("latin-1")).encode("latin-1")
-        assert bytes(join_parts(answer.body)) == body, case.name
-        for name, header in answer.headers.items():
-            theirs = ours(case.response.headers[name.lower()])
+        request = replace(case.request, path=with_test_key(case.request.path))
+        response: HttpResponse = await respond(codec, memory, request)
+        assert response.status == case.response.status, case.name
+        body = with_test_key(bytes(case.response.body).decode("latin-1")).encode("latin-1")
+        assert bytes(join_parts(response.body)) == body, case.name
+        for name, header in response.headers.items():
+            expected = with_test_key(case.response.headers[name.lower()])
             number = re.compile(r"request_id: \d+")
-            assert number.sub("", header) == number.sub("", theirs), case.name
+            assert number.sub("", header) == number.sub("", expected), case.name
         if case.name == "150_shm_infer":
             values = np.frombuffer(regions[KEY].read_bytes(), "<i4")
             assert values[32:48].tolist() == list(range(1, 17))
@@ -107,12 +107,12 @@ async def test_grpc(regions: dict[str, Path]) -> None:
     for case in cases:
         (request,) = case.requests
         message = bytes(join_parts(request.message)).replace(CAPTURED.encode(), KEY.encode())
-        answer = await respond(codec, memory, replace(request, message=(message,)))
+        response = await respond(codec, memory, replace(request, message=(message,)))
         kind = pb.InferResponse if "infer" in case.name else pb.SharedMemoryControlResponse
-        theirs = case.responses[0].replace(CAPTURED.encode(), KEY.encode())
-        header, wanted = kind.FromString(join_parts(answer.message)), kind.FromString(theirs)
-        header.request_status.request_id = wanted.request_status.request_id
-        assert header.SerializeToString(deterministic=True) == wanted.SerializeToString(
+        captured = case.responses[0].replace(CAPTURED.encode(), KEY.encode())
+        actual, expected = kind.FromString(join_parts(response.message)), kind.FromString(captured)
+        actual.request_status.request_id = expected.request_status.request_id
+        assert actual.SerializeToString(deterministic=True) == expected.SerializeToString(
             deterministic=True
         ), case.name
         if "infer" in case.name:
@@ -136,7 +136,7 @@ CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=1, handle=b"h" * 64)
         (SharedMemoryUnregisterRequest(cuda=False), "unregisterall"),
     ],
 )
-def test_http_requests_name_the_model_in_the_path(operation: Any, path: str) -> None:
+def test_http_requests_name_the_region_in_the_path(operation: Any, path: str) -> None:
     codec = HTTP_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, HttpRequest)
@@ -174,8 +174,8 @@ def test_grpc_requests_equal_a_clients(operation: Operation) -> None:
     assert parsed.operation == operation
     response = pb.SharedMemoryControlResponse()
     response.request_status.code = pb.CODES["SUCCESS"]
-    answer = RpcResponse((response.SerializeToString(),))
-    assert codec.parse_response(answer, operation, DEFAULT_LIMITS) == Acknowledgement()
+    rpc_response = RpcResponse((response.SerializeToString(),))
+    assert codec.parse_response(rpc_response, operation, DEFAULT_LIMITS) == Acknowledgement()
 
 
 @pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
@@ -184,10 +184,10 @@ async def test_a_size_that_contradicts_the_shape_is_refused(name: str) -> None:
         'batch_size: 1 input { name: "INPUT0" SIZE0 } input { name: "INPUT1" SIZE1 } '
         'output { name: "OUTPUT0" }'
     )
-    for other in ("INPUT0", "INPUT1"):
-        size = 60 if other == name else 64
+    for each in ("INPUT0", "INPUT1"):
+        size = 60 if each == name else 64
         region = f'shared_memory {{ name: "r" byte_size: {size} }}'
-        header = header.replace(f"SIZE{other[-1]}", region)
+        header = header.replace(f"SIZE{each[-1]}", region)
     wire = HttpRequest("POST", "/api/infer/simple", "", {"nv-inferrequest": header})
     parsed = HTTP_PLUGIN.create({}).parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(parsed, PartialInferRequest)

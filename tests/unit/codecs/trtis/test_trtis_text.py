@@ -80,7 +80,7 @@ def test_an_index_is_printed_as_captured(case: Exchange) -> None:
         (math.nan, "nan"),
     ],
 )
-def test_floats_read_as_from_cpp(value: float, expected: str) -> None:
+def test_floats_are_printed_as_by_cpp(value: float, expected: str) -> None:
     message = InferResponseHeader()
     message.output.add().batch_classes.add().cls.add().value = value
     assert (
@@ -112,25 +112,25 @@ def test_parsed_text_is_cached() -> None:
         InferRequestHeader, text
     )
     long = text + " #" + "x" * text_format.MAX_CACHED
-    read = text_format.parse(InferRequestHeader, long)
-    assert text_format.parse(InferRequestHeader, long) is read
+    parsed = text_format.parse(InferRequestHeader, long)
+    assert text_format.parse(InferRequestHeader, long) is parsed
     for number in range(8):  # only a few long texts are cached
         text_format.parse(InferRequestHeader, f"{long} {number}")
-    assert text_format.parse(InferRequestHeader, long) is not read
+    assert text_format.parse(InferRequestHeader, long) is not parsed
 
 
 @pytest.mark.parametrize("escape", ["n", "t", "0", "7", "47", "303\\251", "x41", "u00e9", "\\"])
 def test_an_escape_is_read(escape: str) -> None:
-    read = text_format.parse(InferRequestHeader, f'input {{ name: "\\{escape}" }}')
-    assert text_format.parse(InferRequestHeader, text_format.to_line(read)) == read
-    assert len(read.input[0].name) == 1
+    parsed = text_format.parse(InferRequestHeader, f'input {{ name: "\\{escape}" }}')
+    assert text_format.parse(InferRequestHeader, text_format.to_line(parsed)) == parsed
+    assert len(parsed.input[0].name) == 1
 
 
 @pytest.mark.parametrize(
     "escape", ["q", "8", "777", "400", "N{DASH}", "xg", "u00e", "ud800", "303"]
 )
 def test_a_wrong_escape_is_refused(escape: str) -> None:
-    assert not outcome(f'input {{ name: "\\{escape}" }}')
+    assert not is_parsed(f'input {{ name: "\\{escape}" }}')
 
 
 LONG = 16_000
@@ -165,7 +165,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
 def test_hostile_text_is_parsed_or_rejected_quickly(text: str) -> None:
     began = time.process_time()
-    outcome(text)
+    is_parsed(text)
     assert time.process_time() - began < 10  # would take minutes
 
 
@@ -182,21 +182,21 @@ WORDS = [
         max_size=20,
     ).map(" ".join)
 )
-def test_any_text(expected: str) -> None:
-    outcome(expected)
+def test_any_text(text: str) -> None:
+    is_parsed(text)
 
 
-def outcome(expected: str) -> bool:
-    """Whether ``text`` is parsed; if so, its printed form parses to the same message."""
+def is_parsed(text: str) -> bool:
+    """Return whether ``text`` is parsed; if so, check that its printed form parses alike."""
     try:
-        message = text_format.parse(InferRequestHeader, expected)
+        message = text_format.parse(InferRequestHeader, text)
     except ValueError:
         return False
     assert text_format.parse(InferRequestHeader, text_format.to_line(message)) == message
     return True
 
 
-def test_unicode_digits_are_rejected() -> None:
+def test_an_underscore_in_a_number_is_accepted() -> None:
     assert text_format.parse(InferRequestHeader, "batch_size: 1_0").batch_size == 10
 
 

@@ -182,16 +182,16 @@ def _infer(request: InferRequest) -> InferResponse:
             raise UnknownRegionError(each.shared_memory.region, "not enabled", Kind.UNSUPPORTED)
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
-    given = []
+    results = []
     for output in request.outputs:
         tensor = outputs[output.name]
         count = class_count(output)
         if count is not None:
             rank = min(model.metadata.max_batch_size or 0, 1)
             tensor = classify(tensor, count, rank, model.labels.get(output.name, ()))
-        given.append(tensor)
+        results.append(tensor)
     version = request.version or model.metadata.versions[-1]
-    return InferResponse(request.model, version, request.id, outputs=tuple(given))
+    return InferResponse(request.model, version, request.id, outputs=tuple(results))
 
 
 def _check_route(summary: RequestSummary) -> None:

@@ -25,13 +25,13 @@ def request(*outputs: pb.ModelInferRequest.InferRequestedOutputTensor, data: byt
 
 
 def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequestedOutputTensor:
-    infer_requested_output_tensor = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
+    requested = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
     for key, value in parameters.items():
         if isinstance(value, int):
-            infer_requested_output_tensor.parameters[key].int64_param = value
+            requested.parameters[key].int64_param = value
         else:
-            infer_requested_output_tensor.parameters[key].string_param = value
-    return infer_requested_output_tensor
+            requested.parameters[key].string_param = value
+    return requested
 
 
 def is_passed_through(wire: RpcRequest, profile: Any) -> bool:
@@ -75,9 +75,9 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
 
 
 def test_an_unreadable_output_is_a_bad_request() -> None:
-    """Routes without validation get such messages."""
-    described = b"\x12\xffclassification"
-    wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
+    """Routes without validation forward such messages."""
+    output_bytes = b"\x12\xffclassification"
+    wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(output_bytes))), output_bytes])
     with raises_kind(Kind.BAD_REQUEST):
         CODEC.rewrite_request(wire, "n", "", GENERIC)
     assert is_passed_through(wire, TRITON)
@@ -94,14 +94,14 @@ def test_a_configuration_is_parsed() -> None:
     config = pb.ModelConfigResponse()
     config.config.name, config.config.platform, config.config.max_batch_size = "m", "ensemble", 8
     config.config.input.add(name="X", dims=[3])
-    read = CODEC.parse_response(
+    parsed = CODEC.parse_response(
         RpcResponse([config.SerializeToString()]), ModelConfigRequest("m"), DEFAULT_LIMITS
     )
-    assert isinstance(read, ModelConfig)
-    assert read.name == "m"
-    known = {name: read.settings[name] for name in ("name", "platform", "max_batch_size")}
-    assert known == {"name": "m", "platform": "ensemble", "max_batch_size": 8}
-    assert read.settings["input"][0]["dims"] == [3]
+    assert isinstance(parsed, ModelConfig)
+    assert parsed.name == "m"
+    settings = {name: parsed.settings[name] for name in ("name", "platform", "max_batch_size")}
+    assert settings == {"name": "m", "platform": "ensemble", "max_batch_size": 8}
+    assert parsed.settings["input"][0]["dims"] == [3]
 
 
 def test_an_unreadable_configuration_is_garbage() -> None:

@@ -66,11 +66,11 @@ _typed.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents
 TYPED_BYTES = _typed.SerializeToString()
 
 
-def whole(wire: Any) -> Any:
+def join_message(wire: Any) -> Any:
     return replace(wire, message=(bytes(join_parts(wire.message)),))
 
 
-def refused(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
+def error_of(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
     try:
         act(wire, *arguments)
     except GatewayError as error:
@@ -86,7 +86,7 @@ def test_the_contract(contents: str) -> None:
 
 @given(infer_requests())
 def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
-    wire = whole(RAW.build_request(request, GENERIC))
+    wire = join_message(RAW.build_request(request, GENERIC))
     parsed = RAW.parse_request(wire, LIMITS).operation
     assert canonical.to_text(parsed) == canonical.to_text(request)
     summary = RAW.summarize(wire)
@@ -95,15 +95,15 @@ def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
 
 @given(infer_responses(), st.sampled_from((RAW, TYPED)))
 def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -> None:
-    wire = whole(codec.build_response(response, ParsedRequest(REQUEST)))
+    wire = join_message(codec.build_response(response, ParsedRequest(REQUEST)))
     found = codec.parse_response(wire, REQUEST, LIMITS)
     assert canonical.to_text(found) == canonical.to_text(response)
 
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
 def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None:
-    """Requests and responses spell typed tensors alike, so the writer of one tests the reader of
-    the other."""
+    """Requests and responses encode typed tensors alike, so this tests the request reader with the
+    response writer."""
     message = pb.ModelInferResponse.FromString(
         bytes(join_parts(TYPED.build_response(response, ParsedRequest(REQUEST)).message))
     )
@@ -114,13 +114,13 @@ def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None
     wire = RpcRequest(INFER, (request.SerializeToString(),))
     parsed = RAW.parse_request(wire, LIMITS).operation
     assert isinstance(parsed, InferRequest)
-    wanted = InferRequest(response.model, inputs=response.outputs)
-    assert canonical.to_text(parsed) == canonical.to_text(wanted)
+    expected = InferRequest(response.model, inputs=response.outputs)
+    assert canonical.to_text(parsed) == canonical.to_text(expected)
     assert RAW.validate(wire, LIMITS) is wire
 
 
 @given(infer_requests())
-def test_tritonclients_protobufs_read_our_messages(request: InferRequest) -> None:
+def test_tritonclient_reads_requests(request: InferRequest) -> None:
     message = pb.ModelInferRequest.FromString(
         bytes(join_parts(RAW.build_request(request, GENERIC).message))
     )
@@ -133,8 +133,8 @@ def test_tritonclients_protobufs_read_our_messages(request: InferRequest) -> Non
     assert [tuple(t.shape) for t in message.inputs] == [t.shape for t in request.inputs]
     assert list(message.raw_input_contents) == [bytes(t.data) for t in request.inputs]
     assert set(message.parameters) == set(request.parameters)
-    again = RpcRequest(INFER, (message.SerializeToString(),))
-    assert canonical.is_same(RAW.parse_request(again, LIMITS).operation, request)
+    wire = RpcRequest(INFER, (message.SerializeToString(),))
+    assert canonical.is_same(RAW.parse_request(wire, LIMITS).operation, request)
 
 
 @given(infer_responses())
@@ -156,40 +156,41 @@ def test_tritonclient_reads_raw_responses(response: InferResponse) -> None:
 def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.DataObject) -> None:
     valid = data.draw(st.sampled_from((VALID_BYTES, TYPED_BYTES)))
     wire = RpcRequest(INFER, (data.draw(corrupted_bytes(valid)),))
-    parsing = refused(wire, RAW.parse_request, LIMITS)
-    shielding = refused(wire, RAW.validate, LIMITS)
-    assert (parsing is None) == (shielding is None)
-    refused(wire, RAW.summarize)
-    refused(wire, RAW.rewrite_request, "other", "2", GENERIC)
-    if parsing is None:
-        assert refused(wire, RAW.summarize) is None
-        shielded = RAW.validate(wire, LIMITS)
+    parse_error = error_of(wire, RAW.parse_request, LIMITS)
+    validation_error = error_of(wire, RAW.validate, LIMITS)
+    assert (parse_error is None) == (validation_error is None)
+    error_of(wire, RAW.summarize)
+    error_of(wire, RAW.rewrite_request, "other", "2", GENERIC)
+    if parse_error is None:
+        assert error_of(wire, RAW.summarize) is None
+        validated = RAW.validate(wire, LIMITS)
         assert canonical.is_same(
-            RAW.parse_request(shielded, LIMITS).operation, RAW.parse_request(wire, LIMITS).operation
+            RAW.parse_request(validated, LIMITS).operation,
+            RAW.parse_request(wire, LIMITS).operation,
         )
         # The real protobuf classes accept every accepted message.
-        pb.ModelInferRequest.FromString(bytes(join_parts(shielded.message)))
+        pb.ModelInferRequest.FromString(bytes(join_parts(validated.message)))
 
 
 @given(st.binary(max_size=80), st.sampled_from(("ModelInfer", "ModelReady", "RepositoryIndex")))
 def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (message,))
-    refused(wire, RAW.summarize)
-    parsing = refused(wire, RAW.parse_request, LIMITS)
-    assert (parsing is None) == (refused(wire, RAW.validate, LIMITS) is None)
+    error_of(wire, RAW.summarize)
+    parse_error = error_of(wire, RAW.parse_request, LIMITS)
+    assert (parse_error is None) == (error_of(wire, RAW.validate, LIMITS) is None)
 
 
 @given(st.data())
 def test_corrupted_responses_parse_or_are_garbage(data: st.DataObject) -> None:
-    answer = InferResponse("m", "1", "id", {}, VALID_TENSORS)
+    response = InferResponse("m", "1", "id", {}, VALID_TENSORS)
     codec = data.draw(st.sampled_from((RAW, TYPED)))
-    valid = bytes(join_parts(codec.build_response(answer, ParsedRequest(REQUEST)).message))
+    valid = bytes(join_parts(codec.build_response(response, ParsedRequest(REQUEST)).message))
     wire = RpcResponse((data.draw(corrupted_bytes(valid)),))
     for act, arguments in (
         (RAW.parse_response, (REQUEST, LIMITS)),
         (RAW.rewrite_response, (VALID, "other", "2", LIMITS)),
     ):
-        error = refused(wire, act, *arguments)
+        error = error_of(wire, act, *arguments)
         assert error is None or error.kind is Kind.BACKEND_GARBAGE
 
 
@@ -199,20 +200,22 @@ def test_corrupted_responses_parse_or_are_garbage(data: st.DataObject) -> None:
 def test_tensor_memory_is_never_copied() -> None:
     data = bytes(range(256)) * 16
     tensor = Tensor("X", Datatype.UINT8, (4096,), data)
-    built = RAW.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
-    assert any(part is data for part in built.message)
-    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), ParsedRequest(REQUEST))
-    assert any(part is data for part in answer.message)
-    message = bytes(join_parts(built.message))
+    request_wire = RAW.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
+    assert any(part is data for part in request_wire.message)
+    response_wire = RAW.build_response(
+        InferResponse("m", outputs=(tensor,)), ParsedRequest(REQUEST)
+    )
+    assert any(part is data for part in response_wire.message)
+    message = bytes(join_parts(request_wire.message))
     parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
     assert isinstance(parsed, InferRequest)
     view = parsed.inputs[0].data
     assert isinstance(view, memoryview)
     assert view.obj is message
-    moved = RAW.rewrite_request(RpcRequest(INFER, (message,)), "other", "", GENERIC)
-    assert moved is not None
-    assert all(p.obj is message for p in moved.message if isinstance(p, memoryview))
-    assert sum(isinstance(part, memoryview) for part in moved.message) == 1
+    rewritten = RAW.rewrite_request(RpcRequest(INFER, (message,)), "other", "", GENERIC)
+    assert rewritten is not None
+    assert all(p.obj is message for p in rewritten.message if isinstance(p, memoryview))
+    assert sum(isinstance(part, memoryview) for part in rewritten.message) == 1
 
 
 # ---- parameters
@@ -248,22 +251,24 @@ def test_invalid_unicode_is_rejected_by_name(request_: Any) -> None:
 
 
 def test_a_dimension_beyond_int64_is_refused() -> None:
-    answer = ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (2**63,)),))
+    response = ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (2**63,)),))
     with raises_kind(Kind.UNSUPPORTED):
-        RAW.build_response(answer, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS))
+        RAW.build_response(
+            response, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS)
+        )
 
 
 def test_metadata_distinguishes_parameters_and_properties() -> None:
-    answer = ModelMetadata(
+    response = ModelMetadata(
         "m",
         inputs=(TensorMetadata("X", "FP32", (-1,), {"content_type": "np"}),),
         parameters={"s": "text", "i": -3, "b": False, "d": 0.5, "none": None},
         properties={"p": "plain", "e": "", "tab": "a\tb"},
     )
-    wire = RAW.build_response(answer, ParsedRequest(METADATA))
+    wire = RAW.build_response(response, ParsedRequest(METADATA))
     found = RAW.parse_response(wire, METADATA, LIMITS)
-    wanted = replace(answer, parameters={"s": "text", "i": -3, "b": False, "d": 0.5})
-    assert canonical.is_same(found, wanted)
+    expected = replace(response, parameters={"s": "text", "i": -3, "b": False, "d": 0.5})
+    assert canonical.is_same(found, expected)
 
 
 # ---- limits
@@ -291,7 +296,7 @@ def test_classification_needs_a_class_count(count: Any) -> None:
     output = RequestedOutput("Y", {"classification": count})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
     for act in (RAW.parse_request, RAW.validate):
-        error = refused(wire, act, LIMITS)
+        error = error_of(wire, act, LIMITS)
         assert error is not None
         assert error.kind is Kind.BAD_REQUEST
         assert "'Y'" in error.public
@@ -317,8 +322,8 @@ def test_unknown_fields_in_typed_contents_are_skipped() -> None:
 
 
 def test_any_nonzero_byte_is_true_in_typed_bool() -> None:
-    answer = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
-    wire = TYPED.build_response(answer, ParsedRequest(REQUEST))
+    response = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
+    wire = TYPED.build_response(response, ParsedRequest(REQUEST))
     found = TYPED.parse_response(wire, REQUEST, LIMITS)
     assert isinstance(found, InferResponse)
     assert bytes(found.outputs[0].data) == b"\0\1\1"
@@ -338,22 +343,22 @@ def test_validation_removes_empty_contents_that_triton_refuses() -> None:
     message.inputs.add(name="X", datatype="INT8", shape=[1]).contents.SetInParent()
     message.inputs.add(name="Y", datatype="INT8", shape=[1])
     wire = RpcRequest(INFER, (message.SerializeToString(),), {"k": "v"})
-    shielded = RAW.validate(wire, LIMITS)
-    assert shielded.metadata == {"k": "v"}
+    validated = RAW.validate(wire, LIMITS)
+    assert validated.metadata == {"k": "v"}
     message.inputs[0].ClearField("contents")
-    assert bytes(join_parts(shielded.message)) == message.SerializeToString()
+    assert bytes(join_parts(validated.message)) == message.SerializeToString()
 
 
 def test_rewriting_changes_only_names_and_drops_metadata() -> None:
     wire = replace(VALID, metadata={"authorization": "secret"})
-    moved = RAW.rewrite_request(wire, "other", "", GENERIC)
-    assert moved is not None
-    assert moved.metadata == {}
-    message = pb.ModelInferRequest.FromString(bytes(join_parts(moved.message)))
-    wanted = pb.ModelInferRequest.FromString(VALID_BYTES)
-    wanted.model_name = "other"
-    wanted.model_version = ""
-    assert message == wanted
+    rewritten = RAW.rewrite_request(wire, "other", "", GENERIC)
+    assert rewritten is not None
+    assert rewritten.metadata == {}
+    message = pb.ModelInferRequest.FromString(bytes(join_parts(rewritten.message)))
+    expected = pb.ModelInferRequest.FromString(VALID_BYTES)
+    expected.model_name = "other"
+    expected.model_version = ""
+    assert message == expected
 
 
 def test_rewriting_a_malformed_request_is_a_bad_request() -> None:
@@ -361,48 +366,54 @@ def test_rewriting_a_malformed_request_is_a_bad_request() -> None:
         RAW.rewrite_request(RpcRequest(INFER, (b"\x0a\x7f",)), "other", "", GENERIC)
 
 
-def answered(**fields: Any) -> RpcResponse:
+def backend_response(**fields: Any) -> RpcResponse:
     message = pb.ModelInferResponse(model_name="m", model_version="1", **fields)
     return RpcResponse((message.SerializeToString(),), metadata={"server": "x"})
 
 
-def test_an_unchanged_response_is_returned_itself() -> None:
-    answer = answered(id="id", raw_output_contents=[b"x"])
-    assert RAW.rewrite_response(answer, VALID, "", "", LIMITS).message is answer.message
-    assert RAW.rewrite_response(answer, VALID, "m", "1", LIMITS).message is answer.message
+def test_an_unchanged_response_is_not_copied() -> None:
+    response = backend_response(id="id", raw_output_contents=[b"x"])
+    assert RAW.rewrite_response(response, VALID, "", "", LIMITS).message is response.message
+    assert RAW.rewrite_response(response, VALID, "m", "1", LIMITS).message is response.message
 
 
 def test_a_response_has_the_clients_model_name() -> None:
-    rewritten = RAW.rewrite_response(answered(id="id"), VALID, "mine", "7", LIMITS)
+    rewritten = RAW.rewrite_response(backend_response(id="id"), VALID, "mine", "7", LIMITS)
     message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
 def test_an_id_the_backend_did_not_return_is_returned() -> None:
-    rewritten = RAW.rewrite_response(answered(), VALID, "", "", LIMITS)
+    rewritten = RAW.rewrite_response(backend_response(), VALID, "", "", LIMITS)
     message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
 
 @pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("theirs", ["uuid-1", "", "mine"])
-@pytest.mark.parametrize("ours", ["mine", ""])
-def test_the_response_id_is_the_clients_or_absent(ours: str, theirs: str, typed: bool) -> None:
-    request = RAW.build_request(InferRequest("m", id=ours), GENERIC)
-    form = {"contents": {"int_contents": [1]}} if typed else {}
-    output = pb.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT8", shape=[1], **form)
-    answer = answered(id=theirs, outputs=[output], raw_output_contents=[] if typed else [b"\1"])
-    rewritten = RAW.rewrite_response(answer, request, "", "", LIMITS)
+@pytest.mark.parametrize("backend_id", ["uuid-1", "", "mine"])
+@pytest.mark.parametrize("client_id", ["mine", ""])
+def test_the_response_id_is_the_clients_or_absent(
+    client_id: str, backend_id: str, typed: bool
+) -> None:
+    request = RAW.build_request(InferRequest("m", id=client_id), GENERIC)
+    contents = {"contents": {"int_contents": [1]}} if typed else {}
+    output = pb.ModelInferResponse.InferOutputTensor(
+        name="Y", datatype="INT8", shape=[1], **contents
+    )
+    response = backend_response(
+        id=backend_id, outputs=[output], raw_output_contents=[] if typed else [b"\1"]
+    )
+    rewritten = RAW.rewrite_response(response, request, "", "", LIMITS)
     message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
-    assert (message.model_name, message.model_version, message.id) == ("m", "1", ours)
+    assert (message.model_name, message.model_version, message.id) == ("m", "1", client_id)
     assert message.raw_output_contents == [b"\1"]
-    if ours == theirs and not typed:
-        assert rewritten.message is answer.message
+    if client_id == backend_id and not typed:
+        assert rewritten.message is response.message
 
 
 def test_typed_responses_become_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
-    rewritten = RAW.rewrite_response(answered(outputs=[output]), VALID, "", "", LIMITS)
+    rewritten = RAW.rewrite_response(backend_response(outputs=[output]), VALID, "", "", LIMITS)
     result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message))))
     array = result.as_numpy("Y")
     assert array is not None

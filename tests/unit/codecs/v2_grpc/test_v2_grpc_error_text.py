@@ -5,7 +5,7 @@ import pytest
 from infergate.codecs.v2_grpc.error_text import kind_of
 from infergate.core.errors import Kind
 
-ABSENT = [
+NOT_FOUND = [
     "Request for unknown model: 'nosuch' is not found",
     "Request for unknown model: 'simple' version 9 is not found",
     "Unable to find shared memory region: 'nosuch'",
@@ -15,7 +15,7 @@ ABSENT = [
     ),
     "invalid model version specified '-1' , version should be an integral value > 0",
 ]
-WRONG = [
+BAD_REQUEST = [
     (
         "[request id: i] expected 3 inputs but got 2 inputs for model 'repeat_int32'. Got "
         "input(s) ['DELAY','IN'], but missing required input(s) ['WAIT']. Please provide all "
@@ -85,7 +85,7 @@ WRONG = [
         "the first request of the sequence"
     ),
 ]
-THEIRS = [
+BACKEND_ERROR = [
     "",
     "the model says INVALID_ARG",
     "batch size 16 for 'simple_0_0', max allowed is 8",
@@ -102,15 +102,15 @@ THEIRS = [
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [(text, Kind.NOT_FOUND) for text in ABSENT]
-    + [(text, Kind.BAD_REQUEST) for text in WRONG]
-    + [(text, Kind.BACKEND_ERROR) for text in THEIRS],
+    [(text, Kind.NOT_FOUND) for text in NOT_FOUND]
+    + [(text, Kind.BAD_REQUEST) for text in BAD_REQUEST]
+    + [(text, Kind.BACKEND_ERROR) for text in BACKEND_ERROR],
 )
 def test_kinds(text: str, kind: Kind) -> None:
     assert kind_of(text, "i") is kind
 
 
-@pytest.mark.parametrize(("number", "expected"), [("", "<id_unknown>"), ("a] b", "a] b")])
-def test_the_request_id_prefix_is_ignored(number: str, expected: str) -> None:
-    text = f"[request id: {expected}] unexpected shape for input 'IN' for model 'm'."
-    assert kind_of(text, number) is Kind.BAD_REQUEST
+@pytest.mark.parametrize(("request_id", "prefix"), [("", "<id_unknown>"), ("a] b", "a] b")])
+def test_the_request_id_prefix_is_ignored(request_id: str, prefix: str) -> None:
+    text = f"[request id: {prefix}] unexpected shape for input 'IN' for model 'm'."
+    assert kind_of(text, request_id) is Kind.BAD_REQUEST

@@ -17,7 +17,7 @@ from infergate.core.wire import RpcResponse
 CODEC = PLUGIN.create({})
 
 
-def relabelled(wire: RpcResponse, request: InferRequest, limits: Limits) -> RpcResponse:
+def rewrite_response(wire: RpcResponse, request: InferRequest, limits: Limits) -> RpcResponse:
     return CODEC.rewrite_response(wire, CODEC.build_request(request, GENERIC), "", "", limits)
 
 
@@ -66,9 +66,9 @@ def test_retry_after_is_sent_in_whole_seconds() -> None:
     assert caught.value.retry_after == 2.0
 
 
-@pytest.mark.parametrize("expected", ["", "soon", "-1", "1.5", "²"])
-def test_an_invalid_retry_after_is_omitted(expected: str) -> None:
-    wire = RpcResponse(code=14, details="busy", metadata={"retry-after": expected})
+@pytest.mark.parametrize("header", ["", "soon", "-1", "1.5", "²"])
+def test_an_invalid_retry_after_is_omitted(header: str) -> None:
+    wire = RpcResponse(code=14, details="busy", metadata={"retry-after": header})
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.retry_after is None
@@ -86,16 +86,16 @@ def test_invalid_unicode_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("code", range(1, 18))
-@pytest.mark.parametrize("read", [CODEC.parse_response, relabelled])
-def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
+@pytest.mark.parametrize("act", [CODEC.parse_response, rewrite_response])
+def test_a_backends_status_is_relayed(code: int, act: Any) -> None:
     wire = RpcResponse(code=code, details="model broke")
     with raises_kind(KIND_BY_CODE.get(code, Kind.BACKEND_ERROR)) as caught:
-        read(wire, InferRequest("m"), DEFAULT_LIMITS)
+        act(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.public == "model broke"
     assert caught.value.origin is Origin.BACKEND
 
 
-@pytest.mark.parametrize("read", [CODEC.parse_response, relabelled])
+@pytest.mark.parametrize("act", [CODEC.parse_response, rewrite_response])
 @pytest.mark.parametrize(
     ("details", "kind"),
     [
@@ -108,11 +108,11 @@ def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
         ("", Kind.OVERLOADED),
     ],
 )
-def test_a_message_too_large_for_the_backend_invites_no_retry(
-    details: str, kind: Kind, read: Any
+def test_a_message_too_large_for_the_backend_is_resource_exhausted(
+    details: str, kind: Kind, act: Any
 ) -> None:
     with raises_kind(kind) as caught:
-        read(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
+        act(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
     error = CODEC.build_error(caught.value, None)
     assert error.code == (8 if kind is Kind.TOO_LARGE else 14)
 

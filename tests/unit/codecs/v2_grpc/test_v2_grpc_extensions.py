@@ -44,17 +44,17 @@ def parse(method: str, message: Any) -> ParsedRequest:
     return found
 
 
-def sent(operation: Operation, kind: Any, profile: Any = TRITON) -> Any:
+def build_request_message(operation: Operation, kind: Any, profile: Any = TRITON) -> Any:
     return kind.FromString(join_parts(CODEC.build_request(operation, profile).message))
 
 
-def read(message: Any, operation: Operation) -> Response:
+def parse_response(message: Any, operation: Operation) -> Response:
     wire = RpcResponse([message.SerializeToString()])
     return CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
 
 
-def built(answer: Response, parsed: ParsedRequest, kind: Any) -> Any:
-    return kind.FromString(join_parts(CODEC.build_response(answer, parsed).message))
+def build_response_message(response: Response, parsed: ParsedRequest, kind: Any) -> Any:
+    return kind.FromString(join_parts(CODEC.build_response(response, parsed).message))
 
 
 # ---- loading
@@ -74,12 +74,14 @@ def test_tritons_request_to_load() -> None:
     found = parse("RepositoryModelLoad", load_request())
     parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
     assert found.operation == ModelLoadRequest("m", "r", parameters)
-    answer = built(Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse)
-    assert answer.SerializeToString() == b""
-    again = sent(found.operation, service_pb2.RepositoryModelLoadRequest)
-    wanted = load_request()
-    del wanted.parameters["nothing"]
-    assert again == wanted
+    response = build_response_message(
+        Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse
+    )
+    assert response.SerializeToString() == b""
+    rebuilt = build_request_message(found.operation, service_pb2.RepositoryModelLoadRequest)
+    expected = load_request()
+    del expected.parameters["nothing"]
+    assert rebuilt == expected
 
 
 def test_tritons_request_to_unload() -> None:
@@ -87,7 +89,9 @@ def test_tritons_request_to_unload() -> None:
     message.parameters["unload_dependents"].bool_param = False
     found = parse("RepositoryModelUnload", message)
     assert found.operation == ModelUnloadRequest("m", "", {"unload_dependents": False})
-    assert sent(found.operation, service_pb2.RepositoryModelUnloadRequest) == message
+    assert (
+        build_request_message(found.operation, service_pb2.RepositoryModelUnloadRequest) == message
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,14 +102,14 @@ def test_kserves_messages_round_trip(method: str, kind: Any) -> None:
     message = pb.KServeModelRequest(model_name="m")
     found = parse(method, message)
     assert found.operation == kind("m")
-    answer = built(Acknowledgement(), found, pb.KServeModelResponse)
-    assert answer == pb.KServeModelResponse(model_name="m", is_done=True)
-    unwanted = {"unload_dependents": False}
-    assert sent(kind("m", "", unwanted), pb.KServeModelRequest, KSERVE) == message
-    assert read(answer, kind("m")) == Acknowledgement()
-    assert read(pb.KServeModelResponse(), kind("m")) == Acknowledgement()  # Triton's
+    response = build_response_message(Acknowledgement(), found, pb.KServeModelResponse)
+    assert response == pb.KServeModelResponse(model_name="m", is_done=True)
+    ignored = {"unload_dependents": False}
+    assert build_request_message(kind("m", "", ignored), pb.KServeModelRequest, KSERVE) == message
+    assert parse_response(response, kind("m")) == Acknowledgement()
+    assert parse_response(pb.KServeModelResponse(), kind("m")) == Acknowledgement()  # Triton's
     failed = pb.KServeModelResponse(model_name="m")
-    assert refused(lambda: read(failed, kind("m"))).kind is Kind.BACKEND_ERROR
+    assert refused(lambda: parse_response(failed, kind("m"))).kind is Kind.BACKEND_ERROR
 
 
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
@@ -115,12 +119,12 @@ def test_fields_that_a_server_would_ignore_are_refused(profile: Any) -> None:
         ModelLoadRequest("m", "", {"config": "{}"}),
         ModelUnloadRequest("m", "", {"unload_dependents": True}),
     ):
-        error = refused(lambda one=operation: CODEC.build_request(one, profile))
+        error = refused(lambda each=operation: CODEC.build_request(each, profile))
         assert error.kind is Kind.UNSUPPORTED
 
 
 @pytest.mark.parametrize("value", [1.5, 2**63, [], {}])
-def test_parameters_without_a_value_are_rejected(value: Any) -> None:
+def test_unrepresentable_parameters_are_rejected(value: Any) -> None:
     operation = ModelLoadRequest("m", "", {"x": value, "y": None})
     error = refused(lambda: CODEC.build_request(operation, GENERIC))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)
@@ -170,7 +174,7 @@ FUTURE = b"\xfa\x3f\x03new"
 
 def test_a_configuration_uses_proto_field_names() -> None:
     message = service_pb2.ModelConfigResponse(config=config())
-    found = read(message, ModelConfigRequest("m"))
+    found = parse_response(message, ModelConfigRequest("m"))
     assert isinstance(found, ModelConfig)
     config_settings = found.settings
     assert (found.name, config_settings["max_batch_size"]) == ("real", 8)
@@ -191,16 +195,16 @@ def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     assert isinstance(found, ModelConfig)
     inputs = [{**found.settings["input"][0], "name": "image"}]
     renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
-    answer = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
-    assert FUTURE in bytes(join_parts(answer.message))
-    given = built(
+    response = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
+    assert FUTURE in bytes(join_parts(response.message))
+    actual = build_response_message(
         renamed, ParsedRequest(ModelConfigRequest("m")), service_pb2.ModelConfigResponse
     ).config
-    wanted = config()
-    wanted.name, wanted.input[0].name = "m", "image"
-    given.ClearField("input"), wanted.ClearField("input")  # compared without the unknown field
-    assert (given.name, given.output[0].name) == (wanted.name, wanted.output[0].name)
-    assert given.dynamic_batching == wanted.dynamic_batching
+    expected = config()
+    expected.name, expected.input[0].name = "m", "image"
+    actual.ClearField("input"), expected.ClearField("input")  # compared without the unknown field
+    assert (actual.name, actual.output[0].name) == (expected.name, expected.output[0].name)
+    assert actual.dynamic_batching == expected.dynamic_batching
 
 
 def test_settings_from_another_protocol_are_encoded() -> None:
@@ -208,19 +212,19 @@ def test_settings_from_another_protocol_are_encoded() -> None:
         "name": "m",
         "max_batch_size": 8,
         "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [3]}],
-        "newer": {"than": ["we"]},
+        "unknown": {"field": ["x"]},
         "output": [{"name": "OUT", "data_type": "TYPE_NEWER"}],
         "backend": None,
     }
-    answer = built(
+    response = build_response_message(
         ModelConfig("m", settings),
         ParsedRequest(ModelConfigRequest("m")),
         service_pb2.ModelConfigResponse,
     )
-    assert answer.config.input[0].dims == [3]
-    assert answer.config.input[0].data_type == model_config_pb2.TYPE_FP32
-    assert answer.config.output[0].data_type == model_config_pb2.TYPE_INVALID
-    assert answer.config.max_batch_size == 8
+    assert response.config.input[0].dims == [3]
+    assert response.config.input[0].data_type == model_config_pb2.TYPE_FP32
+    assert response.config.output[0].data_type == model_config_pb2.TYPE_INVALID
+    assert response.config.max_batch_size == 8
 
 
 @pytest.mark.parametrize(
@@ -235,8 +239,8 @@ def test_settings_from_another_protocol_are_encoded() -> None:
     ],
 )
 def test_unrepresentable_settings_are_rejected(settings: dict[str, Any]) -> None:
-    answer = ModelConfig("m", settings)
-    error = refused(lambda: CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m"))))
+    response = ModelConfig("m", settings)
+    error = refused(lambda: CODEC.build_response(response, ParsedRequest(ModelConfigRequest("m"))))
     assert error.kind is Kind.UNSUPPORTED
 
 
@@ -251,13 +255,15 @@ def test_statistics_round_trip() -> None:
         "ModelStatistics", service_pb2.ModelStatisticsRequest(name="m", version="1")
     ).operation
     assert operation == ModelStatisticsRequest("m", "1")
-    assert sent(operation, service_pb2.ModelStatisticsRequest).name == "m"
-    found = read(message, operation)
+    assert build_request_message(operation, service_pb2.ModelStatisticsRequest).name == "m"
+    found = parse_response(message, operation)
     assert isinstance(found, ModelStatistics)
     assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
     assert found.models[0]["last_inference"] == 2**63
-    again = built(found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse)
-    assert again == message
+    rebuilt = build_response_message(
+        found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse
+    )
+    assert rebuilt == message
 
 
 # ---- settings
@@ -271,11 +277,11 @@ def test_trace_settings_round_trip() -> None:
     assert found.operation == TraceSettingsRequest(
         "m", {"trace_file": [], "trace_level": ["A", "B"]}
     )
-    assert sent(found.operation, service_pb2.TraceSettingRequest) == message
+    assert build_request_message(found.operation, service_pb2.TraceSettingRequest) == message
     settings = Settings({"trace_level": ["OFF"]})
-    answer = built(settings, found, service_pb2.TraceSettingResponse)
-    assert answer.settings["trace_level"].value == ["OFF"]
-    assert read(answer, found.operation) == settings
+    response = build_response_message(settings, found, service_pb2.TraceSettingResponse)
+    assert response.settings["trace_level"].value == ["OFF"]
+    assert parse_response(response, found.operation) == settings
 
 
 def test_log_settings_round_trip() -> None:
@@ -286,9 +292,9 @@ def test_log_settings_round_trip() -> None:
     found = parse("LogSettings", message)
     values = {"log_file": "f", "log_info": False, "log_verbose_level": 1}
     assert found.operation == LogSettingsRequest(values)
-    assert sent(found.operation, service_pb2.LogSettingsRequest) == message
-    answer = built(Settings(values), found, service_pb2.LogSettingsResponse)
-    assert read(answer, found.operation) == Settings(values)
+    assert build_request_message(found.operation, service_pb2.LogSettingsRequest) == message
+    response = build_response_message(Settings(values), found, service_pb2.LogSettingsResponse)
+    assert parse_response(response, found.operation) == Settings(values)
     message.settings["nothing"].SetInParent()
     assert parse("LogSettings", message).operation == LogSettingsRequest(values)
 
@@ -303,6 +309,6 @@ def test_log_settings_round_trip() -> None:
         LogSettingsRequest({"x": 1.5}),
     ],
 )
-def test_settings_without_a_value_are_rejected(operation: Operation) -> None:
+def test_setting_values_of_wrong_types_are_rejected(operation: Operation) -> None:
     error = refused(lambda: CODEC.build_request(operation, TRITON))
     assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)

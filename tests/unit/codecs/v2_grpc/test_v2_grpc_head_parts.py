@@ -19,7 +19,7 @@ from infergate.testing.strategies import infer_requests, infer_responses
 CODEC = PLUGIN.create({})
 X = Tensor("x", Datatype.FP32, (2,), bytes(8))
 Y = Tensor("y", Datatype.BYTES, (), b"\0\0\0\0")
-KNOWN = (
+CACHES = (
     head_parts._cached_names,
     head_parts._cached_description,
     head_parts._cached_request,
@@ -37,25 +37,25 @@ def plain(request: InferRequest) -> InferRequest:
 
 
 @given(infer_requests(frozenset(Datatype)))
-def test_request_heads_equal_protobufs(given: InferRequest) -> None:
-    for request in (given, plain(given), plain(given)):
+def test_request_heads_equal_protobufs(message: InferRequest) -> None:
+    for request in (message, plain(message), plain(message)):
         head = infer_request._head(request)
         for tensor in request.inputs:
             head.raw_input_contents.append(bytes(tensor.data))
-        written = head.SerializeToString(deterministic=True)
-        assert join_parts(infer_request.write_request(request)) == written
+        expected = head.SerializeToString(deterministic=True)
+        assert join_parts(infer_request.write_request(request)) == expected
 
 
 @given(infer_responses(frozenset(Datatype)))
-def test_response_heads_equal_protobufs(given: InferResponse) -> None:
-    outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in given.outputs)
-    simple = replace(given, parameters=NO_PARAMETERS, outputs=outputs)
-    for answer in (given, simple, simple):
-        head = infer_response._head(answer)
-        for tensor in answer.outputs:
+def test_response_heads_equal_protobufs(message: InferResponse) -> None:
+    outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in message.outputs)
+    simple = replace(message, parameters=NO_PARAMETERS, outputs=outputs)
+    for response in (message, simple, simple):
+        head = infer_response._head(response)
+        for tensor in response.outputs:
             head.raw_output_contents.append(bytes(tensor.data))
-        written = head.SerializeToString(deterministic=True)
-        assert join_parts(infer_response.write_raw(answer)) == written
+        expected = head.SerializeToString(deterministic=True)
+        assert join_parts(infer_response.write_raw(response)) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_the_name_cache_is_bounded_and_skips_long_names() -> None:
                 outputs=(RequestedOutput(f"o{number}"),),
             )
         )
-    before = [known.cache_info() for known in KNOWN]
-    assert all(info.currsize == info.maxsize == 512 for info in before)
+    infos = [cache.cache_info() for cache in CACHES]
+    assert all(info.currsize == info.maxsize == 512 for info in infos)
     long = "n" * 129
     for request in (
         InferRequest(long, inputs=(replace(X, name=long),), outputs=(RequestedOutput(long),)),
         InferRequest("m999", long, inputs=(replace(X, shape=(1,) * 17),)),
     ):
         assert join_parts(infer_request.write_request(request))
-    assert [known.cache_info().misses for known in KNOWN] == [info.misses for info in before]
+    assert [cache.cache_info().misses for cache in CACHES] == [info.misses for info in infos]

@@ -25,15 +25,15 @@ message = theirs(model_name="m", raw_input_contents=[b"abc"])
 assert ours.FromString(message.SerializeToString()).raw_input_contents == [b"abc"]
 print("both")
 """
-OURS = "import infergate.codecs.v2_grpc"
-THEIRS = "import tritonclient.grpc"
+INFERGATE = "import infergate.codecs.v2_grpc"
+TRITONCLIENT = "import tritonclient.grpc"
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
     )
-    return done.stdout
+    return finished.stdout
 
 
 def test_committed_descriptor_is_a_fresh_compile(tmp_path: Path) -> None:
@@ -42,41 +42,43 @@ def test_committed_descriptor_is_a_fresh_compile(tmp_path: Path) -> None:
     assert read((tmp_path / "fresh.binpb").read_bytes()) == read(COMMITTED.read_bytes())
 
 
-@pytest.mark.parametrize("imports", [f"{OURS}\n{THEIRS}", f"{THEIRS}\n{OURS}"])
+@pytest.mark.parametrize(
+    "imports", [f"{INFERGATE}\n{TRITONCLIENT}", f"{TRITONCLIENT}\n{INFERGATE}"]
+)
 def test_modules_can_be_imported_in_either_order(imports: str) -> None:
     assert run("-W", "error", "-c", BOTH.format(imports=imports)) == "both\n"
 
 
-def compare(ours: Any, theirs: Any) -> int:
-    """Return how many fields of ``ours`` equal the field of the same number in ``theirs``."""
+def compare(own: Any, triton: Any) -> int:
+    """Return how many fields of ``own`` equal the field of the same number in ``triton``."""
     count = 0
-    known = {field.number: field for field in theirs.fields}
-    for field in ours.field:
-        if (theirs.name, field.number) in {("ModelMetadataResponse", 6), ("TensorMetadata", 4)}:
+    triton_fields = {field.number: field for field in triton.fields}
+    for field in own.field:
+        if (triton.name, field.number) in {("ModelMetadataResponse", 6), ("TensorMetadata", 4)}:
             continue  # not in Triton's schema
-        assert known[field.number].name == field.name, theirs.name
-        assert known[field.number].type == field.type, theirs.name
+        assert triton_fields[field.number].name == field.name, triton.name
+        assert triton_fields[field.number].type == field.type, triton.name
         count += 1
-    for nested in ours.nested_type:
-        if nested.name in theirs.nested_types_by_name:
-            count += compare(nested, theirs.nested_types_by_name[nested.name])
+    for nested in own.nested_type:
+        if nested.name in triton.nested_types_by_name:
+            count += compare(nested, triton.nested_types_by_name[nested.name])
     return count
 
 
-OTHERS = ("KServeModelRequest", "KServeModelResponse")
+KSERVE_MESSAGES = ("KServeModelRequest", "KServeModelResponse")
 """Messages of other servers that differ from Triton's."""
 
 
 def test_fields_equal_tritons() -> None:
     (raw,) = SCHEMA.files_by_symbol("inference.GRPCInferenceService")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
-    ours = [message for message in file.message_type if message.name not in OTHERS]
-    theirs = {
+    own = [message for message in file.message_type if message.name not in KSERVE_MESSAGES]
+    triton = {
         **service_pb2.DESCRIPTOR.message_types_by_name,
         **model_config_pb2.DESCRIPTOR.message_types_by_name,
     }
-    assert {message.name for message in ours} <= set(theirs)
-    assert sum(compare(message, theirs[message.name]) for message in ours) > 300
+    assert {message.name for message in own} <= set(triton)
+    assert sum(compare(message, triton[message.name]) for message in own) > 300
 
 
 def test_schema_finds_files_with_their_imports() -> None:
@@ -99,6 +101,6 @@ def test_schema_finds_files_with_their_imports() -> None:
     with pytest.raises(KeyError):
         schema.files_by_name("nosuch.proto")
     with pytest.raises(KeyError):
-        schema.files_by_symbol("t.Nobody")
+        schema.files_by_symbol("t.Missing")
     with pytest.raises(KeyError):
-        schema.message_class("t.Nobody")
+        schema.message_class("t.Missing")

@@ -20,14 +20,14 @@ def sequence_of(message: bytes) -> Any:
 
 
 def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
-    model_infer_request = pb.ModelInferRequest(model_name="m")
-    model_infer_request.inputs.add(name="X", datatype="UINT8", shape=[size])
-    model_infer_request.inputs[0].parameters["sequence_id"].int64_param = 9
-    model_infer_request.parameters["other"].string_param = "sequence_id"
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="X", datatype="UINT8", shape=[size])
+    request.inputs[0].parameters["sequence_id"].int64_param = 9
+    request.parameters["other"].string_param = "sequence_id"
     if parameter:
-        model_infer_request.parameters["sequence_id"].CopyFrom(pb.InferParameter(**parameter))
-    model_infer_request.raw_input_contents.append(b"x" * size)
-    return model_infer_request
+        request.parameters["sequence_id"].CopyFrom(pb.InferParameter(**parameter))
+    request.raw_input_contents.append(b"x" * size)
+    return request
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
@@ -47,20 +47,20 @@ def test_sequence_ids_of_other_types_are_rejected(wrong: dict[str, Any]) -> None
 
 
 def test_the_last_duplicate_parameter_wins_as_in_protobuf() -> None:
-    one, two = (pb.ModelInferRequest() for _ in range(2))
-    one.parameters["sequence_id"].int64_param = 1
-    two.parameters["sequence_id"].int64_param = 2
-    both = one.SerializeToString() + message(1).SerializeToString() + two.SerializeToString()
-    assert sequence_of(both) == 2
+    first, last = (pb.ModelInferRequest() for _ in range(2))
+    first.parameters["sequence_id"].int64_param = 1
+    last.parameters["sequence_id"].int64_param = 2
+    data = first.SerializeToString() + message(1).SerializeToString() + last.SerializeToString()
+    assert sequence_of(data) == 2
     assert (
-        CODEC.parse_request(RpcRequest(INFER, (both,)), DEFAULT_LIMITS).operation.parameters[
+        CODEC.parse_request(RpcRequest(INFER, (data,)), DEFAULT_LIMITS).operation.parameters[
             "sequence_id"
         ]
         == 2
     )
 
 
-@pytest.mark.parametrize("junk", [b"sequence_id", b"\x22\x0d\x0a\x0bsequence_id\x12\x7f"])
-def test_malformed_messages(junk: bytes) -> None:
+@pytest.mark.parametrize("data", [b"sequence_id", b"\x22\x0d\x0a\x0bsequence_id\x12\x7f"])
+def test_malformed_messages(data: bytes) -> None:
     with raises_kind(Kind.BAD_REQUEST):
-        sequence_of(junk)
+        sequence_of(data)

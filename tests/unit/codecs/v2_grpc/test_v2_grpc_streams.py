@@ -23,7 +23,7 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 TRITON, PLAIN = V2Grpc(), V2Grpc(stream="plain")
 OUTPUT = tensor_from_array("OUTPUT0", Datatype.INT32, np.array([7]))
-ANSWER = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,))
+RESPONSE = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,))
 REQUEST = InferRequest("m", id="i")
 FINAL = "triton_final_response"
 
@@ -39,45 +39,50 @@ def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
     return codec.parse_request(RpcRequest(STREAM, (message(**parameters),)), DEFAULT_LIMITS)
 
 
-def wrapped(wire: RpcResponse | None) -> Any:
+def stream_message(wire: RpcResponse | None) -> Any:
     assert wire is not None
     assert wire.code == 0
     return pb.ModelStreamInferResponse.FromString(bytes(join_parts(wire.message)))
 
 
-def read(stream_message: Any) -> InferResponse | None:
-    wire = RpcResponse((stream_message.SerializeToString(),))
+def parse_message(stream_response: Any) -> InferResponse | None:
+    wire = RpcResponse((stream_response.SerializeToString(),))
     return TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)
 
 
-def kind_of(wire: RpcResponse) -> GatewayError:
+def error_of(wire: RpcResponse) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)
     return caught.value
 
 
-def theirs(**more: Any) -> Any:
-    """Return a response as a server sends it."""
-    answer = pb.ModelInferResponse(model_name="m", model_version="1", id="i", **more)
-    answer.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
-    answer.raw_output_contents.append(b"\7\0\0\0")
-    return answer
+def server_response(**fields: Any) -> Any:
+    response = pb.ModelInferResponse(model_name="m", model_version="1", id="i", **fields)
+    response.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
+    response.raw_output_contents.append(b"\7\0\0\0")
+    return response
 
 
-def test_the_codec_streams() -> None:
+def test_the_codec_supports_streaming() -> None:
     assert isinstance(TRITON, SupportsStreaming)
     assert TRITON.capabilities.supports_streaming
     with pytest.raises(ValueError, match="sideways"):
         V2Grpc(stream="sideways")
 
 
-@pytest.mark.parametrize("last", [True, False])
-def test_responses_report_whether_they_are_final(last: bool) -> None:
-    answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=last)
-    response = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
-    assert response.parameters[FINAL].bool_param is last
-    assert response.parameters["k"].int64_param == 1
-    assert (response.model_name, response.id, list(response.raw_output_contents)) == (
+@pytest.mark.parametrize("is_last", [True, False])
+def test_responses_report_whether_they_are_final(is_last: bool) -> None:
+    response = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=is_last)
+    infer_response = stream_message(
+        TRITON.build_stream_response(response, parsed(TRITON))
+    ).infer_response
+    assert infer_response.parameters[FINAL].bool_param is is_last
+    assert infer_response.parameters["k"].int64_param == 1
+    assert (
+        infer_response.model_name,
+        infer_response.id,
+        list(infer_response.raw_output_contents),
+    ) == (
         "m",
         "i",
         [b"\7\0\0\0"],
@@ -86,7 +91,7 @@ def test_responses_report_whether_they_are_final(last: bool) -> None:
 
 def test_a_single_response_equals_a_unary_one() -> None:
     request = parsed(PLAIN)
-    assert PLAIN.build_stream_response(ANSWER, request) == PLAIN.build_response(ANSWER, request)
+    assert PLAIN.build_stream_response(RESPONSE, request) == PLAIN.build_response(RESPONSE, request)
     assert PLAIN.build_stream_end(parsed(PLAIN, triton_enable_empty_final_response=True)) is None
 
 
@@ -96,7 +101,7 @@ def test_the_final_response_is_marked_on_request() -> None:
     request = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
     assert isinstance(request.operation, InferRequest)
     assert request.operation.parameters == {"other": True}
-    end = wrapped(TRITON.build_stream_end(request))
+    end = stream_message(TRITON.build_stream_end(request))
     assert end.error_message == ""
     assert (end.infer_response.model_name, end.infer_response.id) == ("m", "i")
     assert end.infer_response.parameters[FINAL].bool_param is True
@@ -113,19 +118,19 @@ def test_a_unary_request_has_no_final_response_parameter() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_errors_are_sent_in_the_stream_or_end_it(kind: Kind) -> None:
     error = GatewayError(kind, "out of œufs \udcff")
-    written_error = wrapped(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
-    assert written_error.error_message.startswith("out of œufs")
-    assert (written_error.infer_response.model_name, written_error.infer_response.id) == ("m", "i")
-    assert written_error.infer_response.parameters[FINAL].bool_param is True
-    wants = RpcRequest(STREAM, (message(),), {"triton_grpc_error": "true"})
-    for codec, wire in ((TRITON, wants), (PLAIN, RpcRequest(STREAM))):
+    sent_error = stream_message(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
+    assert sent_error.error_message.startswith("out of œufs")
+    assert (sent_error.infer_response.model_name, sent_error.infer_response.id) == ("m", "i")
+    assert sent_error.infer_response.parameters[FINAL].bool_param is True
+    with_header = RpcRequest(STREAM, (message(),), {"triton_grpc_error": "true"})
+    for codec, wire in ((TRITON, with_header), (PLAIN, RpcRequest(STREAM))):
         assert codec.build_stream_error(error, wire) == codec.build_error(error)
 
 
 @given(st.binary(max_size=60))
-def test_every_message_parses_or_has_an_error(garbled: bytes) -> None:
-    wire = RpcRequest(STREAM, (garbled,))
-    error = wrapped(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
+def test_every_message_parses_or_has_an_error(data: bytes) -> None:
+    wire = RpcRequest(STREAM, (data,))
+    error = stream_message(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
     assert error.error_message == "no"
 
 
@@ -150,11 +155,11 @@ def test_a_model_with_one_response_gets_no_stream_request(
 
 @pytest.mark.parametrize("final", [True, False, None])
 def test_tritons_stream_responses(final: bool | None) -> None:
-    answer = theirs()
+    response = server_response()
     if final is not None:
-        answer.parameters[FINAL].bool_param = final
-    answer.parameters["k"].int64_param = 1
-    found = read(pb.ModelStreamInferResponse(infer_response=answer))
+        response.parameters[FINAL].bool_param = final
+    response.parameters["k"].int64_param = 1
+    found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
     assert found is not None
     assert found.is_last is (final is True)
     assert (found.model, found.version, found.id) == ("m", "1", "i")
@@ -163,46 +168,44 @@ def test_tritons_stream_responses(final: bool | None) -> None:
 
 
 def test_tritons_empty_final_response_is_not_a_response() -> None:
-    answer = pb.ModelInferResponse(model_name="m", id="i")
-    answer.parameters[FINAL].bool_param = True
-    assert read(pb.ModelStreamInferResponse(infer_response=answer)) is None
+    response = pb.ModelInferResponse(model_name="m", id="i")
+    response.parameters[FINAL].bool_param = True
+    assert parse_message(pb.ModelStreamInferResponse(infer_response=response)) is None
 
 
 def test_an_empty_response_that_is_not_final_is_a_response() -> None:
-    answer = pb.ModelInferResponse(model_name="m", id="i")
-    answer.parameters[FINAL].bool_param = False
-    found = read(pb.ModelStreamInferResponse(infer_response=answer))
+    response = pb.ModelInferResponse(model_name="m", id="i")
+    response.parameters[FINAL].bool_param = False
+    found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
     assert found == InferResponse("m", id="i")
 
 
 def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
-    found = read(theirs())
+    found = parse_message(server_response())
     assert found is not None
     assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
-    assert read(without_version) == InferResponse("m", id="i")
+    assert parse_message(without_version) == InferResponse("m", id="i")
 
 
 def test_a_backends_error() -> None:
-    for answer in (None, pb.ModelInferResponse(id="i")):
-        model_stream_infer_response = pb.ModelStreamInferResponse(
-            error_message="no œufs", infer_response=answer
+    for response in (None, pb.ModelInferResponse(id="i")):
+        stream_response = pb.ModelStreamInferResponse(
+            error_message="no œufs", infer_response=response
         )
-        error = kind_of(RpcResponse((model_stream_infer_response.SerializeToString(),)))
+        error = error_of(RpcResponse((stream_response.SerializeToString(),)))
         assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
         assert error.public == "no œufs"
-    received = (
-        "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
-    )
-    model_stream_infer_response = pb.ModelStreamInferResponse(error_message=received)
-    error = kind_of(RpcResponse((model_stream_infer_response.SerializeToString(),)))
-    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, received)
-    error = kind_of(RpcResponse(code=5, details="gone"))
+    text = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
+    stream_response = pb.ModelStreamInferResponse(error_message=text)
+    error = error_of(RpcResponse((stream_response.SerializeToString(),)))
+    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, text)
+    error = error_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
 
 
 @pytest.mark.parametrize(
-    "garbled",
+    "data",
     [
         b"",
         b"\x0a\x00",
@@ -213,12 +216,12 @@ def test_a_backends_error() -> None:
         b"\x12\x04\x2a\x02\x1a\x00\x32\x00",
     ],
 )
-def test_a_malformed_stream_response(garbled: bytes) -> None:
-    assert kind_of(RpcResponse((garbled,))).kind is Kind.BACKEND_GARBAGE
+def test_a_malformed_stream_response(data: bytes) -> None:
+    assert error_of(RpcResponse((data,))).kind is Kind.BACKEND_GARBAGE
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_parsed_or_rejected(garbled: bytes) -> None:
-    wire = RpcResponse((garbled,))
+def test_arbitrary_bytes_are_parsed_or_rejected(data: bytes) -> None:
+    wire = RpcResponse((data,))
     with suppress(GatewayError):
         TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)

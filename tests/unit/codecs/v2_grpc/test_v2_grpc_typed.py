@@ -40,13 +40,13 @@ FORMS = {datatype: form for datatype, form in typed_contents.TYPED_FIELDS.items(
 
 def message(field: bytes, *, shape: int = 1, datatype: str = "INT64") -> bytes:
     """Return a request whose one input has ``field`` besides name, datatype and shape."""
-    described = pb.ModelInferRequest.InferInputTensor(name="X", datatype=datatype, shape=[shape])
-    body = described.SerializeToString() + field
+    input_tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype=datatype, shape=[shape])
+    body = input_tensor.SerializeToString() + field
     return string_field(1, "m") + field_prefix(5, len(body)) + body
 
 
-def typed(inside: bytes) -> bytes:
-    return field_prefix(5, len(inside)) + inside
+def contents_field(contents: bytes) -> bytes:
+    return field_prefix(5, len(contents)) + contents
 
 
 def read(data: bytes) -> Tensor:
@@ -57,11 +57,11 @@ def read(data: bytes) -> Tensor:
 
 def refusal(data: bytes) -> GatewayError:
     wire = RpcRequest(INFER, (data,))
-    with pytest.raises(GatewayError) as shielded:
+    with pytest.raises(GatewayError) as invalid:
         CODEC.validate(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert (shielded.value.kind, shielded.value.public) == (caught.value.kind, caught.value.public)
+    assert (invalid.value.kind, invalid.value.public) == (caught.value.kind, caught.value.public)
     return caught.value
 
 
@@ -79,7 +79,7 @@ def peak(act: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("inside", "datatype", "expected"),
+    ("contents", "datatype", "expected"),
     [
         (b"\x42\x00" * 300_000, "BYTES", "the data holds more"),
         (field_prefix(3, 600_000) + b"\1" * 600_000, "INT64", "int64_contents holds 600000"),
@@ -89,9 +89,9 @@ def peak(act: Callable[[], Any]) -> int:
     ids=["bytes", "ints", "long-ints", "bools"],
 )
 def test_elements_that_the_shape_does_not_announce_are_not_converted(
-    inside: bytes, datatype: str, expected: str
+    contents: bytes, datatype: str, expected: str
 ) -> None:
-    data = message(typed(inside), datatype=datatype)
+    data = message(contents_field(contents), datatype=datatype)
 
     def act() -> None:
         error = refusal(data)
@@ -99,28 +99,30 @@ def test_elements_that_the_shape_does_not_announce_are_not_converted(
         assert "'X'" in error.public
         assert expected in error.public
 
-    assert peak(act) < 2.5 * len(data)  # the mask that counts them, and some slack
+    assert peak(act) < 2.5 * len(data)  # a mask counts the elements
 
 
 def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    lengths = []
     runtime = infer_request.ModelInferRequest
 
     class Watched:
         @staticmethod
         def FromString(data: bytes) -> Any:  # noqa: N802 - protobuf's name
-            seen.append(len(data))
+            lengths.append(len(data))
             return runtime.FromString(data)
 
     monkeypatch.setattr(infer_request, "ModelInferRequest", Watched)
-    inside = field_prefix(6, 400_000) + bytes(400_000)
-    assert len(read(message(typed(inside), shape=100_000, datatype="FP32")).data) == 400_000
-    assert seen
-    assert max(seen) < 100
+    contents = field_prefix(6, 400_000) + bytes(400_000)
+    assert (
+        len(read(message(contents_field(contents), shape=100_000, datatype="FP32")).data) == 400_000
+    )
+    assert lengths
+    assert max(lengths) < 100
 
 
 def test_typed_floats_are_not_copied() -> None:
-    data = message(typed(field_prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
+    data = message(contents_field(field_prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
     view = read(data).data
     assert isinstance(view, memoryview)
     assert view.obj is data
@@ -137,9 +139,9 @@ MANY = MAX_FIELDS + 1
         message(b"\x18\x01" * MANY),
         message(b"\x78\x00" * MANY),
         message(b"\x2a\x00" * MANY),
-        message(typed(b"\x18\x01" * MANY)),
-        message(typed(b"\x78\x00" * MANY)),
-        message(typed(b"\x78\x00" * MANY), datatype="BYTES"),
+        message(contents_field(b"\x18\x01" * MANY)),
+        message(contents_field(b"\x78\x00" * MANY)),
+        message(contents_field(b"\x78\x00" * MANY), datatype="BYTES"),
         message(b"") + field_prefix(6, 2 * MANY) + b"\x12\x00" * MANY,
         message(b"\x22\x00" * (MANY // 2))
         + field_prefix(6, MANY + 1)
@@ -178,8 +180,10 @@ def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
     assert error.kind is Kind.TOO_LARGE
     assert str(MAX_HEAD_BYTES) in error.public
     size = MAX_HEAD_BYTES + MIB
-    inside = field_prefix(6, size) + bytes(size)
-    assert len(read(message(typed(inside), shape=size // 4, datatype="FP32")).data) == size
+    contents = field_prefix(6, size) + bytes(size)
+    assert (
+        len(read(message(contents_field(contents), shape=size // 4, datatype="FP32")).data) == size
+    )
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -189,11 +193,11 @@ def test_bytes_elements_are_limited_over_all_tensors(
     monkeypatch.setattr(tensor, "MAX_BYTES_ELEMENTS", 10)
     request = pb.ModelInferRequest(model_name="m")
     for name in "XYZ":
-        described = request.inputs.add(name=name, datatype="BYTES", shape=[5])
+        input_tensor = request.inputs.add(name=name, datatype="BYTES", shape=[5])
         if raw:
             request.raw_input_contents.append(pack_bytes([b""] * 5))
         else:
-            described.contents.bytes_contents.extend([b""] * 5)
+            input_tensor.contents.bytes_contents.extend([b""] * 5)
     error = refusal(request.SerializeToString())
     assert error.kind is Kind.TOO_LARGE
     assert "'Z'" in error.public
@@ -210,7 +214,7 @@ def test_requests_other_than_inferences_are_small(method: str) -> None:
 
 def test_responses_are_bounded_too() -> None:
     body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
-    body += typed(field_prefix(3, 400_000) + b"\1" * 400_000)
+    body += contents_field(field_prefix(3, 400_000) + b"\1" * 400_000)
     wire = RpcResponse((field_prefix(5, len(body)) + body,))
 
     def act() -> None:
@@ -233,7 +237,7 @@ def test_typed_elements_take_up_to_eight_times_their_bytes(datatype: str, elemen
     if datatype != "BYTES":
         count = sum(byte < 0x80 for byte in elements)
         elements = field_prefix(FORMS[Datatype(datatype)].number, len(elements)) + elements
-    data = message(typed(elements), shape=count, datatype=datatype)
+    data = message(contents_field(elements), shape=count, datatype=datatype)
 
     def act() -> None:
         with contextlib.suppress(GatewayError):  # 127 and 0x80 + 0x7F exceed INT8
@@ -253,16 +257,18 @@ def test_integers_in_every_encoding(data: st.DataObject, datatype: Datatype) -> 
     values = st.booleans() if datatype is Datatype.BOOL else st.integers(low, high)
     lists = data.draw(st.lists(st.lists(values, max_size=5), max_size=4))
     pieces = []
-    for some in lists:
-        packed = pb.InferTensorContents(**{form.field: some}).SerializeToString()
-        pieces.append(typed(packed if data.draw(st.booleans()) else unpacked(form.number, packed)))
-    wanted = [value for some in lists for value in some]
-    wire = message(b"".join(pieces), shape=len(wanted), datatype=datatype.value)
-    theirs = pb.ModelInferRequest.FromString(wire).inputs[0].contents
-    assert list(getattr(theirs, form.field)) == wanted
-    narrow = np.array(wanted, dtype=form.dtype).astype(NUMPY_DTYPES[datatype])
-    if narrow.tolist() == wanted:
-        assert bytes(read(wire).data) == narrow.tobytes()
+    for part in lists:
+        packed = pb.InferTensorContents(**{form.field: part}).SerializeToString()
+        pieces.append(
+            contents_field(packed if data.draw(st.booleans()) else unpacked(form.number, packed))
+        )
+    expected = [value for part in lists for value in part]
+    wire = message(b"".join(pieces), shape=len(expected), datatype=datatype.value)
+    contents = pb.ModelInferRequest.FromString(wire).inputs[0].contents
+    assert list(getattr(contents, form.field)) == expected
+    array = np.array(expected, dtype=form.dtype).astype(NUMPY_DTYPES[datatype])
+    if array.tolist() == expected:
+        assert bytes(read(wire).data) == array.tobytes()
     else:
         assert f"out of range for {datatype.value}" in refusal(wire).public
 
@@ -278,16 +284,18 @@ def unpacked(number: int, packed: bytes) -> bytes:
 
 @given(st.lists(st.lists(st.sampled_from((b"", b"a", b"b" * 127, b"c" * 128, b"d" * 300)))))
 def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
-    pieces = [typed(pb.InferTensorContents(bytes_contents=p).SerializeToString()) for p in lists]
-    wanted = [element for piece in lists for element in piece]
-    wire = message(b"".join(pieces), shape=len(wanted), datatype="BYTES")
-    assert bytes(read(wire).data) == pack_bytes(wanted)
+    pieces = [
+        contents_field(pb.InferTensorContents(bytes_contents=p).SerializeToString()) for p in lists
+    ]
+    expected = [element for piece in lists for element in piece]
+    wire = message(b"".join(pieces), shape=len(expected), datatype="BYTES")
+    assert bytes(read(wire).data) == pack_bytes(expected)
 
 
 @pytest.mark.parametrize("count", [1, varints._SLICE, 3 * varints._SLICE + 1])
-@pytest.mark.parametrize("top", [1, 2**7, 2**21 + 5, 2**63, 2**64 - 1])
-def test_long_runs(count: int, top: int) -> None:
-    values = [(index * 7919) % top if index % 3 else top for index in range(count)]
+@pytest.mark.parametrize("largest", [1, 2**7, 2**21 + 5, 2**63, 2**64 - 1])
+def test_long_runs(count: int, largest: int) -> None:
+    values = [(index * 7919) % largest if index % 3 else largest for index in range(count)]
     packed = pb.InferTensorContents(uint64_contents=values).SerializeToString()
     (only,) = scan_fields(packed, 1)
     run = packed[only.value_start :]
@@ -329,37 +337,39 @@ FIELDS = st.sampled_from(
 )
 @example(b"\x42\x80\x80\x80\x80\x80\x00", Datatype.BYTES)
 def test_the_typed_reader_accepts_what_the_runtime_accepts(
-    inside: bytes, datatype: Datatype
+    contents: bytes, datatype: Datatype
 ) -> None:
     form = typed_contents.TYPED_FIELDS[datatype]
     try:
-        theirs = pb.InferTensorContents.FromString(inside)
+        expected = pb.InferTensorContents.FromString(contents)
     except DecodeError:
-        theirs = None
-    wanted = list(getattr(theirs, form.field)) if theirs else []
-    piece = typed_contents.TypedContents((memoryview(inside),), FieldBudget(100))
+        expected = None
+    expected_values = list(getattr(expected, form.field)) if expected else []
+    piece = typed_contents.TypedContents((memoryview(contents),), FieldBudget(100))
     try:
-        holds = piece.has_elements()
-        found = typed_contents.read_contents("X", datatype, len(wanted), piece)
+        has_elements = piece.has_elements()
+        found = typed_contents.read_contents("X", datatype, len(expected_values), piece)
     except MalformedMessageError as error:
         # groups, and lengths of six bytes, which protobuf's other parsers refuse as well
         message_text = str(error)
-        assert theirs is None or "wire type" in message_text or "at byte" in message_text
+        assert expected is None or "wire type" in message_text or "at byte" in message_text
         return
     except GatewayError as error:
-        if theirs is None:
+        if expected is None:
             return
-        others = [one.name for one, _ in theirs.ListFields() if one.name != form.field]
-        assert others or "out of range" in error.public  # noqa: PT017
+        other_fields = [
+            field.name for field, _ in expected.ListFields() if field.name != form.field
+        ]
+        assert other_fields or "out of range" in error.public  # noqa: PT017
         return
-    if datatype is Datatype.BYTES and theirs is None:
+    if datatype is Datatype.BYTES and expected is None:
         return
-    assert theirs is not None
-    assert holds == bool(theirs.ListFields())
+    assert expected is not None
+    assert has_elements == bool(expected.ListFields())
     if datatype is Datatype.BYTES:
-        assert bytes(found) == pack_bytes(wanted)
+        assert bytes(found) == pack_bytes(expected_values)
     elif form.element == 0:
-        assert np.frombuffer(found, dtype=NUMPY_DTYPES[datatype]).tolist() == wanted
+        assert np.frombuffer(found, dtype=NUMPY_DTYPES[datatype]).tolist() == expected_values
     else:
         letter = {4: "f", 8: "d"}[datatype.itemsize]
-        assert bytes(found) == struct.pack(f"<{len(wanted)}{letter}", *wanted)
+        assert bytes(found) == struct.pack(f"<{len(expected_values)}{letter}", *expected_values)

@@ -40,36 +40,36 @@ REQUESTS = [
     for vector in VECTORS
     if isinstance(vector.wire, RpcRequest) and vector.wire.method == INFER
 ]
-ANSWERS = [
+RESPONSES = [
     bytes(join_parts(vector.wire.message))
     for vector in VECTORS
     if isinstance(vector.wire, RpcResponse) and isinstance(vector.operation, InferRequest)
 ]
 
 
-class NoRequests(validated_heads.RequestHeads):
+class NoRequestHeads(validated_heads.RequestHeads):
     def find(self, wire: RpcRequest) -> None:
         del wire
 
 
-class NoResponses(validated_heads.ResponseHeads):
+class NoResponseHeads(validated_heads.ResponseHeads):
     def read(self, message: Any, limits: Limits, request: InferRequest) -> InferResponse:
         return read_response(message, limits, request)
 
 
-class NoAnswers(validated_heads.PassThroughHeads):
+class NoPassThroughHeads(validated_heads.PassThroughHeads):
     def find(self, message: Any, limits: Limits) -> None:
         del message, limits
 
 
 class UncachedCodec(V2Grpc):
-    """A cache without heads, so that everything is checked."""
+    """A codec that caches no heads, so it checks every message."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._request_heads = NoRequests()  # type: ignore[misc]
-        self._response_heads = NoResponses()  # type: ignore[misc]
-        self._pass_through_heads = NoAnswers()  # type: ignore[misc]
+        self._request_heads = NoRequestHeads()  # type: ignore[misc]
+        self._response_heads = NoResponseHeads()  # type: ignore[misc]
+        self._pass_through_heads = NoPassThroughHeads()  # type: ignore[misc]
 
 
 FAST = V2Grpc()
@@ -106,18 +106,18 @@ def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
     return found
 
 
-def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
+def request_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     """Return everything that ``codec`` does with a request, including its pass-through."""
 
-    def fresh() -> RpcRequest:
+    def new_wire() -> RpcRequest:
         return RpcRequest(INFER, (message,))
 
-    wire = fresh()
+    wire = new_wire()
     summary = outcome(codec.summarize, wire)
     checked = outcome(codec.validate, wire, limits)
-    parsed = outcome(lambda: codec.parse_request(fresh(), limits).operation)
-    steps = [summary, checked, parsed, outcome(codec.sequence_of, fresh(), limits)]
-    requests = [fresh()]
+    parsed = outcome(lambda: codec.parse_request(new_wire(), limits).operation)
+    steps = [summary, checked, parsed, outcome(codec.sequence_of, new_wire(), limits)]
+    requests = [new_wire()]
     if not isinstance(parsed, tuple):
         requests.append(codec.validate(wire, limits))
     names = (
@@ -125,17 +125,19 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
         ("other", "9"),
         ("o", ""),
     )
-    for way, profile, (model, version) in itertools.product(requests, (GENERIC, TRITON), names):
-        steps.append(outcome(codec.rewrite_request, way, model, version, profile))
+    for each, profile, (model, version) in itertools.product(requests, (GENERIC, TRITON), names):
+        steps.append(outcome(codec.rewrite_request, each, model, version, profile))
     steps.append(outcome(codec.sequence_of, requests[-1], limits))
     return steps
 
 
-def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
+def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     """Return everything that ``codec`` does with a response."""
     wire = RpcResponse((message,))
     steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
-    requests = [codec.build_request(replace(REQUEST, id=own), GENERIC) for own in ("id", "")]
+    requests = [
+        codec.build_request(replace(REQUEST, id=request_id), GENERIC) for request_id in ("id", "")
+    ]
     for operation, names in itertools.product(requests, (("", ""), ("mine", "7"), ("mine", ""))):
         steps.append(outcome(codec.rewrite_response, wire, operation, *names, limits))
     return steps
@@ -144,54 +146,54 @@ def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
 @pytest.mark.parametrize("message", REQUESTS)
 @pytest.mark.parametrize("limits", [LIMITS, NARROW])
 def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
-    wanted = of_request(SLOW, message, limits)
+    expected = request_outcomes(SLOW, message, limits)
     for _ in range(3):  # the second fills the cache, the third uses it
-        assert of_request(FAST, message, limits) == wanted
+        assert request_outcomes(FAST, message, limits) == expected
 
 
-@pytest.mark.parametrize("message", ANSWERS)
+@pytest.mark.parametrize("message", RESPONSES)
 @pytest.mark.parametrize("limits", [LIMITS, NARROW])
 def test_the_vectors_responses(message: bytes, limits: Limits) -> None:
-    wanted = of_answer(SLOW, message, limits)
+    expected = response_outcomes(SLOW, message, limits)
     for _ in range(3):
-        assert of_answer(FAST, message, limits) == wanted
+        assert response_outcomes(FAST, message, limits) == expected
 
 
 @given(infer_requests(), texts(), st.data())
 def test_generated_and_corrupted_requests(
-    request: InferRequest, number: str, data: st.DataObject
+    request: InferRequest, request_id: str, data: st.DataObject
 ) -> None:
     valid = bytes(join_parts(SLOW.build_request(request, GENERIC).message))
-    renumbered = SLOW.build_request(replace(request, id=number), GENERIC)
+    with_other_id = SLOW.build_request(replace(request, id=request_id), GENERIC)
     for message in (
         valid,
-        bytes(join_parts(renumbered.message)),
+        bytes(join_parts(with_other_id.message)),
         valid,
         data.draw(corrupted_bytes(valid)),
         data.draw(corrupted_bytes(valid)),
         valid,
     ):
-        assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
-    assert of_request(FAST, valid, NARROW) == of_request(SLOW, valid, NARROW)
+        assert request_outcomes(FAST, message, LIMITS) == request_outcomes(SLOW, message, LIMITS)
+    assert request_outcomes(FAST, valid, NARROW) == request_outcomes(SLOW, valid, NARROW)
 
 
 @given(infer_responses(), st.data())
-def test_generated_and_corrupted_responses(answer: InferResponse, data: st.DataObject) -> None:
-    valid = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(REQUEST)).message))
+def test_generated_and_corrupted_responses(response: InferResponse, data: st.DataObject) -> None:
+    valid = bytes(join_parts(SLOW.build_response(response, ParsedRequest(REQUEST)).message))
     for message in (
         valid,
         valid,
         data.draw(corrupted_bytes(valid)),
         data.draw(corrupted_bytes(valid)),
     ):
-        assert of_answer(FAST, message, LIMITS) == of_answer(SLOW, message, LIMITS)
-    assert of_answer(FAST, valid, NARROW) == of_answer(SLOW, valid, NARROW)
+        assert response_outcomes(FAST, message, LIMITS) == response_outcomes(SLOW, message, LIMITS)
+    assert response_outcomes(FAST, valid, NARROW) == response_outcomes(SLOW, valid, NARROW)
 
 
 @given(st.sampled_from(REQUESTS), st.data())
 def test_corrupted_vectors(valid: bytes, data: st.DataObject) -> None:
     message = data.draw(corrupted_bytes(valid))
-    assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
+    assert request_outcomes(FAST, message, LIMITS) == request_outcomes(SLOW, message, LIMITS)
 
 
 # ---- cached heads
@@ -258,11 +260,11 @@ def test_results_for_one_message_are_not_used_for_another() -> None:
 
 def test_messages_in_parts_and_views() -> None:
     data = request(*RAW, id="i").SerializeToString()
-    wanted = of_request(SLOW, data, LIMITS)
+    expected = request_outcomes(SLOW, data, LIMITS)
     for message in ((memoryview(data),), (data[:5], memoryview(data)[5:])):
         wire = RpcRequest(INFER, message)
-        assert outcome(FAST.summarize, wire) == wanted[0]
-        assert outcome(FAST.validate, wire, LIMITS) == wanted[1]
+        assert outcome(FAST.summarize, wire) == expected[0]
+        assert outcome(FAST.validate, wire, LIMITS) == expected[1]
 
 
 @pytest.mark.parametrize(
@@ -296,11 +298,9 @@ def test_an_output_in_shared_memory_is_reported_each_time() -> None:
 
 
 def flood(head: Callable[[int], Any], count: int) -> int:
-    """Return the bytes that a codec caches after many distinct heads, each made by ``head``."""
+    """Return the bytes that a codec caches after many distinct heads from ``head``."""
     codec = V2Grpc()
-    assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, (
-        "too long to be remembered"
-    )
+    assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, "too long for the cache"
     gc.collect()
     tracemalloc.start()
     try:
@@ -316,7 +316,7 @@ def flood(head: Callable[[int], Any], count: int) -> int:
         tracemalloc.stop()
 
 
-def tiny(number: int) -> Any:
+def name_only(number: int) -> Any:
     return pb.ModelInferRequest(model_name=f"m{number}")
 
 
@@ -360,7 +360,7 @@ def test_a_message_with_a_long_id_gets_the_full_check() -> None:
 @pytest.mark.parametrize(
     ("head", "count"),
     [
-        (tiny, 3000),
+        (name_only, 3000),
         (many_parameters, 90),
         (many_tensors, 90),
         (many_outputs, 90),
@@ -372,20 +372,20 @@ def test_a_flood_of_heads_stays_within_the_limit(head: Callable[[int], Any], cou
 
 
 def test_a_head_seen_once_is_not_cached() -> None:
-    memory: MessageHeadCache[int] = MessageHeadCache()
-    assert not memory.has_recurred(b"once")
-    assert memory.has_recurred(b"once")
+    cache: MessageHeadCache[int] = MessageHeadCache()
+    assert not cache.has_recurred(b"once")
+    assert cache.has_recurred(b"once")
     for number in range(100_000):
-        assert not memory.has_recurred(b"%d" % number)
-    assert not memory.has_recurred(b"once")
-    assert sys.getsizeof(memory._seen) < MIB
+        assert not cache.has_recurred(b"%d" % number)
+    assert not cache.has_recurred(b"once")
+    assert sys.getsizeof(cache._seen) < MIB
 
 
 def test_heads_in_use_stay_cached_and_others_are_evicted() -> None:
-    memory: MessageHeadCache[int] = MessageHeadCache()
+    cache: MessageHeadCache[int] = MessageHeadCache()
     for number in range(100_000):
-        memory.store(b"%d" % number, number)
-        memory.store(b"busy", -1) if not number else None
-        assert memory.get(b"busy") == -1
-    assert memory.get(b"99999") == 99_999
-    assert memory.get(b"1") is None
+        cache.store(b"%d" % number, number)
+        cache.store(b"busy", -1) if not number else None
+        assert cache.get(b"busy") == -1
+    assert cache.get(b"99999") == 99_999
+    assert cache.get(b"1") is None

@@ -114,10 +114,10 @@ def test_json_floats_round_trip_except_nan_payloads(tensor: Tensor) -> None:
     response = InferResponse("m", outputs=(tensor,))
     assume_representable(response)
     wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
-    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
-    assert isinstance(read, InferResponse)
-    one, other = tensor.numpy().ravel().tolist(), read.outputs[0].numpy().ravel().tolist()
-    assert [str(value) for value in one] == [str(value) for value in other]
+    parsed = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(parsed, InferResponse)
+    expected, actual = tensor.numpy().ravel().tolist(), parsed.outputs[0].numpy().ravel().tolist()
+    assert [str(value) for value in expected] == [str(value) for value in actual]
 
 
 @settings(deadline=None)
@@ -132,7 +132,7 @@ def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.Da
         return
     wire = CODEC.build_request(request, profile)
     corrupted = data.draw(strategies.corrupted_bytes(body(wire)))
-    agree(HttpRequest(wire.method, wire.path, "", wire.headers, [corrupted]))
+    check_agreement(HttpRequest(wire.method, wire.path, "", wire.headers, [corrupted]))
 
 
 @settings(deadline=None)
@@ -149,27 +149,26 @@ def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.Da
 )
 def test_any_request(method: str, path: str, headers: dict[str, str], data: bytes) -> None:
     wire = HttpRequest(method, path, "", headers, [data])
-    agree(wire)
+    check_agreement(wire)
     error = error_of(lambda: CODEC.summarize(wire))
     assert error is None or CODEC.build_error(error, wire).status in (400, 404, 405)
 
 
-def agree(wire: HttpRequest) -> None:
-    """Parser and validation refuse the same requests with the same error; accepted ones read
-    alike."""
+def check_agreement(wire: HttpRequest) -> None:
+    """Check that the parser and the validation return the same error, or the same request."""
     error = error_of(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
-    shielded = error_of(lambda: CODEC.validate(wire, DEFAULT_LIMITS))
+    validation_error = error_of(lambda: CODEC.validate(wire, DEFAULT_LIMITS))
     if error is not None:
-        assert shielded is not None
-        assert (shielded.kind, shielded.public) == (error.kind, error.public)
+        assert validation_error is not None
+        assert (validation_error.kind, validation_error.public) == (error.kind, error.public)
         assert CODEC.build_error(error, wire).status >= 400
         return
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    again = CODEC.parse_request(CODEC.validate(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
+    validated = CODEC.parse_request(CODEC.validate(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
     if isinstance(parsed, PartialInferRequest):  # a raw request
         one_input = ModelMetadata("m", inputs=(TensorMetadata("I", "UINT8", (-1,)),))
-        parsed, again = parsed.complete(one_input), again.complete(one_input)
-    assert to_text(again.operation) == to_text(parsed.operation)
+        parsed, validated = parsed.complete(one_input), validated.complete(one_input)
+    assert to_text(validated.operation) == to_text(parsed.operation)
 
 
 @settings(deadline=None)

@@ -36,7 +36,7 @@ def nested(levels: int) -> str:
 
 @pytest.mark.parametrize("padding", ["", "é" * 30_000, '\\"[[' * 9000], ids=["", "long", "escapes"])
 def test_the_nesting_limit_is_a_hundred(padding: str) -> None:
-    # the object, inputs and the tensor are three of them
+    # the object, inputs and the tensor add three levels
     def wire(levels: int) -> str:
         return one("INT8", [1], nested(levels)).body[0].decode()[:-1] + f',"pad":"{padding}"}}'
 
@@ -69,7 +69,7 @@ def test_the_depth_check_needs_bounded_memory(text: str) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"], ids=["cut", "escape", "quote", "line"])
 def test_an_unterminated_string_is_scanned_once(end: bytes) -> None:
-    # half a million escaped quotes, which a quadratic scan would take days for
+    # a quadratic scan of half a million escaped quotes would take days
     refused(post(b"[" * 101 + b'"' + b'\\"' * 500_000 + end), "100 levels")
     refused(post(b'{"inputs":"' + b'\\"' * 500_000 + b"[" * 101 + end), "invalid JSON")
     refused(post(b"[]" * 101 + b'"' + b'\\"' * 500_000 + end), "invalid JSON")
@@ -102,7 +102,7 @@ def test_the_event_loop_leaves_many_arrays_to_a_helper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "is_left"),
+    ("body", "is_offloaded"),
     [
         (f'{{"inputs":[{",".join([TENSOR] * MAX_TENSORS_ON_LOOP)}]}}', False),
         (f'{{"inputs":[{",".join([TENSOR] * (MAX_TENSORS_ON_LOOP + 1))}]}}', True),
@@ -111,10 +111,10 @@ def test_the_event_loop_leaves_many_arrays_to_a_helper() -> None:
     ],
     ids=["tensors", "many tensors", "NaN", "NaN in a long text"],
 )
-def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: bool) -> None:
+def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_offloaded: bool) -> None:
     limits = event_loop_limits(DEFAULT_LIMITS)
     for read in (CODEC.parse_request, CODEC.validate):
-        with pytest.raises(NeedsOffloadError) if is_left else suppress(GatewayError):
+        with pytest.raises(NeedsOffloadError) if is_offloaded else suppress(GatewayError):
             read(post(body), limits)
 
 
@@ -167,7 +167,7 @@ def test_long_server_responses_are_offloaded_or_rejected(operation: Operation, b
         CODEC.parse_response(ok(body), operation, DEFAULT_LIMITS)
 
 
-@pytest.mark.parametrize("other_value", ["1", "NaN"])
+@pytest.mark.parametrize("other", ["1", "NaN"])
 @pytest.mark.parametrize(
     ("text", "owner"),
     [
@@ -179,15 +179,15 @@ def test_long_server_responses_are_offloaded_or_rejected(operation: Operation, b
         ('{"x":OTHER,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
     ],
 )
-def test_a_duplicate_name(text: str, owner: str, other_value: str) -> None:
-    refused(post(text.replace("OTHER", other_value)), owner, "twice")
+def test_a_duplicate_name(text: str, owner: str, other: str) -> None:
+    refused(post(text.replace("OTHER", other)), owner, "twice")
 
 
-@pytest.mark.parametrize("other_value", ["1", "NaN"])
-def test_parameters_of_every_kind(other_value: str) -> None:
+@pytest.mark.parametrize("other", ["1", "NaN"])
+def test_parameters_of_every_kind(other: str) -> None:
     parsed = parse(
         post(
-            f'{{"x":{other_value},"inputs":[],"parameters":'
+            f'{{"x":{other},"inputs":[],"parameters":'
             '{"n":null,"t":true,"i":-9223372036854775808,"u":18446744073709551615,"f":1.5e300,'
             '"s":"\\u00e9\\u0000","l":[1,[2.5,null]],"o":{"k":{}},"":0}}'
         )
@@ -269,7 +269,7 @@ def test_invalid_names_in_responses() -> None:
 
 
 def test_unused_text_in_responses_is_ignored() -> None:
-    read = CODEC.parse_response(
+    parsed = CODEC.parse_response(
         ok(b'{"note":"\xff","outputs":[]}'), InferRequest("m"), DEFAULT_LIMITS
     )
-    assert read == InferResponse("m")
+    assert parsed == InferResponse("m")

@@ -29,11 +29,11 @@ def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
     bounds = np.iinfo(np.dtype(NUMPY_DTYPES[datatype]))
     low, high = int(bounds.min), int(bounds.max)
     # NaN outside the tensor makes the standard library parse the document
-    beside = ',"beside":NaN}' if slow else "}"
+    end = ',"other":NaN}' if slow else "}"
 
     def wire(data: str) -> str:
         name = datatype.value
-        return f'{{"inputs":[{{"name":"X","datatype":"{name}","shape":[2],"data":{data}}}]{beside}'
+        return f'{{"inputs":[{{"name":"X","datatype":"{name}","shape":[2],"data":{data}}}]{end}'
 
     parsed = CODEC.parse_request(post(wire(f"[{low},[{high}]]")), DEFAULT_LIMITS).operation
     assert isinstance(parsed, InferRequest)
@@ -43,7 +43,7 @@ def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("datatype", "greatest", "beyond"),
+    ("datatype", "max_value", "too_large"),
     [
         ("FP16", "65504", "65520"),
         ("BF16", "3.3895313892515355e38", "3.4e38"),
@@ -53,11 +53,11 @@ def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
         ("FP64", "0", "1" + "0" * 5000),
     ],
 )
-def test_float_bounds(datatype: str, greatest: str, beyond: str) -> None:
-    assert math.isfinite(float(parse_one(datatype, [1], f"[{greatest}]").numpy()[0]))
-    error = refused(one(datatype, [3], f"[0,{greatest},{beyond}]"))
+def test_float_bounds(datatype: str, max_value: str, too_large: str) -> None:
+    assert math.isfinite(float(parse_one(datatype, [1], f"[{max_value}]").numpy()[0]))
+    error = refused(one(datatype, [3], f"[0,{max_value},{too_large}]"))
     assert "element 2" in error.public or "invalid JSON" in error.public
-    refused(one(datatype, [3], f"[NaN,{greatest},-{beyond}]"))
+    refused(one(datatype, [3], f"[NaN,{max_value},-{too_large}]"))
 
 
 @settings(deadline=None)
@@ -154,13 +154,13 @@ def test_arrays_among_elements_keep_their_order() -> None:
     strings = parse_one("BYTES", [8], data).numpy().tolist()
     assert b"".join(strings) == b"abcdefgh"
     assert parse_one("BOOL", [3, 0], "[[],[],[]]").data == b""
-    beside = data.replace('"a"', '"a",NaN')
-    refused(one("BYTES", [9], beside), "element 1 is a number")
+    with_nan = data.replace('"a"', '"a",NaN')
+    refused(one("BYTES", [9], with_nan), "element 1 is a number")
     refused(one("BYTES", [7], data), "holds more")
     refused(one("BYTES", [9], data), "holds 8")
 
 
-def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
+def write_data(tensor: Tensor, non_finite: str = "literal") -> bytes:
     codec = PLUGIN.create({"non_finite": non_finite})
     response = codec.build_response(
         InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
@@ -180,26 +180,27 @@ def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
 def test_non_finite_floats(datatype: str, non_finite: str, expected: bytes) -> None:
     array = np.array([1.5, math.nan, math.inf, -math.inf, -0.0], "f4")
-    assert written(tensor_from_array("Y", Datatype[datatype], array), non_finite) == expected
+    assert write_data(tensor_from_array("Y", Datatype[datatype], array), non_finite) == expected
 
 
 def test_floats_are_written_in_the_fewest_digits() -> None:
     assert (
-        written(tensor_from_array("Y", Datatype.FP32, np.array([[0.1], [1e30]], "f4")))
+        write_data(tensor_from_array("Y", Datatype.FP32, np.array([[0.1], [1e30]], "f4")))
         == b"[0.1,1e+30]"
     )
     assert (
-        written(tensor_from_array("Y", Datatype.BOOL, np.array([True, False]))) == b"[true,false]"
+        write_data(tensor_from_array("Y", Datatype.BOOL, np.array([True, False])))
+        == b"[true,false]"
     )
-    assert written(tensor_from_array("Y", Datatype.UINT64, np.array([2**64 - 1], "u8"))) == (
+    assert write_data(tensor_from_array("Y", Datatype.UINT64, np.array([2**64 - 1], "u8"))) == (
         b"[18446744073709551615]"
     )
-    assert written(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
+    assert write_data(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
 
 
 def test_unaligned_data() -> None:
     data = memoryview(b"\0" + np.array([1.5, 2.5]).tobytes())[1:]
-    assert written(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
+    assert write_data(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
 
 
 def test_a_tensor_with_bytes_that_are_not_utf8_is_written_as_base64() -> None:
@@ -209,9 +210,9 @@ def test_a_tensor_with_bytes_that_are_not_utf8_is_written_as_base64() -> None:
     )
     wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
     assert b'"parameters":{"k":1,"content_type":"base64"},"data":["/w==","cGxhaW4="]' in body(wire)
-    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
-    assert isinstance(read, InferResponse)
-    assert read == response
+    parsed = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(parsed, InferResponse)
+    assert parsed == response
 
 
 @pytest.mark.parametrize(
@@ -236,9 +237,9 @@ def parsed_output(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Ten
         f'{{"model_name":"m","outputs":[{{"name":"Y","datatype":"{datatype}","shape":{shape},'
         f'"data":{data}}}]}}'
     )
-    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
-    assert isinstance(read, InferResponse)
-    return read.outputs[0]
+    parsed = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(parsed, InferResponse)
+    return parsed.outputs[0]
 
 
 @pytest.mark.parametrize("data", ['"!!"', '"AQI="', '"\\u00e9"'])

@@ -31,7 +31,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 LOAD = "/v2/repository/models/m/load"
 
 
-def parsed(wire: HttpRequest) -> Operation:
+def parse(wire: HttpRequest) -> Operation:
     operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
     assert CODEC.validate(wire, DEFAULT_LIMITS) == wire
     summary = CODEC.summarize(wire)
@@ -39,17 +39,17 @@ def parsed(wire: HttpRequest) -> Operation:
     return operation
 
 
-def built(operation: Operation, profile: Any = TRITON) -> tuple[str, str, Any]:
+def build_request(operation: Operation, profile: Any = TRITON) -> tuple[str, str, Any]:
     wire = CODEC.build_request(operation, profile)
     return wire.method, wire.path, json.loads(body(wire)) if wire.body else None
 
 
-def read(text: str, operation: Operation) -> Response:
+def parse_response(text: str, operation: Operation) -> Response:
     return CODEC.parse_response(ok(text), operation, DEFAULT_LIMITS)
 
 
-def written(answer: Response, operation: Operation) -> Any:
-    wire = CODEC.build_response(answer, ParsedRequest(operation))
+def response_document(response: Response, operation: Operation) -> Any:
+    wire = CODEC.build_response(response, ParsedRequest(operation))
     return json.loads(body(wire))
 
 
@@ -90,11 +90,11 @@ def written(answer: Response, operation: Operation) -> Any:
     ids=lambda each: f"{each.method} {each.path}" if isinstance(each, HttpRequest) else "",
 )
 def test_requests(wire: HttpRequest, operation: Operation) -> None:
-    assert parsed(wire) == operation
+    assert parse(wire) == operation
 
 
 @pytest.mark.parametrize(
-    ("wire", "mention", "kind"),
+    ("wire", "expected", "kind"),
     [
         (post("[]", LOAD), "the body must be an object", Kind.BAD_REQUEST),
         (post("{", LOAD), "JSON", Kind.BAD_REQUEST),
@@ -121,14 +121,14 @@ def test_requests(wire: HttpRequest, operation: Operation) -> None:
         (post("", "/v2/repository/models//load"), "no such path", Kind.NOT_FOUND),
     ],
 )
-def test_wrong_requests(wire: HttpRequest, mention: str, kind: Kind) -> None:
-    refused(wire, mention, kind=kind)
+def test_wrong_requests(wire: HttpRequest, expected: str, kind: Kind) -> None:
+    refused(wire, expected, kind=kind)
 
 
 def test_the_allow_header_has_both_methods() -> None:
     wire = HttpRequest("PUT", "/v2/logging")
-    answer = CODEC.build_error(GatewayError(Kind.METHOD_NOT_ALLOWED, "x"), wire)
-    assert answer.headers["allow"] == "GET, POST"
+    response = CODEC.build_error(GatewayError(Kind.METHOD_NOT_ALLOWED, "x"), wire)
+    assert response.headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize("path", [LOAD, "/v2/logging"])
@@ -138,7 +138,7 @@ def test_bodies_have_the_limit_of_json(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "method", "path", "sent"),
+    ("operation", "method", "path", "document"),
     [
         (ModelConfigRequest("m", "2"), "GET", "/v2/models/m/versions/2/config", None),
         (ModelStatisticsRequest(), "GET", "/v2/models/stats", None),
@@ -165,21 +165,24 @@ def test_bodies_have_the_limit_of_json(path: str) -> None:
     ],
 )
 def test_requests_to_servers_are_built(
-    operation: Operation, method: str, path: str, sent: Any
+    operation: Operation, method: str, path: str, document: Any
 ) -> None:
-    assert built(operation) == (method, path, sent)
+    assert build_request(operation) == (method, path, document)
 
 
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
 @pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
 def test_servers_without_versions_get_names_only(profile: Any, kind: Any) -> None:
     """tritonclient always sends unload_dependents: false."""
-    plain = built(kind("m"), profile)
+    plain = build_request(kind("m"), profile)
     assert plain[2] == {}
-    assert built(kind("m", parameters={"unload_dependents": False, "x": None}), profile) == plain
-    for more in ({"repository": "r"}, {"parameters": {"config": "{}"}}):
+    assert (
+        build_request(kind("m", parameters={"unload_dependents": False, "x": None}), profile)
+        == plain
+    )
+    for fields in ({"repository": "r"}, {"parameters": {"config": "{}"}}):
         with raises_kind(Kind.UNSUPPORTED):
-            CODEC.build_request(kind("m", **more), profile)
+            CODEC.build_request(kind("m", **fields), profile)
 
 
 def test_values_that_json_cannot_hold_are_refused() -> None:
@@ -191,22 +194,22 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
             CODEC.build_request(operation, TRITON)
     with pytest.raises(GatewayError):
         CODEC.build_request(ModelLoadRequest(""), TRITON)
-    for answer in (ModelConfig("m", {"x": 2**70}), ModelStatistics(({"x": 2**70},))):
+    for response in (ModelConfig("m", {"x": 2**70}), ModelStatistics(({"x": 2**70},))):
         with raises_kind(Kind.UNSUPPORTED):
-            CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m")))
+            CODEC.build_response(response, ParsedRequest(ModelConfigRequest("m")))
 
 
 def test_responses_of_servers() -> None:
     for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
-        assert read(text, ModelLoadRequest("m")) == Acknowledgement()
+        assert parse_response(text, ModelLoadRequest("m")) == Acknowledgement()
     statistics = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
     stats = ({"name": "m", "inference_stats": {"success": {"count": 1, "ns": 2}}},)
-    assert read(statistics, ModelStatisticsRequest("m")) == ModelStatistics(stats)
-    assert read("{}", ModelStatisticsRequest()) == ModelStatistics()
+    assert parse_response(statistics, ModelStatisticsRequest("m")) == ModelStatistics(stats)
+    assert parse_response("{}", ModelStatisticsRequest()) == ModelStatistics()
     levels = '{"trace_level":["OFF"],"trace_rate":"1000"}'
     lists = Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})
-    assert read(levels, TraceSettingsRequest()) == lists
-    assert read('{"log_info":true}', LogSettingsRequest()) == Settings({"log_info": True})
+    assert parse_response(levels, TraceSettingsRequest()) == lists
+    assert parse_response('{"log_info":true}', LogSettingsRequest()) == Settings({"log_info": True})
 
 
 @pytest.mark.parametrize(
@@ -221,23 +224,23 @@ def test_responses_of_servers() -> None:
 )
 def test_malformed_responses_of_servers(text: str, operation: Operation) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE):
-        read(text, operation)
+        parse_response(text, operation)
 
 
 def test_responses_to_clients() -> None:
     load = ModelLoadRequest("m")
     assert CODEC.build_response(Acknowledgement(), ParsedRequest(load)) == HttpResponse(200)
     config = ModelConfig("m", {"name": "other", "max_batch_size": 8}, b"\x0a\x01x")
-    assert written(config, ModelConfigRequest("m")) == {"name": "m", "max_batch_size": 8}
+    assert response_document(config, ModelConfigRequest("m")) == {"name": "m", "max_batch_size": 8}
     stats = ModelStatistics(({"name": "m"},))
-    assert written(stats, ModelStatisticsRequest()) == {"model_stats": [{"name": "m"}]}
+    assert response_document(stats, ModelStatisticsRequest()) == {"model_stats": [{"name": "m"}]}
     settings = Settings({"trace_level": ["OFF"], "trace_rate": ["1"], "many": ["1", "2"]})
-    assert written(settings, TraceSettingsRequest()) == {
+    assert response_document(settings, TraceSettingsRequest()) == {
         "trace_level": ["OFF"],
         "trace_rate": "1",
         "many": ["1", "2"],
     }
-    assert written(Settings({"a": True}), LogSettingsRequest()) == {"a": True}
+    assert response_document(Settings({"a": True}), LogSettingsRequest()) == {"a": True}
 
 
 def test_a_model_name_may_equal_a_path_segment() -> None:

@@ -19,7 +19,7 @@ OUTPUTS = '"outputs":[{"name":"Y","datatype":"INT8","shape":[1],"data":[ 1 ]}]'
 HEADER = "inference-header-content-length"
 
 
-def rewritten(
+def rewrite(
     wire: HttpResponse, model: str = "new", version: str = "2", request: HttpRequest = REQUEST
 ) -> HttpResponse:
     return CODEC.rewrite_response(wire, request, model, version, DEFAULT_LIMITS)
@@ -32,14 +32,14 @@ def request_for(identity: str, more: str = "") -> HttpRequest:
 
 def test_a_checked_request_is_pickled_without_the_state_of_its_codec() -> None:
     checked = request_for("7", ',"parameters":{"sequence_id":3}')
-    checked.codec_state = lambda: None  # what cannot be pickled
+    checked.codec_state = lambda: None  # cannot be pickled
     copied = pickle.loads(pickle.dumps(checked))
     assert copied == checked
     assert type(copied) is type(checked)
     assert copied.codec_state is None
-    rewritten_copy = rewritten(ok('{"model_name":"m","outputs":[]}'), request=copied)
+    rewritten_copy = rewrite(ok('{"model_name":"m","outputs":[]}'), request=copied)
     assert body(rewritten_copy) == body(
-        rewritten(ok('{"model_name":"m","outputs":[]}'), request=checked)
+        rewrite(ok('{"model_name":"m","outputs":[]}'), request=checked)
     )
 
 
@@ -52,11 +52,15 @@ def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() ->
         "content-length": "2",
     }
     wire = HttpRequest("POST", "/v2/models/a/infer", "q=1", headers, [b"{}"])
-    sent = CODEC.rewrite_request(wire, "b/c", "3", TRITON)
-    assert sent is not None
-    assert (sent.method, sent.path, sent.query) == ("POST", "/v2/models/b%2Fc/versions/3/infer", "")
-    assert sent.headers == {"content-type": "application/octet-stream", HEADER: "2"}
-    assert sent.body is wire.body
+    rewritten = CODEC.rewrite_request(wire, "b/c", "3", TRITON)
+    assert rewritten is not None
+    assert (rewritten.method, rewritten.path, rewritten.query) == (
+        "POST",
+        "/v2/models/b%2Fc/versions/3/infer",
+        "",
+    )
+    assert rewritten.headers == {"content-type": "application/octet-stream", HEADER: "2"}
+    assert rewritten.body is wire.body
     versionless = CODEC.rewrite_request(wire, "b", "3", KSERVE)
     assert versionless is not None
     assert versionless.path == "/v2/models/b/infer"
@@ -68,10 +72,10 @@ def test_binary_requests_are_not_forwarded_to_json_servers() -> None:
     assert CODEC.rewrite_request(post("{}"), "a", "", MLSERVER) is not None
 
 
-def passes(
+def is_forwarded(
     text: str, profile: Profile, head: str = "", data: bytes = b"", validate: bool = True
 ) -> bool:
-    """Whether the request is forwarded unchanged."""
+    """Return whether the request is forwarded unchanged."""
     headers = {"inference_header_content_length": head} if head else {}
     wire = post(text.encode() + data, **headers)
     checked = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire
@@ -87,21 +91,21 @@ def test_classes_are_requested_only_from_servers_that_support_them() -> None:
     plain = (
         '{"inputs":[],"outputs":[{"name":"classification","parameters":{"x":"classification"}}]}'
     )
-    assert passes(text, TRITON)
-    assert passes(text, INFERGATE)
+    assert is_forwarded(text, TRITON)
+    assert is_forwarded(text, INFERGATE)
     for profile in (GENERIC, MLSERVER, KSERVE):
-        assert not passes(text, profile)
-        assert passes(plain, profile)
-    assert passes(text, MLSERVER, validate=False)  # not parsed, so left to the server
+        assert not is_forwarded(text, profile)
+        assert is_forwarded(plain, profile)
+    assert is_forwarded(text, MLSERVER, validate=False)  # the request is not parsed
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_json_is_translated_if_the_server_requires_binary(datatype: str) -> None:
     text = with_data(datatype, "1")
-    assert not passes(text, TRITON)
-    assert not passes(text, TRITON, str(len(text)))
-    assert passes(text, MLSERVER)  # which does not accept binary data either
-    assert passes(text, TRITON, validate=False)
+    assert not is_forwarded(text, TRITON)
+    assert not is_forwarded(text, TRITON, str(len(text)))
+    assert is_forwarded(text, MLSERVER)  # MLServer does not accept binary data
+    assert is_forwarded(text, TRITON, validate=False)
 
 
 def test_regions_are_compared_by_the_gateway() -> None:
@@ -110,7 +114,7 @@ def test_regions_are_compared_by_the_gateway() -> None:
         '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
     )
     for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
-        assert not passes(text, profile)
+        assert not is_forwarded(text, profile)
 
 
 BARE = with_data("BYTES", "").replace("[]", '"YQ=="')
@@ -120,7 +124,7 @@ MARKED = with_data("BYTES", '"YQ=="').replace(
 
 
 @pytest.mark.parametrize(
-    ("text", "decoding"),
+    ("text", "forwarded_to"),
     [
         (with_data("FP16", '"NaN"'), []),
         (with_data("FP32", '"NaN"'), []),
@@ -132,28 +136,28 @@ MARKED = with_data("BYTES", '"YQ=="').replace(
     ],
 )
 def test_messages_that_servers_interpret_differently_are_translated(
-    text: str, decoding: list[Profile]
+    text: str, forwarded_to: list[Profile]
 ) -> None:
     for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
-        assert passes(text, profile) is (profile in decoding)
-    assert passes(text, TRITON, validate=False)
+        assert is_forwarded(text, profile) is (profile in forwarded_to)
+    assert is_forwarded(text, TRITON, validate=False)
 
 
 def test_text_that_only_looks_nonstandard_is_forwarded() -> None:
-    assert passes(with_data("BYTES", '"NaN"'), TRITON)
-    assert passes(with_data("BYTES", '"FP16"'), TRITON)
-    assert passes(with_data("BYTES", '"binary_data_output and outputs"'), TRITON)
+    assert is_forwarded(with_data("BYTES", '"NaN"'), TRITON)
+    assert is_forwarded(with_data("BYTES", '"FP16"'), TRITON)
+    assert is_forwarded(with_data("BYTES", '"binary_data_output and outputs"'), TRITON)
     binary = with_data("FP16", "").replace('"data":[]', '"parameters":{"binary_data_size":2}')
-    assert passes(binary, TRITON, str(len(binary)), b"\0\x7c")
+    assert is_forwarded(binary, TRITON, str(len(binary)), b"\0\x7c")
 
 
 def test_a_parameter_that_triton_ignores_is_translated() -> None:
     text = '{"parameters":{"binary_data_output":true},"outputs":[{"name":"Y"}],"inputs":[]}'
-    assert not passes(text, TRITON)
-    assert not passes(text, TRITON, str(len(text)))
-    assert passes(text, MLSERVER)
-    assert passes(text.replace('"outputs"', '"others"'), TRITON)
-    assert passes(text.replace("binary_data_output", "other"), TRITON)
+    assert not is_forwarded(text, TRITON)
+    assert not is_forwarded(text, TRITON, str(len(text)))
+    assert is_forwarded(text, MLSERVER)
+    assert is_forwarded(text.replace('"outputs"', '"others"'), TRITON)
+    assert is_forwarded(text.replace("binary_data_output", "other"), TRITON)
 
 
 NULLS = (
@@ -165,24 +169,24 @@ NULLS = (
 )
 
 
-@pytest.mark.parametrize("beside", ["1", "NaN"])
+@pytest.mark.parametrize("other", ["1", "NaN"])
 @pytest.mark.parametrize("text", NULLS)
-def test_null_for_a_member_is_translated(text: str, beside: str) -> None:
-    text = text.replace("{", f'{{"x":{beside},', 1)
-    assert not passes(text, TRITON)
-    assert not passes(text, MLSERVER)
-    assert passes(text, TRITON, validate=False)
+def test_null_for_a_member_is_translated(text: str, other: str) -> None:
+    text = text.replace("{", f'{{"x":{other},', 1)
+    assert not is_forwarded(text, TRITON)
+    assert not is_forwarded(text, MLSERVER)
+    assert is_forwarded(text, TRITON, validate=False)
 
 
 def test_null_elsewhere_is_passed_through() -> None:
-    assert passes('{"unknown":null,"parameters":{"a":null},"inputs":[]}', TRITON)
-    assert passes('{"id":"null","inputs":[]}', TRITON)
+    assert is_forwarded('{"unknown":null,"parameters":{"a":null},"inputs":[]}', TRITON)
+    assert is_forwarded('{"id":"null","inputs":[]}', TRITON)
 
 
 def test_an_unchecked_request_keeps_its_encoding() -> None:
-    sent = CODEC.rewrite_request(post(b"...", content_encoding="gzip"), "a", "", TRITON)
-    assert sent is not None
-    assert sent.headers == {"content-type": "application/json", "content-encoding": "gzip"}
+    rewritten = CODEC.rewrite_request(post(b"...", content_encoding="gzip"), "a", "", TRITON)
+    assert rewritten is not None
+    assert rewritten.headers == {"content-type": "application/json", "content-encoding": "gzip"}
 
 
 @pytest.mark.parametrize(
@@ -206,21 +210,23 @@ def test_an_unchecked_request_keeps_its_encoding() -> None:
         # without names
         ("{OUT}", '{"model_name":"new","model_version":"2",OUT}'),
         ('{"model_name":"m",OUT}', '{"model_version":"2","model_name":"new",OUT}'),
-        # names that are right already
+        # names that are already correct
         ('{"model_name":"new","model_version":"2",OUT}',) * 2,
     ],
 )
 def test_only_names_are_replaced(text: str, expected: str) -> None:
-    out = rewritten(ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x"))
-    assert body(out).decode() == expected.replace("OUT", OUTPUTS)
-    assert out.headers == {"content-type": "application/json"}
+    rewritten = rewrite(
+        ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x")
+    )
+    assert body(rewritten).decode() == expected.replace("OUT", OUTPUTS)
+    assert rewritten.headers == {"content-type": "application/json"}
 
 
 def test_a_response_with_nothing_to_rename() -> None:
     text = f'{{"model_name":"m",{OUTPUTS}}}'
     wire = ok(text)
-    assert body(rewritten(wire, "", "")) == text.encode()
-    assert b'"model_name":"new"' in body(rewritten(wire, "new", ""))
+    assert body(rewrite(wire, "", "")) == text.encode()
+    assert b'"model_name":"new"' in body(rewrite(wire, "new", ""))
 
 
 @pytest.mark.parametrize(
@@ -236,78 +242,78 @@ def test_a_response_with_nothing_to_rename() -> None:
 )
 def test_names_in_unusual_positions_are_found_by_parsing(text: str) -> None:
     wire = ok(text.replace("OUT", OUTPUTS))
-    document = json.loads(body(rewritten(wire, request=request_for("mine"))))
+    document = json.loads(body(rewrite(wire, request=request_for("mine"))))
     assert (document["id"], document["model_name"], document["model_version"]) == (
         "mine",
         "new",
         "2",
     )
-    assert body(rewritten(wire, request=request_for("mine"))).count(b"model_name") == 1
+    assert body(rewrite(wire, request=request_for("mine"))).count(b"model_name") == 1
     assert document["outputs"] == [{"name": "Y", "datatype": "INT8", "shape": [1], "data": [1]}]
-    unnamed = json.loads(body(rewritten(wire, "", "", request_for(""))))
+    unnamed = json.loads(body(rewrite(wire, "", "", request_for(""))))
     assert ("id" in unnamed, unnamed["model_name"]) == (False, "m")
-    unchecked = json.loads(body(rewritten(wire, "", "")))
+    unchecked = json.loads(body(rewrite(wire, "", "")))
     assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
 
 
 def test_a_duplicate_name_in_a_response() -> None:
-    twice = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
+    text = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
     with pytest.raises(GatewayError, match="twice"):
-        rewritten(ok(twice))
+        rewrite(ok(text))
 
 
 def test_a_response_without_a_model_name_gets_the_requested_one() -> None:
-    document = json.loads(body(rewritten(ok(f'{{"other":1,{OUTPUTS}}}'), "", "")))
+    document = json.loads(body(rewrite(ok(f'{{"other":1,{OUTPUTS}}}'), "", "")))
     assert document["model_name"] == "m"
 
 
-@pytest.mark.parametrize("ours", ["mine", ""])
-@pytest.mark.parametrize("theirs", ['"uuid-1"', '"mine"', "null", None])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("client_id", ["mine", ""])
+@pytest.mark.parametrize("backend_id", ['"uuid-1"', '"mine"', "null", None])
+@pytest.mark.parametrize("id_first", [True, False])
 def test_the_response_id_is_the_clients_or_absent(
-    ours: str, theirs: str | None, first: bool
+    client_id: str, backend_id: str | None, id_first: bool
 ) -> None:
     names = ['"model_name":"m"']
-    if theirs is not None:
-        names.insert(0 if first else 1, f' "id" : {theirs} ')
+    if backend_id is not None:
+        names.insert(0 if id_first else 1, f' "id" : {backend_id} ')
     text = f"{{{','.join(names)},{OUTPUTS}}}"
-    out = body(rewritten(ok(text), "", "", request_for(ours)))
+    out = body(rewrite(ok(text), "", "", request_for(client_id)))
     document = json.loads(out, object_pairs_hook=list)
-    assert dict(document).get("id", "") == ours
+    assert dict(document).get("id", "") == client_id
     assert len(document) == len(dict(document))
     assert OUTPUTS.encode() in out  # unchanged
-    if theirs == '"mine"' == f'"{ours}"':
+    if backend_id == '"mine"' == f'"{client_id}"':
         assert out == text.encode()
-    assert body(rewritten(ok(text), "", "")) == text.encode()  # a route without validation keeps it
+    assert body(rewrite(ok(text), "", "")) == text.encode()  # a route without validation keeps it
 
 
 def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
     tensor = b'{"name":"Y","datatype":"BYTES","shape":[1],"data":["\xff"]}'
     text = b'{"model_name":"m","outputs":[%b]}' % tensor
-    document = json.loads(body(rewritten(ok(text), request=request_for("i"))))
+    document = json.loads(body(rewrite(ok(text), request=request_for("i"))))
     assert (document["id"], document["model_name"]) == ("i", "new")
     (output,) = document["outputs"]
     assert (output["data"], output["parameters"]) == (["/w=="], {"content_type": "base64"})
     binary = request_for("i", ',"parameters":{"binary_data_output":true}')
-    out = rewritten(ok(text), request=binary)
+    out = rewrite(ok(text), request=binary)
     assert body(out).endswith(b"\x01\0\0\0\xff")
     assert int(out.headers[HEADER]) == len(body(out)) - 5
     # the bytes after the JSON need not be text
     head = text.replace(b'"data":["\xff"]', b'"parameters":{"binary_data_size":5}')
-    answer = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
-    assert body(rewritten(answer, "", "", request_for(""))) == body(
-        HttpResponse(200, {}, answer.body)
+    response = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
+    assert body(rewrite(response, "", "", request_for(""))) == body(
+        HttpResponse(200, {}, response.body)
     )
 
 
-@pytest.mark.parametrize("lead", ["", '"other":1,'], ids=["spliced", "parsed"])
-def test_binary_responses_keep_their_blobs(lead: str) -> None:
+@pytest.mark.parametrize("prefix", ["", '"other":1,'], ids=["spliced", "parsed"])
+def test_binary_responses_keep_their_blobs(prefix: str) -> None:
     head = (
-        f'{{{lead}"model_name":"m","model_version":"1","outputs":[{{"name":"Y","datatype":"INT8",'
+        f'{{{prefix}"model_name":"m","model_version":"1","outputs":[{{"name":"Y","datatype":"INT8",'
         '"shape":[2],"parameters":{"binary_data_size":2}}]}'
     ).encode()
     headers = {HEADER: str(len(head)), "content-type": "application/octet-stream", "date": "x"}
-    out = rewritten(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
+    out = rewrite(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
     length = int(out.headers[HEADER])
     document = json.loads(body(out)[:length])
     assert (document["model_name"], document["model_version"]) == ("a longer name", "2")
@@ -318,13 +324,13 @@ def test_binary_responses_keep_their_blobs(lead: str) -> None:
 def test_responses_are_decoded_and_encoded_for_each_side() -> None:
     text = f'{{"model_name":"m","parameters":{{"pad":"{"x" * 500}"}},{OUTPUTS}}}'.encode()
     wire = HttpResponse(200, {"content-encoding": "gzip"}, [gzip.compress(text)])
-    plain = rewritten(wire, "", "")
+    plain = rewrite(wire, "", "")
     assert (body(plain), plain.headers) == (text, {"content-type": "application/json"})
     request = post("{}", accept_encoding="gzip")
-    packed = CODEC.rewrite_response(wire, request, "", "", DEFAULT_LIMITS)
-    assert gzip.decompress(body(packed)) == text
-    assert packed.headers["content-encoding"] == "gzip"
-    assert packed.headers["vary"] == "accept-encoding"
+    compressed = CODEC.rewrite_response(wire, request, "", "", DEFAULT_LIMITS)
+    assert gzip.decompress(body(compressed)) == text
+    assert compressed.headers["content-encoding"] == "gzip"
+    assert compressed.headers["vary"] == "accept-encoding"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +348,7 @@ def test_responses_are_decoded_and_encoded_for_each_side() -> None:
 )
 def test_invalid_responses_are_not_passed_through(wire: HttpResponse, kind: Kind) -> None:
     with raises_kind(kind):
-        rewritten(wire)
+        rewrite(wire)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +356,7 @@ def test_invalid_responses_are_not_passed_through(wire: HttpResponse, kind: Kind
 )
 def test_rewriting_never_duplicates_a_name(parameters: str) -> None:
     text = f'{{"model_name":"m","parameters":{parameters},"id":"srv",{OUTPUTS}}}'
-    document = json.loads(body(rewritten(ok(text))), object_pairs_hook=list)
+    document = json.loads(body(rewrite(ok(text))), object_pairs_hook=list)
     names = [name for name, _ in document]
     assert len(set(names)) == len(names)
     assert dict(document)["model_name"] == "new"

@@ -49,7 +49,7 @@ def parsed_request(
     wire = HttpRequest("POST", f"/v2/models/m/versions/7/{verb}", body=(text,))
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(found, PartialInferRequest)
-    found = pickle.loads(pickle.dumps(found))  # long ones are completed in a helper
+    found = pickle.loads(pickle.dumps(found))  # long requests are completed in a helper
     assert (found.model, found.version, found.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
     return found.complete(model)
@@ -89,14 +89,14 @@ def test_an_input_may_be_called_id() -> None:
 
 
 @pytest.mark.parametrize(("verb", "streamed"), [("generate", False), ("generate_stream", True)])
-def test_generate_responses(verb: str, streamed: bool) -> None:
+def test_only_generate_stream_is_streamed(verb: str, streamed: bool) -> None:
     parsed = parsed_request({"text": "a"}, verb)
     assert parsed.wants_stream is streamed
     assert parsed.single_response_error == ("" if streamed else SINGLE_RESPONSE_ERROR)
 
 
 @pytest.mark.parametrize(
-    ("body", "received"),
+    ("body", "expected"),
     [
         (b"[]", "the body must be an object"),
         (b"{bad", "invalid JSON"),
@@ -118,8 +118,8 @@ def test_generate_responses(verb: str, streamed: bool) -> None:
         (b'{"a":NaN}', "parameter 'a'"),
     ],
 )
-def test_invalid_messages(body: Any, received: str) -> None:
-    with raises_kind(Kind.BAD_REQUEST, match=received):
+def test_invalid_messages(body: Any, expected: str) -> None:
+    with raises_kind(Kind.BAD_REQUEST, match=expected):
         parsed_request(body)
 
 
@@ -168,11 +168,11 @@ def test_unsupported_shapes(count: int, dimensions: tuple[int, ...]) -> None:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def events(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
+def events(*outputs: Tensor, verb: str = "generate", **fields: Any) -> bytes:
     parsed = parsed_request({"text": "a"}, verb)
     build = CODEC.build_response if verb == "generate" else CODEC.build_stream_response
-    answer = build(InferResponse("m", "1", outputs=outputs, **more), parsed)
-    return b"".join(map(bytes, answer.body))
+    response = build(InferResponse("m", "1", outputs=outputs, **fields), parsed)
+    return b"".join(map(bytes, response.body))
 
 
 def floats(*values: float) -> Tensor:
@@ -212,7 +212,7 @@ def test_bytes_that_are_not_text() -> None:
         events(strings(b"\xff"))
 
 
-def test_core_server_sent_events() -> None:
+def test_server_sent_events() -> None:
     assert events(strings(), verb="generate_stream") == (
         b'data: {"model_name":"m","model_version":"1","out":[]}\n\n'
     )
@@ -227,7 +227,7 @@ def test_core_server_sent_events() -> None:
 # ---- requests to servers -------------------------------------------------------------------------
 
 
-def sent(request: InferRequest, model: ModelMetadata = MODEL) -> HttpRequest:
+def build_stream_request(request: InferRequest, model: ModelMetadata = MODEL) -> HttpRequest:
     wire = CODEC.build_stream_request(request, TRITON, model)
     assert wire is not None
     return wire
@@ -239,7 +239,7 @@ def test_a_decoupled_model_gets_generate_stream() -> None:
     )
     inputs = (TensorMetadata("out", "BYTES", (-1,)), TensorMetadata("y", "FP32", (2,)))
     model = ModelMetadata("m", inputs=inputs, outputs=MODEL.outputs, decoupled=True)
-    wire = sent(request, model)
+    wire = build_stream_request(request, model)
     assert (wire.method, wire.path) == ("POST", "/v2/models/m/versions/2/generate_stream")
     assert json.loads(join_parts(wire.body)) == {
         "id": "i",
@@ -266,7 +266,7 @@ def test_mlserver_gets_infer_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "received"),
+    ("request_", "expected"),
     [
         (InferRequest("m", inputs=(floats(1),)), "input 'y'"),
         (InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 4), bytes(16)),)), "input 'x'"),
@@ -286,9 +286,9 @@ def test_mlserver_gets_infer_stream() -> None:
         (InferRequest("m", outputs=(RequestedOutput("out", {"classification": 2}),)), "'out'"),
     ],
 )
-def test_unrepresentable_responses(request_: InferRequest, received: str) -> None:
-    with raises_kind(Kind.UNSUPPORTED, match=received):
-        sent(request_)
+def test_unrepresentable_stream_requests(request_: InferRequest, expected: str) -> None:
+    with raises_kind(Kind.UNSUPPORTED, match=expected):
+        build_stream_request(request_)
 
 
 def test_an_output_with_an_unrepresentable_shape() -> None:
@@ -297,12 +297,12 @@ def test_an_output_with_an_unrepresentable_shape() -> None:
     text = Tensor("text", Datatype.BYTES, (1, 1), pack_bytes([b"a"]))
     model = ModelMetadata("m", inputs=inputs, outputs=outputs, decoupled=True)
     with pytest.raises(GatewayError, match="output 'out'"):
-        sent(InferRequest("m", inputs=(text,)), model)
+        build_stream_request(InferRequest("m", inputs=(text,)), model)
     batched = ModelMetadata("m", inputs=inputs, outputs=outputs, max_batch_size=4, decoupled=True)
     request = InferRequest("m", inputs=(text,))
-    assert sent(request, batched)
-    answer = response_from(b'{"model_name":"m","out":["a","b"]}', request, batched)
-    assert answer.outputs[0].shape == (1, 2)
+    assert build_stream_request(request, batched)
+    response = response_from(b'{"model_name":"m","out":["a","b"]}', request, batched)
+    assert response.outputs[0].shape == (1, 2)
 
 
 def response_from(
@@ -313,21 +313,23 @@ def response_from(
     headers: dict[str, str] | None = None,
 ) -> InferResponse:
     wire = HttpResponse(status, EVENT if headers is None else headers, (body,))
-    answer = CODEC.parse_stream_response(wire, request or InferRequest("m"), DEFAULT_LIMITS, model)
-    assert isinstance(answer, InferResponse)
-    return answer
+    response = CODEC.parse_stream_response(
+        wire, request or InferRequest("m"), DEFAULT_LIMITS, model
+    )
+    assert isinstance(response, InferResponse)
+    return response
 
 
 def test_an_event_of_triton() -> None:
     body = (
         b'{"OUT":1,"id":"i","model_name":"m","model_version":"3","out":"a","y":[1,2,3,4],"p":0.5}'
     )
-    answer = response_from(body.replace(b'"OUT":1', b'"Q":1'))
-    assert (answer.model, answer.version, answer.id) == ("m", "3", "i")
-    assert answer.parameters == {"Q": 1, "p": 0.5}
-    assert [(each.name, each.shape) for each in answer.outputs] == [("out", (1,)), ("y", (2, 2))]
-    only = response_from(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
-    assert [each.name for each in only.outputs] == ["y"]
+    response = response_from(body.replace(b'"OUT":1', b'"Q":1'))
+    assert (response.model, response.version, response.id) == ("m", "3", "i")
+    assert response.parameters == {"Q": 1, "p": 0.5}
+    assert [(each.name, each.shape) for each in response.outputs] == [("out", (1,)), ("y", (2, 2))]
+    selected = response_from(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
+    assert [each.name for each in selected.outputs] == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -392,13 +394,13 @@ def test_any_json_is_a_request_or_the_declared_error(document: Any) -> None:
     assert isinstance(parsed.operation, InferRequest)
 
 
-# ---- infer, streamed ----------------------------------------------------------------------------
+# ---- streamed infer -----------------------------------------------------------------------------
 
 INFER = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
 
 
 @pytest.mark.parametrize(
-    ("verb", "parameters", "streamed", "left"),
+    ("verb", "parameters", "streamed", "remaining"),
     [
         ("infer", {"stream": True, "a": 1}, True, {"a": 1}),
         ("infer", {"stream": False}, False, {"stream": False}),
@@ -409,7 +411,7 @@ INFER = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     ],
 )
 def test_the_parameter_stream(
-    verb: str, parameters: dict[str, Any], streamed: bool, left: dict[str, Any]
+    verb: str, parameters: dict[str, Any], streamed: bool, remaining: dict[str, Any]
 ) -> None:
     body = json.dumps({**INFER, "parameters": parameters}).encode()
     wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
@@ -417,23 +419,23 @@ def test_the_parameter_stream(
     assert isinstance(parsed, ParsedRequest)
     assert isinstance(parsed.operation, InferRequest)
     assert parsed.wants_stream is streamed
-    assert parsed.operation.parameters == left
+    assert parsed.operation.parameters == remaining
     if verb == "infer":
         checked = CODEC.validate(wire, DEFAULT_LIMITS)
         assert (CODEC.rewrite_request(checked, "n", "", TRITON) is None) is streamed
 
 
 def test_a_streamed_response_is_always_json() -> None:
-    asks = {"parameters": {"stream": True, "binary_data_output": True}}
+    options = {"parameters": {"stream": True, "binary_data_output": True}}
     headers = {"accept-encoding": "gzip"}
     wire = HttpRequest(
-        "POST", "/v2/models/m/infer", "", headers, (json.dumps({**INFER, **asks}).encode(),)
+        "POST", "/v2/models/m/infer", "", headers, (json.dumps({**INFER, **options}).encode(),)
     )
     parsed = V2RestCodec(compress_min=0).parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(parsed, ParsedRequest)
-    answer = CODEC.build_stream_response(InferResponse("m", outputs=(floats(1),)), parsed)
-    assert answer.headers == EVENT
-    assert join_parts(answer.body) == (
+    response = CODEC.build_stream_response(InferResponse("m", outputs=(floats(1),)), parsed)
+    assert response.headers == EVENT
+    assert join_parts(response.body) == (
         b'data: {"model_name":"m","outputs":'
         b'[{"name":"y","datatype":"FP32","shape":[1],"data":[1.0]}]}\n\n'
     )

@@ -106,8 +106,8 @@ def test_no_such_path(path: str) -> None:
 def test_wrong_method(method: str, path: str, allow: str) -> None:
     wire = HttpRequest(method, path)
     error = refused(wire, method, allow, kind=Kind.METHOD_NOT_ALLOWED)
-    answer = CODEC.build_error(error, wire)
-    assert (answer.status, answer.headers["allow"]) == (405, allow)
+    response = CODEC.build_error(error, wire)
+    assert (response.status, response.headers["allow"]) == (405, allow)
     assert "allow" not in CODEC.build_error(error).headers
     assert "allow" not in CODEC.build_error(error, get("/elsewhere")).headers
 
@@ -127,10 +127,10 @@ def test_invalid_names_in_paths() -> None:
 class Parts(list[bytes]):
     """A body that counts its iterations, each of which joins its parts."""
 
-    read = 0
+    iterations = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        self.read += 1
+        self.iterations += 1
         return super().__iter__()
 
 
@@ -138,26 +138,26 @@ def test_a_body_is_joined_once() -> None:
     parts = Parts([b'{"inputs":', b"[]}"])
     wire = HttpRequest("POST", INFER, "", {}, parts)
     assert CODEC.summarize(wire) == RequestSummary(InferRequest, "m", "")
-    assert parts.read == 0
+    assert parts.iterations == 0
     checked = CODEC.validate(wire, DEFAULT_LIMITS)
     assert CODEC.rewrite_request(checked, "a", "", TRITON) is not None
     assert CODEC.parse_request(checked, DEFAULT_LIMITS).operation == InferRequest("m")
-    assert parts.read == 1
+    assert parts.iterations == 1
 
 
 def test_a_body_of_one_part_is_not_copied() -> None:
     text = b'{"inputs":[]}'
     checked = CODEC.validate(HttpRequest("POST", INFER, "", {}, [text]), DEFAULT_LIMITS)
-    sent = CODEC.rewrite_request(checked, "a", "", TRITON)
-    assert sent is not None
-    assert sent.body[0] is text
+    rewritten = CODEC.rewrite_request(checked, "a", "", TRITON)
+    assert rewritten is not None
+    assert rewritten.body[0] is text
 
 
 # ---- health and metadata ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("operation", "fields", "otherwise"),
+    ("operation", "fields", "unhealthy_fields"),
     [
         (ServerLiveRequest(), {"live": True}, {}),
         (ServerReadyRequest(), {"ready": True}, {}),
@@ -170,13 +170,19 @@ def test_a_body_of_one_part_is_not_copied() -> None:
 )
 @pytest.mark.parametrize("ok", [True, False])
 def test_health_is_reported_by_status_and_body(
-    operation: Operation, fields: dict[str, object], otherwise: dict[str, object], *, ok: bool
+    operation: Operation,
+    fields: dict[str, object],
+    unhealthy_fields: dict[str, object],
+    *,
+    ok: bool,
 ) -> None:
-    answer = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
-    assert answer.status == (200 if ok else 400)
-    assert answer.headers == {"content-type": "application/json"}
-    refused = {key: False if value is True else value for key, value in fields.items()} | otherwise
-    assert json.loads(body(answer)) == (fields if ok else refused)
+    response = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
+    assert response.status == (200 if ok else 400)
+    assert response.headers == {"content-type": "application/json"}
+    unhealthy = {
+        key: False if value is True else value for key, value in fields.items()
+    } | unhealthy_fields
+    assert json.loads(body(response)) == (fields if ok else unhealthy)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +224,10 @@ def test_metadata_variants_of_servers() -> None:
 
     assert read('{"name":"m","versions":null,"inputs":null,"platform":null}') == ModelMetadata("m")
     assert read('{"name":"m","versions":[1,"2"]}') == ModelMetadata("m", ("1", "2"))
-    odd = '{"name":"m","outputs":[{"name":"y","datatype":"int64","shape":[-1]},{"datatype":"any"}]}'
-    assert read(odd) == ModelMetadata(
+    unusual = (
+        '{"name":"m","outputs":[{"name":"y","datatype":"int64","shape":[-1]},{"datatype":"any"}]}'
+    )
+    assert read(unusual) == ModelMetadata(
         "m", outputs=(TensorMetadata("y", "INT64", (-1,)), TensorMetadata("", "any", ()))
     )
     for bad in ('{"inputs":[{"shape":["x"]}]}', '{"inputs":[{"shape":[1.5]}]}', "[]", '{"name":1}'):
@@ -256,7 +264,7 @@ def test_server_metadata() -> None:
 PLAIN = b'{"inputs":[]}'
 
 
-# Without the time: cases are identified by their bytes.
+# Without the time, because the IDs of the cases contain the bytes.
 gzipped = functools.partial(gzip.compress, mtime=0)
 
 
@@ -303,11 +311,11 @@ def test_corrupt_deflate(data: bytes) -> None:
 
 def test_responses_in_several_gzip_members() -> None:
     text = b'{"model_name":"m","outputs":[]}'
-    packed = gzipped(text[:9]) + gzipped(text[9:])
-    read = CODEC.parse_response(
-        ok(packed, content_encoding="gzip"), InferRequest("m"), DEFAULT_LIMITS
+    compressed = gzipped(text[:9]) + gzipped(text[9:])
+    parsed = CODEC.parse_response(
+        ok(compressed, content_encoding="gzip"), InferRequest("m"), DEFAULT_LIMITS
     )
-    assert read == InferResponse("m")
+    assert parsed == InferResponse("m")
 
 
 @pytest.mark.parametrize(
@@ -377,7 +385,7 @@ def test_responses_are_compressed_as_accepted() -> None:
 # ---- response formats ----------------------------------------------------------------------------
 
 
-def forms(request: str) -> dict[str, bool]:
+def binary_outputs(request: str) -> dict[str, bool]:
     """Return which of the outputs A, B are binary in the response to ``request``."""
     parsed = CODEC.parse_request(post(request), DEFAULT_LIMITS)
     outputs = tuple(Tensor(name, Datatype.INT8, (1,), b"\x07", {"p": 1}) for name in "AB")
@@ -393,12 +401,15 @@ def forms(request: str) -> dict[str, bool]:
 
 
 def test_output_formats() -> None:
-    assert forms('{"inputs":[]}') == {"A": False, "B": False}
+    assert binary_outputs('{"inputs":[]}') == {"A": False, "B": False}
     all_binary = '"parameters":{"binary_data_output":true}'
-    assert forms(f'{{"inputs":[],{all_binary}}}') == {"A": True, "B": True}
+    assert binary_outputs(f'{{"inputs":[],{all_binary}}}') == {"A": True, "B": True}
     listed = '"outputs":[{"name":"A","parameters":{"binary_data":%s}},{"name":"B"}]'
-    assert forms(f'{{"inputs":[],{listed % "true"}}}') == {"A": True, "B": False}
-    assert forms(f'{{"inputs":[],{listed % "false"},{all_binary}}}') == {"A": False, "B": True}
+    assert binary_outputs(f'{{"inputs":[],{listed % "true"}}}') == {"A": True, "B": False}
+    assert binary_outputs(f'{{"inputs":[],{listed % "false"},{all_binary}}}') == {
+        "A": False,
+        "B": True,
+    }
     refused(post('{"inputs":[],"parameters":{"binary_data_output":"yes"}}'), "binary_data_output")
 
 
@@ -421,8 +432,11 @@ def test_values_that_json_cannot_represent() -> None:
 
 
 def test_listed_outputs_are_each_requested_as_binary() -> None:
-    every = CODEC.build_request(InferRequest("m"), TRITON)
-    assert json.loads(body(every)) == {"parameters": {"binary_data_output": True}, "inputs": []}
+    all_outputs = CODEC.build_request(InferRequest("m"), TRITON)
+    assert json.loads(body(all_outputs)) == {
+        "parameters": {"binary_data_output": True},
+        "inputs": [],
+    }
     listed = InferRequest("m", outputs=(RequestedOutput("Y", {"classification": 2}),))
     assert json.loads(body(CODEC.build_request(listed, TRITON))) == {
         "inputs": [],
@@ -492,9 +506,11 @@ def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
 def test_parameters_of_the_previous_form_are_left_out() -> None:
     """KServe's gRPC responses contain sizes of binary data; gRPC clients may send any parameter."""
     stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
-    held = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
-    bare = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
-    request = InferRequest("m", "", "", stale, (held, bare), (RequestedOutput("Y", stale),))
+    with_other = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
+    without_other = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
+    request = InferRequest(
+        "m", "", "", stale, (with_other, without_other), (RequestedOutput("Y", stale),)
+    )
     document = json.loads(body(CODEC.build_request(request, GENERIC)))
     assert document == {
         "inputs": [
@@ -503,10 +519,10 @@ def test_parameters_of_the_previous_form_are_left_out() -> None:
         ],
         "outputs": [{"name": "Y"}],
     }
-    answer = CODEC.build_response(
-        InferResponse("m", "", "", stale, (bare,)), ParsedRequest(request)
+    response = CODEC.build_response(
+        InferResponse("m", "", "", stale, (without_other,)), ParsedRequest(request)
     )
-    assert json.loads(body(answer)) == {
+    assert json.loads(body(response)) == {
         "model_name": "m",
         "outputs": [{"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]}],
     }
@@ -515,25 +531,25 @@ def test_parameters_of_the_previous_form_are_left_out() -> None:
 def test_raw_requests() -> None:
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
-    unfinished = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(unfinished, PartialInferRequest)
-    assert (unfinished.model, unfinished.version) == ("m", "1")
-    for partial in (unfinished, pickle.loads(pickle.dumps(unfinished))):  # it may travel (Textual)
-        parsed = partial.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
+    partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(partial, PartialInferRequest)
+    assert (partial.model, partial.version) == ("m", "1")
+    for each in (partial, pickle.loads(pickle.dumps(partial))):  # helpers get it pickled
+        parsed = each.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
         tensor = Tensor("X", Datatype.INT8, (4,), b"abcd")
         assert parsed.operation == InferRequest("m", "1", inputs=(tensor,))
         assert parsed.response_options.is_binary("any")
     checked = CODEC.validate(wire, DEFAULT_LIMITS)
     assert body(checked) == b"abcd"
-    sent = CODEC.rewrite_request(checked, "n", "2", TRITON)
-    assert sent is not None
-    assert (sent.path, sent.headers) == (
+    rewritten = CODEC.rewrite_request(checked, "n", "2", TRITON)
+    assert rewritten is not None
+    assert (rewritten.path, rewritten.headers) == (
         "/v2/models/n/versions/2/infer",
         {"content-type": "application/octet-stream", **headers},
     )
     assert CODEC.rewrite_request(checked, "n", "2", MLSERVER) is None
     with pytest.raises(GatewayError, match="has 0"):
-        unfinished.complete(ModelMetadata("m"))
+        partial.complete(ModelMetadata("m"))
 
 
 @pytest.mark.parametrize(
@@ -556,8 +572,8 @@ def test_every_kind_has_a_status(kind: Kind) -> None:
 
 def test_retry_after_only_where_known() -> None:
     assert "retry-after" not in CODEC.build_error(GatewayError(Kind.TIMEOUT, "x")).headers
-    endless = GatewayError(Kind.OVERLOADED, "x", retry_after=float("inf"))
-    assert "retry-after" not in CODEC.build_error(endless).headers
+    error = GatewayError(Kind.OVERLOADED, "x", retry_after=float("inf"))
+    assert "retry-after" not in CODEC.build_error(error).headers
 
 
 @pytest.mark.parametrize(
@@ -666,7 +682,7 @@ def test_an_error_without_text_under_200(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mention"),
+    ("text", "expected"),
     [
         ("", "JSON"),
         ("{}", "outputs is missing"),
@@ -689,8 +705,8 @@ def test_an_error_without_text_under_200(text: str) -> None:
         ('{"model_version":1,"outputs":[]}', "model_version"),
     ],
 )
-def test_unusable_responses(text: str, mention: str) -> None:
-    with raises_kind(Kind.BACKEND_GARBAGE, match=mention) as caught:
+def test_unusable_responses(text: str, expected: str) -> None:
+    with raises_kind(Kind.BACKEND_GARBAGE, match=expected) as caught:
         CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.origin is Origin.BACKEND
 
@@ -740,51 +756,53 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
 # ---- the amount of text in a message -------------------------------------------------------------
 
 
-def member_texts(body: bytes, **headers: str) -> int:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    wire = HttpRequest("POST", "/v2/models/m/infer", "", named, (body,))
+def estimated_text_bytes(body: bytes, **headers: str) -> int:
+    wire_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    wire = HttpRequest("POST", "/v2/models/m/infer", "", wire_headers, (body,))
     CODEC.open_request(wire)
     return CODEC.request_text_bytes(wire)
 
 
 def test_estimated_text_of_requests_is_the_json_part() -> None:
-    assert member_texts(b"x" * 100) == 100
-    assert member_texts(b"x" * 100, inference_header_content_length="40") == 40
-    assert member_texts(b"x" * 100, inference_header_content_length="0") == 0
-    for odd in ("9" * 5000, "400", "-1", "x", "²"):
-        assert member_texts(b"x" * 100, inference_header_content_length=odd) == 100
+    assert estimated_text_bytes(b"x" * 100) == 100
+    assert estimated_text_bytes(b"x" * 100, inference_header_content_length="40") == 40
+    assert estimated_text_bytes(b"x" * 100, inference_header_content_length="0") == 0
+    for length in ("9" * 5000, "400", "-1", "x", "²"):
+        assert estimated_text_bytes(b"x" * 100, inference_header_content_length=length) == 100
 
 
 def test_the_gzip_length_field_bounds_the_body() -> None:
-    packed = gzip.compress(b"x" * 300_000)
-    liar = packed[:-4] + (5000).to_bytes(4, "little")
+    compressed = gzip.compress(b"x" * 300_000)
+    wrong_length = compressed[:-4] + (5000).to_bytes(4, "little")
     with raises_kind(Kind.BAD_REQUEST, match="longer than its own length field"):
-        decode_body({"content-encoding": "gzip"}, (liar,), DEFAULT_LIMITS)
+        decode_body({"content-encoding": "gzip"}, (wrong_length,), DEFAULT_LIMITS)
 
 
 def test_estimated_text_of_compressed_requests() -> None:
-    little, much = gzipped(b"x" * 1000), gzipped(b"x" * 300_000)
-    assert member_texts(little, content_encoding="gzip") == 1000
-    assert member_texts(little, content_encoding=" Identity") == len(little)
-    assert member_texts(much, content_encoding="gzip") == 300_000  # the length field of gzip
-    assert member_texts(zlib.compress(b"x" * 300_000), content_encoding="deflate") > 300_000
+    short, long = gzipped(b"x" * 1000), gzipped(b"x" * 300_000)
+    assert estimated_text_bytes(short, content_encoding="gzip") == 1000
+    assert estimated_text_bytes(short, content_encoding=" Identity") == len(short)
+    assert (
+        estimated_text_bytes(long, content_encoding="gzip") == 300_000
+    )  # the length field of gzip
+    assert estimated_text_bytes(zlib.compress(b"x" * 300_000), content_encoding="deflate") > 300_000
     binary = {"content_encoding": "gzip", "inference_header_content_length": "40"}
-    assert member_texts(little, **binary) == 40
-    assert member_texts(much, **binary) == 300_000  # all of it is inflated
+    assert estimated_text_bytes(short, **binary) == 40
+    assert estimated_text_bytes(long, **binary) == 300_000  # all of it is inflated
     for wrong in (b"x" * 100, os.urandom(100_000)):
-        assert 0 <= member_texts(wrong, content_encoding="gzip") <= len(wrong) * 1032
+        assert 0 <= estimated_text_bytes(wrong, content_encoding="gzip") <= len(wrong) * 1032
 
 
 def test_short_compressed_bodies_are_inflated_once() -> None:
     headers = {"content-encoding": "gzip", "accept-encoding": "gzip"}
     plain = b'{"inputs":[]}'
-    little = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
-    assert CODEC.request_text_bytes(little) == len(plain)
-    assert little.headers is headers  # an estimate changes nothing
-    CODEC.open_request(little)
-    assert CODEC.request_text_bytes(little) == len(plain)
-    assert (little.headers, little.body) == ({"accept-encoding": "gzip"}, (plain,))
-    assert headers["content-encoding"] == "gzip"  # the context's own headers, which others read
+    short = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
+    assert CODEC.request_text_bytes(short) == len(plain)
+    assert short.headers is headers  # an estimate changes nothing
+    CODEC.open_request(short)
+    assert CODEC.request_text_bytes(short) == len(plain)
+    assert (short.headers, short.body) == ({"accept-encoding": "gzip"}, (plain,))
+    assert headers["content-encoding"] == "gzip"  # the original headers are unchanged
     for encoding, data in (
         ("gzip", gzipped(b"x" * 300_000)),
         ("gzip", b"x" * 100),
@@ -798,18 +816,18 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
 
 def test_estimated_text_of_responses() -> None:
     tensors = (Tensor("A", Datatype.UINT8, (7,), bytes(7)), Tensor("B", Datatype.INT8, (2,), b"ab"))
-    answer = InferResponse("m", outputs=tensors)
+    response = InferResponse("m", outputs=tensors)
     request = InferRequest("m")
-    for named, otherwise, accept, expected in (
+    for by_name, default, accept, expected in (
         ({}, False, "", 9),
         ({"A": True}, False, "", 2),
         ({}, True, "", 0),
         ({}, True, "identity, gzip;q=0", 0),
         ({}, True, "gzip", 9),
     ):
-        parsed = ParsedRequest(request, ResponseFormat(named, otherwise, accept))
-        assert CODEC.response_text_bytes(answer, parsed) == expected
-    assert CODEC.response_text_bytes(answer, ParsedRequest(request)) == 9
+        parsed = ParsedRequest(request, ResponseFormat(by_name, default, accept))
+        assert CODEC.response_text_bytes(response, parsed) == expected
+    assert CODEC.response_text_bytes(response, ParsedRequest(request)) == 9
     assert CODEC.response_text_bytes(HealthStatus(ok=True), ParsedRequest(ServerLiveRequest())) == 0
 
 
@@ -827,12 +845,18 @@ def test_estimated_text_of_passed_through_messages() -> None:
 def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
     def body(values: int) -> bytes:
         half = values // 2
-        some: Any = {f"p{i}": i for i in range(half)}
+        tensor_parameters: Any = {f"p{i}": i for i in range(half)}
         if nested:
-            some = {"a": [[0] * (half - 4)], "b": {"c": 1}}
-        more = {f"q{i}": i for i in range(values - half)}
-        tensor = {"name": "I", "datatype": "UINT8", "shape": [1], "data": [1], "parameters": some}
-        return json.dumps({"inputs": [tensor], "parameters": more}).encode()
+            tensor_parameters = {"a": [[0] * (half - 4)], "b": {"c": 1}}
+        parameters = {f"q{i}": i for i in range(values - half)}
+        tensor = {
+            "name": "I",
+            "datatype": "UINT8",
+            "shape": [1],
+            "data": [1],
+            "parameters": tensor_parameters,
+        }
+        return json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
 
     def read(values: int) -> Any:
         wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body(values),))
@@ -843,22 +867,32 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
         read(16_386)
 
 
-@pytest.mark.parametrize("where", ["id", "value", "nested", "name", "two objects"])
-def test_texts_outside_tensors_are_bounded_in_total(where: str) -> None:
-    """Helpers return them pickled, and the event loop decodes them."""
+@pytest.mark.parametrize("position", ["id", "value", "nested", "name", "two objects"])
+def test_texts_outside_tensors_are_bounded_in_total(position: str) -> None:
+    """Helpers return texts pickled, and the event loop decodes them."""
 
     def read(size: int) -> Any:
         text = "a" * size
         half = text[: size // 2]
-        own, more = {
+        tensor_parameters, parameters = {
             "id": ({}, {}),
             "value": ({}, {"": text}),
             "nested": ({}, {"": [{"": text}]}),
             "name": ({text: 1}, {}),
             "two objects": ({"": half}, {"": half}),
-        }[where]
-        tensor = {"name": "I", "datatype": "UINT8", "shape": [1], "data": [1], "parameters": own}
-        document = {"id": text if where == "id" else "", "inputs": [tensor], "parameters": more}
+        }[position]
+        tensor = {
+            "name": "I",
+            "datatype": "UINT8",
+            "shape": [1],
+            "data": [1],
+            "parameters": tensor_parameters,
+        }
+        document = {
+            "id": text if position == "id" else "",
+            "inputs": [tensor],
+            "parameters": parameters,
+        }
         body = json.dumps(document).encode()
         wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body,))
         return CODEC.parse_request(wire, DEFAULT_LIMITS)

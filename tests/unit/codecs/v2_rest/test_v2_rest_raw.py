@@ -43,7 +43,7 @@ def test_a_single_string(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("datatype", "shape", "size", "mention"),
+    ("datatype", "shape", "size", "expected"),
     [
         ("FP32", (2,), 4, "4 bytes"),
         ("FP32", (-1, 3), 13, "13 bytes"),
@@ -54,10 +54,10 @@ def test_a_single_string(shape: tuple[int, ...]) -> None:
         ("BYTES", (-1, -1), 4, "BYTES"),
     ],
 )
-def test_unresolvable_tensor_names(
-    datatype: str, shape: tuple[int, ...], size: int, mention: str
+def test_unresolvable_shapes(
+    datatype: str, shape: tuple[int, ...], size: int, expected: str
 ) -> None:
-    with raises_kind(Kind.BAD_REQUEST, match=f"'X'.*{mention}"):
+    with raises_kind(Kind.BAD_REQUEST, match=f"'X'.*{expected}"):
         resolve(b"a" * size, TensorMetadata("X", datatype, shape))
 
 

@@ -13,13 +13,13 @@ from infergate.core.wire import HttpRequest
 INPUTS = '"inputs":[{"name":"X","datatype":"INT8","shape":[1],"data":[1]}]'
 
 
-def both(wire: HttpRequest) -> list[object]:
+def sequence_ids(wire: HttpRequest) -> list[object]:
     checked = CODEC.validate(wire, DEFAULT_LIMITS)
     return [CODEC.sequence_of(each, DEFAULT_LIMITS) for each in (wire, checked)]
 
 
 @pytest.mark.parametrize(
-    ("parameters", "number"),
+    ("parameters", "expected"),
     [
         ('{"sequence_id":5,"sequence_start":true}', 5),
         ('{"sequence_id":"five"}', "five"),
@@ -31,11 +31,11 @@ def both(wire: HttpRequest) -> list[object]:
         ("null", None),
     ],
 )
-def test_json(parameters: str, number: object) -> None:
+def test_json(parameters: str, expected: object) -> None:
     text = f'{{"parameters":{parameters},{INPUTS}}}'
-    assert both(post(text)) == [number, number]
-    packed = post(gzip.compress(text.encode()), content_encoding="gzip")
-    assert both(packed) == [number, number]
+    assert sequence_ids(post(text)) == [expected, expected]
+    compressed = post(gzip.compress(text.encode()), content_encoding="gzip")
+    assert sequence_ids(compressed) == [expected, expected]
 
 
 @pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
@@ -52,9 +52,9 @@ def test_binary_data_is_not_inspected() -> None:
         b'"parameters":{"binary_data_size":20}}]}'
     )
     wire = post(head + b'"sequence_id":123456', inference_header_content_length=str(len(head)))
-    assert both(wire) == [None, None]
+    assert sequence_ids(wire) == [None, None]
     raw = post(b'"sequence_id":5', inference_header_content_length="0")
-    assert both(raw) == [None, None]
+    assert sequence_ids(raw) == [None, None]
 
 
 def test_an_unreadable_unchecked_request() -> None:

@@ -18,11 +18,11 @@ _HEAD = 2000
 @given(tensor=tensors())
 def test_the_estimate_is_within_its_bounds(tensor: Tensor) -> None:
     codec = plugins()["v2-rest"].create({})
-    answer, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
-    lower, upper = codec.response_size(answer, parsed)  # type: ignore[attr-defined]
+    response, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
+    lower, upper = codec.response_size(response, parsed)  # type: ignore[attr-defined]
     try:
-        written = total_size(codec.build_response(answer, parsed).body)
-    except GatewayError:  # of a parameter that JSON cannot represent
+        written = total_size(codec.build_response(response, parsed).body)
+    except GatewayError:  # JSON cannot represent a parameter
         reject()
     assert lower <= written <= upper + _HEAD
 
@@ -37,4 +37,4 @@ def test_a_rejection_names_its_limit_once() -> None:
     assert (error.public, call.record.error) == ("it is too long (limits.body)",) * 2
     other = GatewayError(Kind.OVERLOADED, "full", limit="transport.server.admission.MAX_STREAMS")
     call.record.record_error(other)
-    assert other.public == "full", "that is not configured"
+    assert other.public == "full", "the limit is not configurable"

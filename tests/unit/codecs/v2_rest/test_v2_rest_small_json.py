@@ -27,8 +27,8 @@ VECTORS = Path(__file__).parents[3] / "vectors" / "v2-rest"
 
 
 def outcome_of(text: bytes, limits: Limits) -> Any:
-    """Return all facts about the request ``text``, with types (1, 1.0 and True differ, 0.0 and
-    -0.0 too), or its error."""
+    """Return the request ``text`` in a comparable form, in which 1, 1.0 and True differ, or its
+    error."""
     try:
         found = read_body(post(text), text, "m", "", limits)
     except GatewayError as error:
@@ -53,10 +53,10 @@ def outcome_of(text: bytes, limits: Limits) -> Any:
 
 
 def check(text: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """Whether the small reader accepts ``text``; if so, the full reader must agree."""
-    shortly = outcome_of(text, limits)
+    """Return whether the small reader accepts ``text``; if so, the full reader must agree."""
+    outcome = outcome_of(text, limits)
     with patch.object(infer_request, "read_small", return_value=None):
-        assert shortly == outcome_of(text, limits)
+        assert outcome == outcome_of(text, limits)
     return read_small(text, limits) is not None
 
 
@@ -194,9 +194,7 @@ def arrays(items: st.SearchStrategy[str], upper: int = 4) -> st.SearchStrategy[s
 
 def objects(names: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     pairs = st.lists(st.tuples(st.sampled_from(names.split()), values), max_size=2)
-    return pairs.map(
-        lambda each: "{" + ",".join(f'"{name}":{outcome_of}' for name, outcome_of in each) + "}"
-    )
+    return pairs.map(lambda each: "{" + ",".join(f'"{name}":{value}' for name, value in each) + "}")
 
 
 SCALARS = NUMBERS | STRINGS
@@ -212,16 +210,16 @@ PARAMETERS = objects(
 
 @st.composite
 def members(draw: Callable[..., Any], known: dict[str, st.SearchStrategy[str]]) -> str:
-    """An object with most of ``known``, some twice, null or mistyped, and unknown members."""
+    """Draw an object with most of ``known``, some twice, null or mistyped, and unknown members."""
     names = [name for name in known if draw(st.integers(0, 19))]
     if not draw(st.integers(0, 9)):
         names.append(draw(st.sampled_from([*known, "other", "a:b", "n\\u0061me"])))
-    outcome_of = []
+    fields = []
     for name in names:
         odd = not draw(st.integers(0, 29))
         value = draw(VALUES if odd or name not in known else known[name])
-        outcome_of.append(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}')
-    return f"{{{','.join(outcome_of)}}}"
+        fields.append(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}')
+    return f"{{{','.join(fields)}}}"
 
 
 @st.composite
@@ -310,8 +308,8 @@ def test_short_and_long_tensors_are_written_alike(
     data = data[: len(data) - len(data) % datatype.itemsize]
     if datatype is Datatype.BOOL:
         data = bytes(byte & 1 for byte in data)
-    held = memoryview(b"." + data)[1:] if cut else data
-    tensor = Tensor("Y", datatype, (len(data) // datatype.itemsize,), held)
+    view = memoryview(b"." + data)[1:] if cut else data
+    tensor = Tensor("Y", datatype, (len(data) // datatype.itemsize,), view)
 
     def written() -> bytes:
         return orjson.dumps(

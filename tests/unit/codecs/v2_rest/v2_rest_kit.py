@@ -16,8 +16,8 @@ CODEC = PLUGIN.create({})
 
 def post(body: bytes | str, path: str = "/v2/models/m/infer", **headers: str) -> HttpRequest:
     data = body.encode() if isinstance(body, str) else body
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpRequest("POST", path, "", named, [data])
+    wire_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest("POST", path, "", wire_headers, [data])
 
 
 def get(path: str) -> HttpRequest:
@@ -26,8 +26,8 @@ def get(path: str) -> HttpRequest:
 
 def ok(body: bytes | str, status: int = 200, **headers: str) -> HttpResponse:
     data = body.encode() if isinstance(body, str) else body
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpResponse(status, named, [data])
+    wire_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpResponse(status, wire_headers, [data])
 
 
 def one(datatype: str, shape: Any, data: str) -> HttpRequest:
@@ -56,9 +56,9 @@ def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) ->
     """Return the error of ``wire``, the same from parser and validation."""
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
-    with pytest.raises(GatewayError) as shielded:
+    with pytest.raises(GatewayError) as invalid:
         CODEC.validate(wire, DEFAULT_LIMITS)
-    assert shielded.value.public == caught.value.public
+    assert invalid.value.public == caught.value.public
     assert caught.value.kind is kind, caught.value
     for mention in mentions:
         assert mention in caught.value.public

@@ -160,7 +160,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
             last = cut
 
 
-def requests(
+def parse_requests(
     data: bytes, cuts: Sequence[int], *, both_lengths: bool = False
 ) -> tuple[list[object], bool]:
     """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
@@ -210,15 +210,15 @@ _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 def test_requests_are_parsed_alike_however_they_are_split(
     data: bytes, cuts: list[int], both_lengths: bool
 ) -> None:
-    expected = requests(data, [], both_lengths=both_lengths)
-    assert requests(data, cuts, both_lengths=both_lengths) == expected
-    assert requests(data, range(len(data)), both_lengths=both_lengths) == expected
+    expected = parse_requests(data, [], both_lengths=both_lengths)
+    assert parse_requests(data, cuts, both_lengths=both_lengths) == expected
+    assert parse_requests(data, range(len(data)), both_lengths=both_lengths) == expected
 
 
 @settings(max_examples=examples(300))
 @given(st.binary(max_size=300), _CUTS)
 def test_any_bytes_are_parsed_alike_however_they_are_split(data: bytes, cuts: list[int]) -> None:
-    assert requests(data, cuts) == requests(data, [])
+    assert parse_requests(data, cuts) == parse_requests(data, [])
 
 
 _LOOP = asyncio.new_event_loop()
@@ -279,7 +279,7 @@ def test_heads_are_parsed_as_by_aiohttp(head: bytes, after: bytes) -> None:
     if any(mark in head for mark in _STRICTLY_REFUSED):
         assert got in {"refused", "incomplete"}
     elif isinstance(expected, tuple) and _HTTP10_WITH_CLOSE.issubset(head.split()):
-        # "close" takes precedence (RFC 9112, 9.3), which aiohttp ignores beside "keep-alive".
+        # "close" precedes "keep-alive" (RFC 9112, 9.3), except in aiohttp.
         assert got == (expected[0], False, *expected[2:])
     else:
         assert got == expected

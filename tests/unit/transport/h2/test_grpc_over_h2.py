@@ -297,7 +297,7 @@ def test_request_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "code"),
+    ("fields", "status", "code"),
     [
         (request_headers(**{"content-type": "text/html"}), 415, 2),
         (request_headers(**{"content-type": ""}), 415, 2),
@@ -308,9 +308,9 @@ def test_request_headers() -> None:
         (request_headers(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
     ],
 )
-def test_requests_are_refused(found: RequestHeaders, status: int, code: int) -> None:
-    assert found.refusal is not None
-    assert (found.status, found.refusal[0]) == (status, code)
+def test_requests_are_refused(fields: RequestHeaders, status: int, code: int) -> None:
+    assert fields.refusal is not None
+    assert (fields.status, fields.refusal[0]) == (status, code)
 
 
 @pytest.mark.parametrize("over", [0, 1])
