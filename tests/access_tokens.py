@@ -38,7 +38,6 @@ def public_pem(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def jwk(key: Any, **more: Any) -> dict[str, Any]:
-    """The public half of ``key`` as a JWK."""
     algorithm: Any = ECAlgorithm
     if isinstance(key, rsa.RSAPrivateKey):
         algorithm = RSAAlgorithm

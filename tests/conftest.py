@@ -143,7 +143,6 @@ def _peers_of(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[Triton]:
-    """A real Triton with the models of ``peers.models.triton.models``."""
     with started_triton() as running:
         yield running
 
@@ -169,13 +168,11 @@ def legacy_client() -> None:
 
 @pytest.fixture(scope="session")
 def graphpipe() -> Installed:
-    """graphpipe-py with flatbuffers 1.9."""
     return prepare_graphpipe()
 
 
 @pytest.fixture(scope="session")
 def graphpipe_new() -> Installed:
-    """graphpipe-py with a new flatbuffers."""
     return prepare_graphpipe_new()
 
 
@@ -188,7 +185,6 @@ def graphpipe_js() -> None:
 
 @pytest.fixture(scope="session")
 def grpclib() -> Installed:
-    """grpclib, an independent gRPC implementation."""
     return prepare_grpclib()
 
 
@@ -200,7 +196,6 @@ def perf_analyzer() -> Installed:
 
 @pytest.fixture(scope="session")
 def deploy_tools() -> Installed:
-    """Tools that check deploy/."""
     return prepare_deploy_tools()
 
 

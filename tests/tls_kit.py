@@ -38,7 +38,6 @@ class Authority:
         self._count = 0
 
     def issue(self, *names: str, expired: bool = False) -> Pair:
-        """Issue a new pair for ``names``."""
         self._count += 1
         pair = Pair(
             self._folder / f"{self._count}.pem",
@@ -90,7 +89,6 @@ def client_tls(authority: Authority, pair: Pair | None = None) -> ClientTls:
 
 
 def replace_files(pair: Pair, shared: Pair) -> None:
-    """Replace the files of ``shared`` by those of ``pair``, each atomically."""
     for source, target in ((pair.certificate, shared.certificate), (pair.key, shared.key)):
         temporary = target.with_suffix(".new")
         temporary.write_bytes(source.read_bytes())

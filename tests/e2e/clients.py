@@ -73,7 +73,6 @@ class Client:
 
 @contextmanager
 def client(form: str, http: str, grpc: str) -> Iterator[Client]:
-    """Return a client of ``form`` for a server at ``http`` or ``grpc``, each ``host:port``."""
     loop = asyncio.new_event_loop()
 
     async def make() -> Any:

@@ -74,7 +74,6 @@ class Client:
 
     @property
     def certificate(self) -> bytes:
-        """Return the certificate that the server presented."""
         shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return shown
 
@@ -128,7 +127,6 @@ def is_ready(of: Infergate) -> bool:
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
-    """Return the response to POST /reload."""
     connection = http.client.HTTPConnection(running.admin, timeout=30)
     connection.request("POST", "/reload")
     document: dict[str, Any] = json.loads(connection.getresponse().read())

@@ -380,7 +380,6 @@ def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the seconds of CPU that a process has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 

@@ -135,7 +135,6 @@ def test_invalid_requests_never_reach_the_server(
 
 
 def backend_requests(gateway: Infergate) -> float:
-    """Return the number of requests that reached any backend."""
     return sum(
         float(line.rsplit(" ", 1)[1])
         for line in gateway.metrics().splitlines()

@@ -71,7 +71,6 @@ def events(body: bytes) -> list[Any]:
 
 
 def streamed(model: str, body: bytes, more: str = "") -> bytes:
-    """Return the body of a request to generate_stream."""
     head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n{more}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 

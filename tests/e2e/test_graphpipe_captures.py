@@ -169,8 +169,6 @@ routes: [{{model: "*", backend: v2}}]
 
 
 class Read(io.BytesIO):
-    """The socket that http.client reads from."""
-
     def makefile(self, *_: Any, **__: Any) -> Read:
         return self
 

@@ -160,7 +160,6 @@ def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: st
 
 
 def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
-    """Return the status of version 1 of ``model``, as a legacy client reads it."""
     if carrier == "http":
         url = f"http://{gateway.http}/api/status/{model}?format=binary"
         with urllib.request.urlopen(url) as answer:

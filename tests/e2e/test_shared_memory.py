@@ -511,7 +511,6 @@ def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: st
 
 @pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
 def forwarding(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
-    """A gateway that forwards regions to Triton."""
     rest = request.param == "v2-rest"
     endpoint = f"http://{triton.http}" if rest else f"grpc://{triton.grpc}"
     with started_infergate(FORWARDED.format(protocol=request.param, endpoint=endpoint)) as running:

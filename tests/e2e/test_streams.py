@@ -316,7 +316,6 @@ def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -
 
 
 def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
-    """The responses to twenty requests with the IDs 0 to 19."""
     with streaming(gateway) as stream:
         for value in range(20):
             array = np.array([value], np.int32)

@@ -52,7 +52,6 @@ routes: [{{model: {model}, backend: demo, rewrite: {{model: identity}}}}]
 def write_config(
     running: Infergate, model: str, *, http: str = "", grpc: str = "", count: object = 2
 ) -> Path:
-    """The configuration with the route of ``model``."""
     file = running.log.parent / "routes.yaml"
     text = LISTENERS.format(
         http=http or running.http, grpc=grpc or running.grpc, admin=running.admin,

@@ -135,7 +135,6 @@ _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
 def followed(body: bytearray, position: int) -> int:
-    """The target of the offset at ``position``."""
     return position + int(struct.unpack_from("<I", body, position)[0])
 
 

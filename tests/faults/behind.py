@@ -189,7 +189,6 @@ def fails_over_http(harness: Harness, model: str, kind: str, script: Script) -> 
 
 
 def fails_over_grpc(harness: Harness, model: str, kind: str, script: Script) -> None:
-    """The same over gRPC."""
     harness.rpc.use(script)
     began = time.monotonic()
     harness.fails(model, "depot", kind)

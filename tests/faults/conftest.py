@@ -46,7 +46,6 @@ def counts(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tight() -> Iterator[Tight]:
-    """A gateway with tight limits."""
     with started_tight(ENGINE) as gateway:
         yield gateway
 

@@ -103,7 +103,6 @@ def flatbuffer(data: bytes, elements: int, model: str = "texts") -> bytes:
 
 
 def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
-    """NV-InferRequest with ``body``."""
     return posted(f"/api/infer/{model}", data, {"NV-InferRequest": body})
 
 

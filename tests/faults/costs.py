@@ -173,7 +173,6 @@ def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> 
 
 
 def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
-    """The same with the body compressed."""
     response = {"Content-Encoding": "gzip", **(headers or {})}
     return posted(path, gzip.compress(body, 9), response)
 

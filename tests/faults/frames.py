@@ -42,7 +42,6 @@ def answer(client: Client, request: InferRequest = REQUEST) -> Response:
 
 
 def error_in(client: Client, request: InferRequest = REQUEST) -> str:
-    """The error message of the next response."""
     try:
         answer(client, request)
     except GatewayError as error:

@@ -49,7 +49,6 @@ def fields(*pairs: tuple[str, str]) -> bytes:
 
 @functools.cache  # floods repeat the same one
 def request_headers(method: str, *more: tuple[str, str]) -> bytes:
-    """The header block of a gRPC call."""
     return fields(
         (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x"),
         ("content-type", "application/grpc"), ("te", "trailers"), *more,
@@ -57,7 +56,6 @@ def request_headers(method: str, *more: tuple[str, str]) -> bytes:
 
 
 def message(data: bytes) -> bytes:
-    """A gRPC message, not compressed."""
     return b"\0" + struct.pack(">I", len(data)) + data
 
 
@@ -69,7 +67,6 @@ class Frame(NamedTuple):
 
 
 def frames(read: Callable[[int], bytes]) -> Iterator[Frame]:
-    """The frames from the peer, until ``read`` raises."""
     while True:
         head = read(9)
         length = int.from_bytes(head[:3], "big")

@@ -93,7 +93,6 @@ def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any
 
 
 def grpc_rejection(status: Status) -> Reported:
-    """The gRPC status of a legacy call is OK."""
     assert status.code is grpc.StatusCode.OK, status
     response = OLD.InferResponse.FromString(status.message)
     return Reported(
@@ -114,7 +113,6 @@ Act = Callable[[Connection], None]
 
 
 def status(model: str = "m", version: int = 1) -> Any:
-    """The ServerStatus of a model like ``simple``."""
     response = OLD.ServerStatus(id="old", version="1.9.0", ready_state=2)
     config = response.model_status[model].config
     config.name, config.max_batch_size = model, 8

@@ -39,7 +39,6 @@ def request_message(model: str) -> InferRequest:
 
 
 def repeating(model: str, count: int, delay: int) -> InferRequest:
-    """A request for ``count`` responses, ``delay`` milliseconds apart."""
     return InferRequest(
         model,
         id="r",
@@ -55,7 +54,6 @@ def described(model: str) -> ModelMetadata:
 
 
 def build_wire_request(protocol: str, model: str = "identity", prefix: str = "") -> Any:
-    """An inference of ``model``; ``prefix`` precedes its name in the path."""
     profile = PROFILES.get(protocol, GENERIC)
     wire = (
         plugins()[protocol]
@@ -147,7 +145,6 @@ class Load:
         self._counted.release()
 
     async def more(self, responses: int) -> None:
-        """Wait for so many more responses."""
         self._counted = asyncio.Semaphore(0)
         for _ in range(responses):
             await self._counted.acquire()
@@ -241,7 +238,6 @@ def streamed(model: str, count: int, delay: int) -> bytes:
 
 
 async def stream_values(call: Any, limit: int | None = None) -> list[int]:
-    """The values of a stream's responses, up to ``limit`` of them."""
     codec: Any = plugins()["v2-grpc"].create({})
     found: list[int] = []
     with contextlib.suppress(StopAsyncIteration):

@@ -30,7 +30,6 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The text of the error object."""
         error = json.loads(self.body)["error"]
         assert isinstance(error, str)
         return error
@@ -110,7 +109,6 @@ class Client:
 
 
 def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
-    """One POST on its own connection."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     with Client(address) as client:
         own = f"Host: x\r\nContent-Length: {len(body)}\r\n"

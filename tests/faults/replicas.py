@@ -201,7 +201,6 @@ class Load:
 async def gateway(
     carrier: str, engine: str, endpoints: list[Any], **backend: Any
 ) -> AsyncIterator[Load]:
-    """A gateway whose one backend has ``endpoints``."""
     protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
     described = {"health": QUICK, "profile": "infergate"} | backend
     config = Config.model_validate(
@@ -259,8 +258,6 @@ async def until(met: Callable[[], bool], what: str) -> None:
 
 
 class Names:
-    """The addresses of names; ``addresses`` may be changed."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses
         self.requests = 0

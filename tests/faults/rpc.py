@@ -44,7 +44,6 @@ class Status:
 
 
 def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any) -> Status:
-    """One unary call with bytes."""
     wanted = channel.unary_unary(method)
     try:
         answer = wanted(message, **{"timeout": SECONDS, **more})
@@ -55,7 +54,6 @@ def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any
 
 @contextmanager
 def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
-    """A channel with its own connection."""
     settings = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),

@@ -64,7 +64,6 @@ class Harness:
         assert post(self.gateway.http, "/v2/models/identity/infer", request).status == 200
 
     def mirrored(self, outcome: str) -> float:
-        """The number of mirrored requests with this outcome."""
         name = "infergate_mirrored_requests_total"
         return metric(self.gateway, name, route="copied", outcome=outcome)
 

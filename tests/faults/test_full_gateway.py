@@ -55,7 +55,6 @@ class Harness:
         return post(self.gateway.http, PATH, request)
 
     def chunked(self, request: bytes) -> Answer:
-        """Requests without an announced length."""
         with Client(self.gateway.http) as client:
             client.send(head("Transfer-Encoding: chunked", length=None))
             client.send(b"%x\r\n%b\r\n" % (len(request), request))

@@ -55,7 +55,6 @@ def many(count: int, *pieces: bytes) -> bytes:
 
 
 def streams(count: int, tail: bytes, method: str = INFER) -> bytes:
-    """``count`` streams, each with a frame ``tail`` on it."""
     found = []
     for number in range(1, 2 * count, 2):
         found += [opened(number, method), tail[:5], number.to_bytes(4), tail[9:]]
@@ -117,7 +116,6 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
 
 
 def goaway(client: Client) -> int:
-    """The code of the GOAWAY that ends the connection."""
     code = None
     with contextlib.suppress(EOFError, ConnectionError):
         for each in h2.frames(client.exactly):
@@ -150,7 +148,6 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
 
 
 def ends(client: Client) -> Iterator[int]:
-    """The streams that end, in order."""
     for each in h2.frames(client.exactly):
         if each.kind == h2.RST_STREAM or (each.kind == h2.HEADERS and each.flags & h2.END_STREAM):
             yield each.stream
@@ -266,7 +263,6 @@ def test_messages_that_drip(gateway: Tight, method: str) -> None:
 
 
 def whole_frames(came: bytes) -> Iterator[h2.Frame]:
-    """The expected frames among ``came``."""
     read = io.BytesIO(came)
 
     def exactly(count: int) -> bytes:

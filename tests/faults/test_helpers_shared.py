@@ -41,7 +41,6 @@ MODEST = _document(200_000)
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Infergate]:
-    """A gateway with one helper."""
     with started_infergate(CONFIG) as gateway:
         good(gateway)
         assert post(gateway.http, PATH, MODEST).status == 200

@@ -84,7 +84,6 @@ def triton(ports: Sequence[int]) -> AbstractContextManager[Process]:
 
 
 def message(route: str) -> bytes:
-    """BODY as a gRPC message."""
     model_infer_request = pb.ModelInferRequest(model_name=route)
     for name in ("INPUT0", "INPUT1"):
         model_infer_request.inputs.add(name=name, datatype="INT32", shape=[1, 16])

@@ -120,7 +120,6 @@ class Harness:
         works(self.clients, "v2-rest", "simple")
 
     def all(self, model: str) -> list[Reported]:
-        """The request in all protocols at once."""
         return list(self.pool.map(self.clients.send_request, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:

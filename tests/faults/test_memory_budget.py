@@ -128,7 +128,6 @@ class Harness:
         return rest and self.held() >= held + MIB
 
     def memory(self) -> int:
-        """The memory of the process and its helpers."""
         pids = [self.gateway.pid, *children(self.gateway.pid)]
         return sum(map(resident, pids))
 

@@ -70,7 +70,6 @@ class Harness:
         other.rename(self.file)
 
     def listening(self, more: str) -> str:
-        """The first configuration with ``more`` listeners."""
         return self.first.replace("drain:", f"{more}\ndrain:", 1)
 
     def reload(self) -> tuple[int, dict[str, Any]]:

@@ -133,5 +133,4 @@ def good_frame(gateway: Tight) -> None:
 
 
 def frame(length: int) -> bytes:
-    """The header of a frame."""
     return struct.pack("<I", length)

@@ -38,7 +38,6 @@ class Done:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count the block as watched."""
         self.begun += 1
         self.open += 1
         try:
@@ -81,7 +80,6 @@ def _memory(pid: int, field: str) -> int:
 
 
 def resident(pid: int) -> int:
-    """Return the resident memory in bytes."""
     return _memory(pid, "VmRSS")
 
 
@@ -139,7 +137,6 @@ def metric(gateway: Infergate, name: str, **labels: str) -> float:
 
 
 def sample(scrape: str, name: str, **labels: str) -> float:
-    """Return the same from the text of a scrape."""
     done.metrics += 1
     total = 0.0
     for line in scrape.splitlines():

@@ -63,7 +63,6 @@ def exchanges(kind: str = "http") -> list[Exchange]:
 
 
 def calls() -> list[Call]:
-    """All gRPC calls in order."""
     return [
         Call(
             each["name"],

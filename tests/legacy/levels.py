@@ -50,7 +50,6 @@ class Behaviour:
     status_json: bool = False
 
     def unknown_model(self, name: str, version: int, *, known: bool) -> str:
-        """The error text for an unknown model or version; ``known``: the model's name exists."""
         if self.level == "1.9":
             return f"Inference request for unknown model '{name}'"
         if not known:

@@ -209,5 +209,4 @@ def label_of(config: Any, output: Any) -> Callable[[int], str]:
 
 
 def inference_seconds(config: Any) -> float:
-    """Return the duration of an inference."""
     return _SLOW_SECONDS if config.name == "slow" else 0.0

@@ -43,8 +43,6 @@ class Response:
 
 
 class HTTP:
-    """A TCP connection to an HTTP server."""
-
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), _SECONDS)
@@ -102,7 +100,6 @@ class HTTP:
 
 
 def requests_of(sent: bytes) -> Iterator[bytes]:
-    """Return the requests that a client sent over a connection."""
     while sent:
         head, _, rest = sent.partition(_HEAD_END)
         size = 0

@@ -56,8 +56,6 @@ def legacy_1_15() -> Iterator[Target]:
 
 
 def _infergate_over(protocol: str, endpoint: str) -> Callable[[], AbstractContextManager[Target]]:
-    """infergate in front of the test server, called over ``protocol``."""
-
     @contextmanager
     def target() -> Iterator[Target]:
         with started_legacy() as server:

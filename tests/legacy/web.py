@@ -38,7 +38,6 @@ class Request:
     body: bytes = b""
 
     def header(self, name: str) -> str | None:
-        """Return the first header of that name."""
         return next((value for each, value in self.headers if each.lower() == name), None)
 
     @property
@@ -156,7 +155,6 @@ class Endpoints:
         return Reply(200, _status(self._state.status()))
 
     def _message(self, request: Request, message: Any) -> Reply:
-        """Return a message as text, or in binary if requested."""
         status = _status(self._state.status())
         if request.format == "binary":
             return Reply(200, [_BYTES, *status], message.SerializeToString(deterministic=True))

@@ -42,7 +42,6 @@ def wait_listening(pid: int) -> None:
 
 
 def wait_printed(output: Path, expected: str, seconds: float) -> None:
-    """Wait until the file ``output`` contains ``expected``."""
     deadline = time.monotonic() + seconds
     while not printed(output.read_text(errors="replace"), expected):
         if time.monotonic() > deadline:
@@ -100,7 +99,6 @@ def _sockets_of(pid: int) -> Iterator[int]:
 
 
 def _listening() -> set[int]:
-    """Return the inodes of listening sockets."""
     tables = [row for name in ("tcp", "tcp6") for row in _rows(name)]
     found = {int(row[9]) for row in tables if row[3] == _LISTEN}
     return found | {int(row[6]) for row in _rows("unix") if int(row[3], 16) & _ACCEPTS}

@@ -160,7 +160,6 @@ def carry_out(
 
 
 def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
-    """Run the image with the additional arguments ``more``, and return the observations."""
     entry = [*json.loads(stage.metadata["ENTRYPOINT"]), *json.loads(stage.metadata["CMD"]), *more]
     user, _, group = stage.metadata["USER"].partition(":")
     checks = json.loads(stage.metadata["HEALTHCHECK"].partition(" CMD ")[2])

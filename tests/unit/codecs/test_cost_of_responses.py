@@ -93,7 +93,6 @@ def _index(models: int) -> bytes:
 
 
 def json_list(begin: str, item: str, end: str, size: int) -> HttpResponse:
-    """Return JSON of about ``size`` bytes."""
     text = begin + ",".join([item] * ((size - 100) // (len(item) + 1))) + end
     return http(text.encode())
 

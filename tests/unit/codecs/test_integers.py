@@ -59,7 +59,6 @@ EDGE = pytest.mark.parametrize("number", EDGES)
 
 
 def request_with(number: int) -> Iterator[Operation]:
-    """Yield operations that contain ``number``."""
     if 0 <= number < 2**63:
         for shape in ((number, 0, 3), (1, 0, number)):
             yield replace(REQUEST, inputs=(replace(INPUT, shape=shape),))
@@ -101,7 +100,6 @@ def test_every_integer_is_written_or_refused(name: str, number: int, profile: An
 
 
 def responses_with(number: int) -> Iterator[tuple[Operation, Response]]:
-    """Yield responses that contain ``number``, with their requests."""
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
     yield REQUEST, InferResponse("m", str(number), outputs=outputs)

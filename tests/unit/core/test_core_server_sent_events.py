@@ -41,7 +41,6 @@ def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
 
 
 def parse_by_the_standard(lines: list[bytes]) -> list[bytes]:
-    """Parse whole lines by the steps of the standard."""
     found, data = [], []
     for line in lines:
         if not line:

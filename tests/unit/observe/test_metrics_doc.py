@@ -39,7 +39,6 @@ def documented() -> dict[str, MetricDescription]:
 
 
 def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
-    """Return the labels of a family, which may have no series yet."""
     named = getattr(family, "labels", ()) or getattr(collector, "_labelnames", ())
     found = {name for sample in family.samples for name in sample.labels} - {"le"}
     assert not named or found <= set(named)

@@ -45,8 +45,6 @@ QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
 
 
 class Spans:
-    """The spans that the gateways exported."""
-
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
@@ -64,7 +62,6 @@ class Spans:
         ]
 
     def child(self, parent: str, name: str) -> ReadableSpan:
-        """Return the only child whose name starts with ``name``."""
         found = [each for each in self.children(parent) if each.name.startswith(name)]
         assert len(found) == 1, [each.name for each in self.children(parent)]
         return found[0]

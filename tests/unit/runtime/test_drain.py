@@ -98,7 +98,6 @@ class HangingBackend(BuiltinBackend):
 
 
 def error_text(protocol: str, wire: Any, model: str = "identity") -> str:
-    """Return the error in ``wire``, a response of ``protocol``."""
     codec: Any = plugins()[protocol].create({})
     with pytest.raises(GatewayError) as caught:
         codec.parse_response(wire, request_message(model), DEFAULT_LIMITS, described(model))

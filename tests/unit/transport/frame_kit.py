@@ -48,7 +48,6 @@ class FramePeer(Peer):
         return ended
 
     async def read_frame(self) -> bytes:
-        """Read the next response."""
         async with asyncio.timeout(10):
             (length,) = struct.unpack("<I", await self.reader.readexactly(4))
             return await self.reader.readexactly(length)

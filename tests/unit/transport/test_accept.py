@@ -61,8 +61,6 @@ async def workers() -> AsyncIterator[list[Worker]]:
 
 
 async def open_connections(worker: Worker, count: int) -> list[asyncio.StreamWriter]:
-    """Open ``count`` concurrent connections, and read the greeting of each."""
-
     async def connect() -> asyncio.StreamWriter:
         reader, writer = await asyncio.open_connection(*worker.listener.getsockname())
         assert await reader.readexactly(5) == b"hello"

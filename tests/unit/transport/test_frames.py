@@ -26,7 +26,6 @@ class HugeBytes(bytes):
 
 
 def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
-    """Return the frames in ``stream``, read in pieces of at most ``sizes`` bytes, cyclically."""
     frames, found, position, reads = FrameReader(), [], 0, 0
     is_open = False
     while True:

@@ -74,7 +74,6 @@ class Peer:
         return received
 
     async def read_to_end(self) -> list[ReceivedFrame]:
-        """Read until the connection closes."""
         found = []
         try:
             while True:
@@ -292,7 +291,6 @@ def response_frames(number: int, data: bytes = b"hi") -> bytes:
 async def serve(
     script: Callable[[Peer, int], Awaitable[None]], settings: bytes = frames.settings([])
 ) -> AsyncIterator[tuple[H2Upstream, Endpoint]]:
-    """Serve ``script``, which is passed the number of the connection."""
     count = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

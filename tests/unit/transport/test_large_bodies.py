@@ -20,7 +20,6 @@ LARGE = bytes(range(256)) * (5 * 4096)  # 5 MiB
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

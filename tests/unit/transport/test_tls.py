@@ -36,8 +36,6 @@ Trust = Callable[[Path], None]
 
 @pytest.fixture
 def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trust:
-    """Trust the certificates of a file and no others."""
-
     def use(file: Path) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
         monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))

@@ -144,7 +144,6 @@ class Peer:
             await self.writer.wait_closed()
 
     async def close_quietly(self) -> None:
-        """Close, ignoring errors of TLS."""
         with suppress(ssl.SSLError):
             await self.close()
 
@@ -183,13 +182,11 @@ class FakeBackend:
 
 
 async def run_loop(count: int) -> None:
-    """Run ``count`` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that has no event."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -199,7 +196,6 @@ async def until(condition: Callable[[], bool]) -> None:
 async def fake_backend(
     script: Script, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[FakeBackend]:
-    """Serve ``script`` on a free port."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +232,6 @@ async def fake_backend(
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """Read one HTTP request, head and body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = 0
     for line in head.split(b"\r\n"):

@@ -21,7 +21,6 @@ CARRIED = frozenset(TYPE_NUMBERS)
 
 
 def tensor_fields(tensor: Tensor) -> dict[str, Any]:
-    """Return all fields of the tensor's table."""
     strings = tensor.datatype is Datatype.BYTES
     return {
         "type": TYPE_NUMBERS[tensor.datatype],

@@ -360,7 +360,6 @@ def test_time_is_linear_in_hostile_sharing() -> None:
 
 
 def _calls(act: Callable[[], Any]) -> int:
-    """Return the number of function calls of ``act``."""
     counter: Counter[str] = Counter()
     sys.setprofile(lambda frame, event, arg: counter.update((event,)))
     try:

@@ -84,13 +84,11 @@ def tag(number: int, wire_type: int) -> bytes:
 
 
 def repeat_field(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE) -> bytes:
-    """Return ``size`` bytes of fields with this number."""
     field = tag(number, wire_type) + value
     return field * (size // len(field))
 
 
 def nest_fields(*path: int, fields: bytes) -> bytes:
-    """Nest ``fields`` in the field at ``path``."""
     for number in reversed(path):
         fields = tag(number, 2) + field_prefix(1, len(fields))[1:] + fields
     return fields

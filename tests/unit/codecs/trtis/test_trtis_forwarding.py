@@ -97,7 +97,6 @@ class Pipeline:
 
 
 def without_request_id(wire: Any) -> Any:
-    """Return the response without its request ID."""
     body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
         message = pb.InferResponse.FromString(body)

@@ -114,7 +114,6 @@ def test_no_region_can_be_registered() -> None:
 
 
 def clear_unknown_fields(status: ServerStatus) -> None:  # type: ignore[valid-type]
-    """Clear the fields of ``status`` that a gateway cannot know."""
     for name in ("uptime_ns", "health_stats", "status_stats", "model_control_stats"):
         status.ClearField(name)
     for name in ("shm_control_stats", "repository_stats"):

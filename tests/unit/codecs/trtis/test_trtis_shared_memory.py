@@ -42,7 +42,6 @@ OF_MEMORY = re.compile(r"\d+_shm_")
 
 @pytest.fixture(autouse=True)
 def regions() -> Iterator[dict[str, Path]]:
-    """The captured regions with their captured contents."""
     assert len(KEY) == len(CAPTURED)
     found = {key: Path(f"/dev/shm/{key}") for key in (KEY, f"{KEY}g")}
     for path in found.values():

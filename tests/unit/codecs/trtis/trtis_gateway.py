@@ -201,7 +201,6 @@ def _check_route(summary: RequestSummary) -> None:
 
 
 def respond(codec: Codec[Any, Any], wire: Any) -> Any:
-    """Return a frontend's response with ``codec`` to ``wire``."""
     try:
         summary = codec.summarize(wire)
         if summary.operation is InferRequest:

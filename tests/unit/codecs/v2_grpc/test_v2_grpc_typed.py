@@ -66,7 +66,6 @@ def refusal(data: bytes) -> GatewayError:
 
 
 def peak(act: Callable[[], Any]) -> int:
-    """Return the peak memory of ``act`` in bytes."""
     tracemalloc.start()
     try:
         act()

@@ -132,7 +132,6 @@ def request_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]
 
 
 def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
-    """Return everything that ``codec`` does with a response."""
     wire = RpcResponse((message,))
     steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
     requests = [

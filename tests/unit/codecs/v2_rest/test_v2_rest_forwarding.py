@@ -26,7 +26,6 @@ def rewrite(
 
 
 def request_for(identity: str, more: str = "") -> HttpRequest:
-    """Return a validated request."""
     return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
 
 
@@ -75,7 +74,6 @@ def test_binary_requests_are_not_forwarded_to_json_servers() -> None:
 def is_forwarded(
     text: str, profile: Profile, head: str = "", data: bytes = b"", validate: bool = True
 ) -> bool:
-    """Return whether the request is forwarded unchanged."""
     headers = {"inference_header_content_length": head} if head else {}
     wire = post(text.encode() + data, **headers)
     checked = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire

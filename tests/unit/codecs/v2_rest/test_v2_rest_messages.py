@@ -386,7 +386,6 @@ def test_responses_are_compressed_as_accepted() -> None:
 
 
 def binary_outputs(request: str) -> dict[str, bool]:
-    """Return which of the outputs A, B are binary in the response to ``request``."""
     parsed = CODEC.parse_request(post(request), DEFAULT_LIMITS)
     outputs = tuple(Tensor(name, Datatype.INT8, (1,), b"\x07", {"p": 1}) for name in "AB")
     wire = CODEC.build_response(InferResponse("m", "2", "i", {"q": 1}, outputs), parsed)

@@ -22,7 +22,6 @@ from infergate.runtime.workers.worker import Worker, describe_exit
 
 
 def config(port: int, graphpipe: int = 0) -> Config:
-    """``graphpipe`` is the port of another listener, or 0 for none."""
     listeners: dict[str, Any] = {
         "http": {"address": f"127.0.0.1:{port}"},
         "grpc": None,

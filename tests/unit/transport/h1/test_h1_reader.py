@@ -41,7 +41,6 @@ def receive(reader: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer
 
 
 def refused_status(data: bytes) -> int:
-    """Return the status with which the head is refused."""
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - raised by the call, or stored
         head, _ = receive(make_reader(), data)
         assert head.error is not None

@@ -50,8 +50,6 @@ class Wire:
 
 
 class Pool:
-    """A pool that counts returned connections."""
-
     returned = 0
     limits = LIMITS
     endpoint = Endpoint("h", 1)

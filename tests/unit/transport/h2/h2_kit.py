@@ -67,7 +67,6 @@ def failure(events: list[Event]) -> tuple[int, str]:
 
 
 def resets(connection: Http2Connection) -> list[tuple[int, int]]:
-    """Return the streams that ``connection`` resets, with the error codes."""
     return [
         (stream, int.from_bytes(payload, "big"))
         for kind, _, stream, payload in sent_frames(connection)

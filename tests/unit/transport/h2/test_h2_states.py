@@ -41,7 +41,6 @@ def receiving_response(body: bytes = b"xx", window: int = 65_535) -> Http2Client
 
 
 def end_stream(connection: Http2Connection) -> Http2Connection:
-    """Send END_STREAM on stream 1."""
     connection.send_headers(connection.streams[1], OK, end=True)
     return connection
 
