@@ -141,6 +141,19 @@ def infer(triton_client: Client, model: str, value: int = 1, **more: Any) -> Any
     return triton_client.infer(model, tensors, **more)
 
 
+def infer_until_counted(triton_client: Client, model: str) -> None:
+    """Triton counts a request after it has sent the response."""
+
+    def is_counted() -> bool:
+        answer = plain(triton_client, triton_client.get_inference_statistics(model))
+        (statistics,) = answer["model_stats"]
+        return int(statistics.get("last_inference", 0)) >= started_ms
+
+    started_ms = time.time_ns() // 1_000_000
+    infer(triton_client, model)
+    until(is_counted, f"{model} counted the request")
+
+
 def counted(triton_client: Client, *model: str) -> dict[str, int]:
     answer = plain(triton_client, triton_client.get_inference_statistics(*model))
     return {
@@ -152,10 +165,10 @@ def counted(triton_client: Client, *model: str) -> dict[str, int]:
 @pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
 def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: str) -> None:
     model = f"{backend}.simple"
-    infer(triton_client, model)
+    infer_until_counted(triton_client, model)
     before = counted(triton_client, model)
     assert set(before) == {model}
-    infer(triton_client, model)
+    infer_until_counted(triton_client, model)
     assert counted(triton_client, model)[model] == before[model] + 1
 
 
@@ -178,10 +191,10 @@ def test_a_legacy_status_has_the_statistics(
     client_map: dict[str, Client], gateway: Infergate, backend: str, carrier: str
 ) -> None:
     model = f"{backend}.simple"
-    infer(client_map["http"], model)
+    infer_until_counted(client_map["http"], model)
     before = legacy_status(gateway, carrier, model)
     for _ in range(3):
-        infer(client_map["http"], model)
+        infer_until_counted(client_map["http"], model)
     lonely = client_map["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException):
         client_map["http"].infer(model, [lonely])
