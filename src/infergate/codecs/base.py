@@ -59,7 +59,7 @@ class RequestSummary:
 
 @record
 class ParsedRequest:
-    """An operation, and the codec's private notes on the requested response format."""
+    """An operation, and the codec's private data on the requested response format."""
 
     operation: Operation
     response_options: Any = None
@@ -148,7 +148,7 @@ class Codec(Protocol[Req, Resp]):
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
-    """gRPC methods that carry a stream of inferences, each answered in order by one response."""
+    """gRPC methods that carry a stream of inferences, each of which gets one response, in order."""
 
     # ---- towards clients
     def summarize(self, wire: Req) -> RequestSummary:
@@ -245,7 +245,8 @@ class SupportsLongText(Protocol[Req_contra]):
         longer than ``max_bytes`` is rejected before it is read. Never raises."""
 
     def rewrite_bytes(self, wire: Any, request: Any) -> int:
-        """Return how many bytes ``rewrite_response`` compresses or inflates for ``wire``."""
+        """Return the number of bytes that ``rewrite_response`` compresses or inflates for
+        ``wire``."""
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         """Return the bytes of tensors that ``build_response`` would write as text, or in a loop."""

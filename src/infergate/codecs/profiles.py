@@ -115,14 +115,14 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 def detect_profile(metadata: ServerMetadata) -> Profile:
     """Return the profile of the server that ``metadata`` describes. A Triton may have any name
     (``--id``), so the extensions that it lists count too."""
-    known = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
+    profile = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(
-        known,
-        supports_binary=known.supports_binary or "binary_tensor_data" in extensions,
-        supports_classification=known.supports_classification or "classification" in extensions,
-        reports_config=known.reports_config or "model_configuration" in extensions,
-        reports_statistics=known.reports_statistics or "statistics" in extensions,
-        has_trace_settings=known.has_trace_settings or "trace" in extensions,
-        has_log_settings=known.has_log_settings or "logging" in extensions,
+        profile,
+        supports_binary=profile.supports_binary or "binary_tensor_data" in extensions,
+        supports_classification=profile.supports_classification or "classification" in extensions,
+        reports_config=profile.reports_config or "model_configuration" in extensions,
+        reports_statistics=profile.reports_statistics or "statistics" in extensions,
+        has_trace_settings=profile.has_trace_settings or "trace" in extensions,
+        has_log_settings=profile.has_log_settings or "logging" in extensions,
     )

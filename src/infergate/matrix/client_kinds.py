@@ -34,8 +34,8 @@ class _TypedContentsCodec(V2Grpc):
             raise GatewayError(Kind.UNSUPPORTED, "this datatype has no typed contents")
         message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
         message.ClearField("raw_input_contents")
-        for described, tensor in zip(message.inputs, operation.inputs, strict=True):
-            write_typed(described, tensor)
+        for input_message, tensor in zip(message.inputs, operation.inputs, strict=True):
+            write_typed(input_message, tensor)
         return RpcRequest(wire.method, (message.SerializeToString(),))
 
 

@@ -21,7 +21,7 @@ from infergate.core.tensor import Parameters, Tensor, unpack_bytes
 
 
 class Mark(enum.Enum):
-    """How exactly an inference was translated, as shown in the table."""
+    """The accuracy of a translated inference, as shown in the table."""
 
     EXACT = "="
     CONVERTED = "≈"

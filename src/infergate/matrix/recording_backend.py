@@ -33,7 +33,6 @@ class EchoModel(UnaryModel):
         self._error: Final = error
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the response, or raise the error."""
         if self._error is not None:
             raise self._error
         inputs = self.signature.checked_inputs(request)

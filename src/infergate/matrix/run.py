@@ -46,10 +46,10 @@ async def run_clients() -> AsyncGenerator[ClientResult, None]:
 
 
 async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> Sequence[Finding]:
-    """Return a finding for each backend. If the embedded backend, the first one, does not receive
-    the original request, the client's protocol is the reason."""
+    """Return a finding for each backend. If the embedded backend, which is the first, does not
+    receive the original request, the client's protocol is the reason."""
     try:
-        baseline = [await _send(gateways, kind, BUILTIN, case, each) for each in case.requests]
+        baseline = [await _send(gateways, kind, BUILTIN, case, item) for item in case.requests]
     except _NotExpressibleError as error:
         return [Finding(Mark.NOT_EXPRESSIBLE, str(error))] * len(BACKENDS)
     pairs = zip(case.requests, baseline, strict=True)
@@ -60,7 +60,7 @@ async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> S
         return [limit] * len(BACKENDS)
     results = [_compare(BUILTIN, case, baseline, baseline)]
     for backend in BACKENDS[1:]:
-        outcomes = [await _send(gateways, kind, backend, case, each) for each in case.requests]
+        outcomes = [await _send(gateways, kind, backend, case, item) for item in case.requests]
         results.append(_compare(backend, case, outcomes, baseline))
     return results
 

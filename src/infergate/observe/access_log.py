@@ -31,7 +31,7 @@ from infergate.observe.log_sampler import LogSampler
 _MAX_WAITING: Final = 10_000
 """Maximum number of lines that wait to be written; further ones are dropped."""
 _WRITE_INTERVAL_SECONDS: Final = 0.05
-"""Seconds between two writes; waking the thread for each line would cost more than the line."""
+"""Seconds between two writes; waking the thread for each line would cost more than writing it."""
 _LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter, about 0.3 ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0

@@ -27,8 +27,8 @@ MAX_FLOWS: Final = 2000
 
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
-    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and ``own`` are counts and total
-    seconds, spent at the backend and in the gateway."""
+    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and ``own`` are the number of requests
+    and the total seconds at the backend and in the gateway."""
 
     labels: tuple[str, ...]
     """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
@@ -87,17 +87,17 @@ class RequestCounters(Collector):
         series.seconds.observe(seconds)
         series.bytes_in += record.bytes_in
         series.bytes_out += record.bytes_out
-        waited, own = record.backend_seconds, None
-        if waited:
-            series.backend.observe(waited)
+        at_backend, own = record.backend_seconds, None
+        if at_backend:
+            series.backend.observe(at_backend)
         if record.received_at and record.response_count is None:
-            own = seconds - record.received_at + record.started_at - waited
+            own = seconds - record.received_at + record.started_at - at_backend
             own = max(own, 0.0)  # a request may wait for several backends concurrently
             series.own.observe(own)
         outcomes = series.outcomes
         outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
         if trace_id:
-            series.add_exemplars(trace_id, seconds=seconds, backend=waited or None, own=own)
+            series.add_exemplars(trace_id, seconds=seconds, backend=at_backend or None, own=own)
 
     def flows(self) -> list[RequestFlow]:
         """Return snapshots of the busiest flows, at a thousandth of the cost of ``collect``."""

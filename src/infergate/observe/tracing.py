@@ -1,10 +1,10 @@
 """Request spans with OpenTelemetry. Imported only if tracing is on (docs/decisions/0030).
 
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
-The default sampler follows the sampling decision in a request's ``traceparent``.
-*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
-secrets.
-*Rule 3.* No request waits for a collector: a thread exports spans, and drops them if it is slow.
+The default sampler follows the sampling decision in a request's ``traceparent``. *Rule 2.* A span
+has the fields of the access log line as attributes, and never tensors, headers or secrets. *Rule
+3.* No request waits for a collector: a thread exports spans; if the collector is slow, spans are
+dropped.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ class OpenTelemetry:
         match = _SAMPLED.fullmatch(traceparent)
         if match is None:
             return None
-        trace, parent = (int(digits, 16) for digits in match.groups())
-        context = SpanContext(trace, parent, is_remote=False, trace_flags=_SAMPLED_FLAGS)
-        within = set_span_in_context(NonRecordingSpan(context), _EMPTY_CONTEXT)
+        trace, parent_id = (int(digits, 16) for digits in match.groups())
+        context = SpanContext(trace, parent_id, is_remote=False, trace_flags=_SAMPLED_FLAGS)
+        parent = set_span_in_context(NonRecordingSpan(context), _EMPTY_CONTEXT)
         attributes = {"infergate.backend": backend, "server.address": endpoint}
         return _ExchangeSpan(
-            self._tracer.start_span(f"upstream {backend}", within, SpanKind.CLIENT, attributes)
+            self._tracer.start_span(f"upstream {backend}", parent, SpanKind.CLIENT, attributes)
         )
 
     def record_response(self, context: RequestContext) -> None:

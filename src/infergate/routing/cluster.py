@@ -51,7 +51,7 @@ class ClusterMember:
         self.failures = 0
         """Total failed attempts."""
         self.slow_start_since = -inf
-        """When slow start began; ``-inf`` if it never did."""
+        """The start time of slow start; ``-inf`` if it never began."""
 
     def record_success(self) -> None:
         """Record a successful attempt."""
@@ -216,10 +216,10 @@ class Cluster(Generic[M]):
     def record_check(self, member: M, now: float, *, succeeded: bool) -> bool:
         """Record a check of ``member``; return whether that changed its availability."""
         changed = member.health.record_check(succeeded=succeeded)
-        back = member.outlier.record_check(now, member.health.rise, succeeded=succeeded)
-        if back or (changed and succeeded):
+        was_readmitted = member.outlier.record_check(now, member.health.rise, succeeded=succeeded)
+        if was_readmitted or (changed and succeeded):
             member.outlier.readmit(now)
             member.slow_start_since = now
-        if changed or back:
+        if changed or was_readmitted:
             self._table_valid_until = -inf
-        return changed or back
+        return changed or was_readmitted

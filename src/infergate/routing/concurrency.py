@@ -1,6 +1,6 @@
 """The concurrency limit of a backend and its queue. Pure.
 
-Waiting requests get slots in order of arrival. Requests past their deadline get none.
+Waiting requests get slots in order of arrival; requests past their deadline are skipped.
 """
 
 from __future__ import annotations

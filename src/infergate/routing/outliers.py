@@ -2,12 +2,12 @@
 detection).
 
 1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
-   number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shorten
-   the next one by ``base_seconds``.
-2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. If requests
-   failed in another way, checks prove nothing, because they may have succeeded all the time.
-3. A client's request may cause an endpoint to close connections. If such failures are needed to
-   reach the limit, a check must fail, too (docs/decisions/0041-failure-attribution.md).
+number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shorten the
+next one by ``base_seconds``. 2. The ejection of an unreachable endpoint ends early after ``rise``
+successful checks. After other failures, successful checks prove nothing: they may have succeeded
+during the failures, too. 3. A client's request may cause an endpoint to close connections. If such
+failures are needed to reach the limit, a check must fail, too
+(docs/decisions/0041-failure-attribution.md).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OutlierState:
         self.ambiguous_failures = 0
         """Consecutive failures that the request may have caused."""
         self.ejected_until = -inf
-        """When the current or last ejection ends."""
+        """The end of the current or last ejection."""
         self.ejection_count = 0
         self.is_unreachable = False
         """Whether the last failure was a failed connection attempt."""

@@ -84,7 +84,7 @@ def assemble(
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     ``history`` is reported by the admin listener. ``group`` connects the process to the other
-    workers; None: there are none.
+    workers; None if there are no others.
     """
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
@@ -213,9 +213,9 @@ def _build_parts(
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # it has a thread
+            access_log.close()  # stops its thread
         if tracer is not None and (previous is None or tracer is not previous.tracer):
-            tracer.close()  # it has a thread
+            tracer.close()  # stops its thread
         raise
     return GatewayParts(
         config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer

@@ -32,7 +32,7 @@ def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
 def balance_settings(config: BackendConfig) -> BalanceSettings:
     """Return the load-balancing settings."""
     balance_config, outliers = config.balance, config.outliers
-    hashes = balance_config.policy == _CONSISTENT_HASH
+    is_consistent_hash = balance_config.policy == _CONSISTENT_HASH
     rule = OutlierRule(
         outliers.consecutive_errors,
         outliers.base_ejection_time,
@@ -40,8 +40,8 @@ def balance_settings(config: BackendConfig) -> BalanceSettings:
         outliers.max_ejection_percent / 100,
     )
     return BalanceSettings(
-        _LEAST_REQUEST if hashes else balance_config.policy,
-        hashes,
+        _LEAST_REQUEST if is_consistent_hash else balance_config.policy,
+        is_consistent_hash,
         ClusterRule(rule, balance_config.slow_start, balance_config.panic_threshold / 100),
         config.health.rise,
         config.health.fall,

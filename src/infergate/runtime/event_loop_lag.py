@@ -31,9 +31,9 @@ class EventLoopLagMonitor:
         self._timer = loop.call_at(self._due, self._measure, loop)
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
-        late = loop.time() - self._due
-        if late >= LATE_SECONDS:
-            self._report_lag(late)
+        lag = loop.time() - self._due
+        if lag >= LATE_SECONDS:
+            self._report_lag(lag)
         self._schedule(loop)
 
     def stop(self) -> None:

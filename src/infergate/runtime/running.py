@@ -100,16 +100,16 @@ class GatewayParts:
         kept = tuple(kept)
         await self.gateway.close()
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
-        closers: list[Awaitable[object]] = [
+        closing: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
         ]
         if self.helper_pool and all(self.helper_pool is not item.helper_pool for item in kept):
-            closers.append(self.helper_pool.close())
+            closing.append(self.helper_pool.close())
         if self.access_log and all(self.access_log is not item.access_log for item in kept):
-            closers.append(asyncio.to_thread(self.access_log.close))
+            closing.append(asyncio.to_thread(self.access_log.close))
         if self.authorizer and all(self.authorizer is not item.authorizer for item in kept):
-            closers.append(self.authorizer.close())
-        await asyncio.gather(*closers)
+            closing.append(self.authorizer.close())
+        await asyncio.gather(*closing)
         if self.tracer and all(self.tracer is not item.tracer for item in kept):
             await asyncio.to_thread(
                 self.tracer.close
@@ -199,12 +199,12 @@ class RunningGateway:
         self._lag_monitor.start()
 
     async def _open_listeners(
-        self, listeners: Mapping[str, _ActiveListener], beside: Sequence[socket.socket] = ()
+        self, listeners: Mapping[str, _ActiveListener], closing: Sequence[socket.socket] = ()
     ) -> None:
         try:
             for name, listener in listeners.items():
                 try:
-                    await listener.server.bind(self._bind, beside)
+                    await listener.server.bind(self._bind, closing)
                 except OSError as error:
                     raise OSError(
                         f"listeners.{name}: cannot listen on {listener.spec.address}: {error}"
@@ -378,10 +378,10 @@ class RunningGateway:
         if ADMIN in self._listeners:  # last, to report the drain
             await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
-            _, hanging = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)
-            for task in hanging:
+            _, pending = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)
+            for task in pending:
                 task.cancel()
-            await asyncio.gather(*hanging, return_exceptions=True)
+            await asyncio.gather(*pending, return_exceptions=True)
         self._lag_monitor.stop()
         remaining = [*self._retiring, self._active]
         while remaining:

@@ -59,13 +59,13 @@ def check_codec(
     server_response: ServerResponse = _same_response,
 ) -> None:
     """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the broken
-    one.
+    invariant.
 
     ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
     for. ``round_trip`` returns an operation or response after a round trip over the protocol,
     without the parts that the protocol cannot represent; by default, it is lossless.
 
-    A protocol may implement an operation by another one (metadata by the server's status).
+    A protocol may implement one operation with another (metadata with the server's status).
     ``round_trip`` then returns that other operation, and ``server_response`` its response.
     """
     codec = plugin.create(options or {})
@@ -74,17 +74,17 @@ def check_codec(
     assert plugin.claims, "a plugin claims at least one path or service"
     assert codec.capabilities.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.transport_kind)
-    for operation, response, junk in _exchanges(codec):
+    for operation, response, bodies in _exchanges(codec):
         wire_request = check.build(operation, samples.metadata_for(operation, response))
         if wire_request is not None:
             check.check_exchange(operation, wire_request, response)
-            check.check_hostile(operation, wire_request, response, junk)
+            check.check_hostile(operation, wire_request, response, bodies)
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
     """Yield operations, responses and invalid bodies (none for inferences)."""
     for operation, response in samples.SAMPLE_EXCHANGES:
-        yield operation, response, samples.JUNK
+        yield operation, response, samples.INVALID_BODIES
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
         for operation, response in samples.inferences(datatype):
             yield operation, response, ()
@@ -143,7 +143,7 @@ class _CodecCheck:
                 codec.summarize(opened)
                 codec.open_request(opened)
                 _assert_same("opened request", parsed.operation, read_request(opened).operation)
-            for body in samples.JUNK:
+            for body in samples.INVALID_BODIES:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
         assert isinstance(wire_response, _WIRE_TYPES[self.transport_kind][1]), type(wire_response)
@@ -197,7 +197,7 @@ class _CodecCheck:
             )
 
     def check_hostile(
-        self, operation: Operation, request: Any, response: Response, junk: tuple[bytes, ...]
+        self, operation: Operation, request: Any, response: Response, bodies: tuple[bytes, ...]
     ) -> None:
         """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
         parser reject the same."""
@@ -220,7 +220,7 @@ class _CodecCheck:
         wire_response = codec.build_response(
             self.server_response(operation, response), read_request(request)
         )
-        for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(request))))):
+        for body in (*bodies, *samples.corrupted(bytes(join_parts(body_of(request))))):
             wire: Any = with_body(request, (body,))
             _is_rejected(codec.summarize, wire)
             parse_fails = _is_rejected(read_request, wire)
@@ -232,7 +232,7 @@ class _CodecCheck:
             if pass_through:
                 _is_rejected(pass_through.rewrite_request, wire, "other", "9", self.profile)
                 _is_rejected(pass_through.sequence_of, wire, DEFAULT_LIMITS)
-        for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(wire_response))))):
+        for body in (*bodies, *samples.corrupted(bytes(join_parts(body_of(wire_response))))):
             wire = with_body(wire_response, (body,))
             _is_rejected(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
             if pass_through:

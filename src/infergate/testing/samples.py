@@ -122,7 +122,7 @@ def metadata_for(operation: Operation, response: Response) -> messages.ModelMeta
     )
 
 
-JUNK: Final = (
+INVALID_BODIES: Final = (
     *(b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000),
     *(b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000),
 )

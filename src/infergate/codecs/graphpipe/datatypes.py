@@ -39,8 +39,8 @@ def type_number(name: str, datatype: Datatype) -> int:
 
 def metadata_type_number(datatype: str) -> int:
     """Return the type number for a datatype in metadata, Null for an unsupported one."""
-    known = DATATYPES_BY_NAME.get(datatype)
-    return _NULL_TYPE if known is None else TYPE_NUMBERS.get(known, _NULL_TYPE)
+    supported = DATATYPES_BY_NAME.get(datatype)
+    return _NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, _NULL_TYPE)
 
 
 def metadata_datatype(number: int) -> str:

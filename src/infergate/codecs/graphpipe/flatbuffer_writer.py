@@ -160,11 +160,11 @@ class _MessageWriter:
         parts: list[Buffer] = [self._head]
         end = len(self._head)
         for field, length, data in self._tensor_data:
-            gap = (4 - end) % 8  # align the data, after a 4-byte length, to 8 bytes
-            _U32.pack_into(self._head, field, end + gap - field)
-            parts.append(bytes(gap) + _U32.pack(length))
+            padding = (4 - end) % 8  # align the data, after a 4-byte length, to 8 bytes
+            _U32.pack_into(self._head, field, end + padding - field)
+            parts.append(bytes(padding) + _U32.pack(length))
             parts += data
-            end += gap + 4 + total_size(data)
+            end += padding + 4 + total_size(data)
             if end > MAX_MESSAGE_BYTES:
                 raise GatewayError(
                     Kind.TOO_LARGE, f"a GraphPipe message has at most {MAX_MESSAGE_BYTES} bytes"

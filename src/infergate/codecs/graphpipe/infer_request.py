@@ -67,7 +67,7 @@ def _complete(  # noqa: PLR0913, PLR0917
     metadata: ModelMetadata,
 ) -> ParsedRequest:
     names = resolve_inputs(inputs, metadata)
-    wanted = resolve_outputs(outputs, metadata)
+    requested = resolve_outputs(outputs, metadata)
     request = InferRequest(
         model,
         version,
@@ -78,10 +78,12 @@ def _complete(  # noqa: PLR0913, PLR0917
                 for tensor, name in zip(tensors, names, strict=True)
             ]
         ),
-        outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
+        outputs=tuple(map(RequestedOutput, dict.fromkeys(requested))),
     )
     all_names = tuple(output.name for output in metadata.outputs)
-    return ParsedRequest(request, OutputSelection(wanted or all_names, is_explicit=bool(wanted)))
+    return ParsedRequest(
+        request, OutputSelection(requested or all_names, is_explicit=bool(requested))
+    )
 
 
 # ---- towards backends
@@ -89,12 +91,12 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
     """Return the names of the outputs to request, or none if the backend chooses."""
-    known = [tensor.name for tensor in model.outputs]
+    model_names = [tensor.name for tensor in model.outputs]
     if request.outputs:
-        positions = {name: position for position, name in enumerate(known)}
-        wanted = [output.name for output in request.outputs]
-        return sorted(wanted, key=lambda name: positions.get(name, len(positions)))
-    return [] if _is_graph(model) else known
+        positions = {name: position for position, name in enumerate(model_names)}
+        requested_names = [output.name for output in request.outputs]
+        return sorted(requested_names, key=lambda name: positions.get(name, len(positions)))
+    return [] if _is_graph(model) else model_names
 
 
 def _is_graph(model: ModelMetadata) -> bool:
@@ -104,9 +106,9 @@ def _is_graph(model: ModelMetadata) -> bool:
 
 def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
     """Write the Request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
-    known = {tensor.name for tensor in model.outputs}
-    unknown = [output.name for output in request.outputs if output.name not in known]
-    if unknown and known and not _is_graph(model):  # Rule 3
+    model_names = {tensor.name for tensor in model.outputs}
+    unknown = [output.name for output in request.outputs if output.name not in model_names]
+    if unknown and model_names and not _is_graph(model):  # Rule 3
         raise bad_request(f"model '{request.model}' has no output '{unknown[0]}'")
     return flatbuffer_writer.write_request(
         write_config(request.parameters), request.inputs, backend_outputs(request, model)

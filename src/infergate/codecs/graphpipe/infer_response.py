@@ -80,13 +80,13 @@ def _read_error(
 def _output_names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[str]:
     """Return the names of ``count`` outputs (Rule 2)."""
     requested = backend_outputs(request, model)
-    known = [output.name for output in model.outputs]
-    if known and not count:
+    names = [output.name for output in model.outputs]
+    if names and not count:
         raise backend_garbage("the backend's response has no outputs")
-    if len(requested) == count and (len(known) != count or set(requested) == set(known)):
+    if len(requested) == count and (len(names) != count or set(requested) == set(names)):
         return requested
-    if len(known) == count:
-        return known
+    if len(names) == count:
+        return names
     if request.outputs:
         raise backend_garbage(
             f"{len(requested)} outputs were requested, but the backend returned {count}"

@@ -19,9 +19,9 @@ from infergate.core.name_rules import check_tensor_name
 _FIRST_OUTPUT_SUFFIX: Final = ":0"
 
 
-def resolve_inputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
+def resolve_inputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
     """Return the name of each input. Raises BAD_REQUEST for a missing or duplicate name."""
-    names = _resolve(given, model.inputs, "input", model.name)
+    names = _resolve(message_names, model.inputs, "input", model.name)
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -30,20 +30,20 @@ def resolve_inputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...
     return names
 
 
-def resolve_outputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
+def resolve_outputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
     """Return the name of each requested output, which may occur twice. Raises BAD_REQUEST."""
-    return _resolve(given, model.outputs, "output", model.name)
+    return _resolve(message_names, model.outputs, "output", model.name)
 
 
 def _resolve(
-    given: Sequence[str], tensors: Sequence[TensorMetadata], role: str, model: str
+    message_names: Sequence[str], tensors: Sequence[TensorMetadata], role: str, model: str
 ) -> tuple[str, ...]:
-    known = {tensor.name for tensor in tensors}
+    model_names = {tensor.name for tensor in tensors}
     names: list[str] = []
-    for index, name in enumerate(given):
+    for index, name in enumerate(message_names):
         if name:
             check_tensor_name(name, f"{role} {index}")
-            names.append(_match_name(name, known))
+            names.append(_match_name(name, model_names))
         elif index < len(tensors):
             names.append(tensors[index].name)
         else:
@@ -53,8 +53,8 @@ def _resolve(
     return tuple(names)
 
 
-def _match_name(name: str, known: Collection[str]) -> str:
+def _match_name(name: str, model_names: Collection[str]) -> str:
     for candidate in (name, name + _FIRST_OUTPUT_SUFFIX, name.removesuffix(_FIRST_OUTPUT_SUFFIX)):
-        if candidate in known:
+        if candidate in model_names:
             return candidate
     return name

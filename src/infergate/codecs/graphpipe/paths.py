@@ -60,13 +60,13 @@ _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 """A request's path is matched several times, and clients use few paths."""
 
 
-def _match_control(word: str, model: str) -> GraphPipePathMatch:
-    if word == _READY:
+def _match_control(control_path: str, model: str) -> GraphPipePathMatch:
+    if control_path == _READY:
         return GraphPipePathMatch(operation=ModelReadyRequest(model))
-    if word == _ALIVE:
+    if control_path == _ALIVE:
         return GraphPipePathMatch(operation=ServerLiveRequest())
-    if word in _UNSUPPORTED_CONTROLS:
-        raise _no_such_path(_CONTROL_PREFIX + word)
+    if control_path in _UNSUPPORTED_CONTROLS:
+        raise _no_such_path(_CONTROL_PREFIX + control_path)
     return GraphPipePathMatch(model)
 
 

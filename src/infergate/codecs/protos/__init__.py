@@ -39,12 +39,12 @@ class ProtoSchema:
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
         """Return the serialized file of this name and all its imports. Raises KeyError."""
         found: dict[str, bytes] = {}
-        wanted = [filename]
-        while wanted:
-            name = wanted.pop()
+        pending = [filename]
+        while pending:
+            name = pending.pop()
             if name not in found:
                 found[name] = self._files[name]
-                wanted += [d.name for d in self._pool.FindFileByName(name).dependencies]
+                pending += [d.name for d in self._pool.FindFileByName(name).dependencies]
         return tuple(found.values())
 
     def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:

@@ -195,34 +195,34 @@ def split_raw_fields(
 ) -> tuple[Buffer, list[memoryview]]:
     """Return ``data`` without its bytes fields ``raw_number``, and their values as views."""
     view = memoryview(data)
-    runs: list[Buffer] = []
+    kept_parts: list[Buffer] = []
     blobs: list[memoryview] = []
     kept_from = 0
     for field in scan_fields(data, max_fields):
         if field.number == raw_number and field.wire_type == DELIMITED:
             if field.start > kept_from:
-                runs.append(view[kept_from : field.start])
+                kept_parts.append(view[kept_from : field.start])
             kept_from = field.end
             blobs.append(view[field.value_start : field.end])
     if not blobs:
         return data, blobs
-    runs.append(view[kept_from:])
-    return b"".join(runs), blobs
+    kept_parts.append(view[kept_from:])
+    return b"".join(kept_parts), blobs
 
 
 def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> list[memoryview]:
     """Return the parts of ``data`` without the fields in ``numbers``, not copied."""
     view = memoryview(data)
-    runs: list[memoryview] = []
+    kept_parts: list[memoryview] = []
     kept_from = 0
     for field in scan_fields(data, max_fields):
         if field.number in numbers:
             if field.start > kept_from:
-                runs.append(view[kept_from : field.start])
+                kept_parts.append(view[kept_from : field.start])
             kept_from = field.end
     if kept_from < len(view):
-        runs.append(view[kept_from:])
-    return runs
+        kept_parts.append(view[kept_from:])
+    return kept_parts
 
 
 def read_strings(

@@ -132,14 +132,14 @@ def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, 
     """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
-    kept: list[memoryview] = []
+    kept_fields: list[memoryview] = []
     id_ = 0
     for field in scan_fields(header, _FIELDS_PER_TENSOR * limits.tensors):
         if field.number == _ID and field.wire_type == VARINT:
             id_ = read_varint(header, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
         else:
-            kept.append(header[field.start : field.end])
-    return b"".join(kept), id_
+            kept_fields.append(header[field.start : field.end])
+    return b"".join(kept_fields), id_
 
 
 def _single_field(

@@ -130,34 +130,34 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Che
         )
     metadata_by_name = {metadata.name: metadata for metadata in model.inputs}
     inputs: dict[str, CheckedInput] = {}
-    for given in header.input:
-        metadata = metadata_by_name.get(given.name)
+    for entry in header.input:
+        metadata = metadata_by_name.get(entry.name)
         if metadata is None:
-            raise bad_request(f"unexpected inference input '{given.name}' for model '{model.name}'")
-        if given.name in inputs:
-            raise bad_request(f"input '{given.name}' already exists in request")
+            raise bad_request(f"unexpected inference input '{entry.name}' for model '{model.name}'")
+        if entry.name in inputs:
+            raise bad_request(f"input '{entry.name}' already exists in request")
         datatype = datatype_of("input", metadata)
         dims = check_shape(
-            given.name, _input_dims(given, dims_without_batch(metadata, model), model), limits
+            entry.name, _input_dims(entry, dims_without_batch(metadata, model), model), limits
         )
-        size = given.batch_byte_size
+        size = entry.batch_byte_size
         if datatype is not Datatype.BYTES:
             expected = header.batch_size * math.prod(dims) * datatype.itemsize
             if size not in (0, expected):
                 raise bad_request(
-                    f"specific batch-byte-size for input '{given.name}' does not match expected "
+                    f"specific batch-byte-size for input '{entry.name}' does not match expected "
                     f"byte-size calculated from shape and datatype for model '{model.name}'"
                 )
             size = expected
-        region_ref = _region_ref(given)
+        region_ref = _region_ref(entry)
         if region_ref is not None:
             if size not in (0, region_ref.size):
                 raise bad_request(
-                    f"unexpected shared-memory size {region_ref.size} for input '{given.name}', "
+                    f"unexpected shared-memory size {region_ref.size} for input '{entry.name}', "
                     f"expecting {size} for model '{model.name}'"
                 )
             size = 0
-        inputs[given.name] = CheckedInput(given.name, datatype, dims, size, region_ref)
+        inputs[entry.name] = CheckedInput(entry.name, datatype, dims, size, region_ref)
     return tuple(inputs.values())
 
 

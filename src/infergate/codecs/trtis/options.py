@@ -26,8 +26,8 @@ class CompatibilityLevel:
         """Return the error text for an inference on an unknown model."""
         if not self.names_unknown_versions:
             return f"Inference request for unknown model '{model}'"
-        where = f" version {version}" if version else ""
-        return f"Request for unknown model: '{model}'{where} is not found"
+        version_text = f" version {version}" if version else ""
+        return f"Request for unknown model: '{model}'{version_text} is not found"
 
     def unavailable_model_text(self, model: str, version: str) -> str:
         """Return the error text for an inference on a model that is not ready."""

@@ -368,11 +368,11 @@ class V2Grpc:
                 wire = RpcResponse(write_raw(read_response(wire.message, limits)))
                 message = join_parts(wire.message)
             names = read_strings(message, _NAMES, max_fields(limits), MAX_HEAD_BYTES)
-            wanted = {
+            new_names = {
                 number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
             }
-            wanted[_ID] = request_id
-            changed = {n: text for n, text in wanted.items() if text != names.get(n, "")}
+            new_names[_ID] = request_id
+            changed = {n: text for n, text in new_names.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)
             rest = remove_fields(message, frozenset(changed), max_fields(limits))

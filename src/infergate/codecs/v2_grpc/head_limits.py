@@ -50,9 +50,9 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
     MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
     budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
-    runs: list[Buffer] = []
+    kept_parts: list[Buffer] = []
     typed: list[TypedContents] = []
-    kept = 0
+    kept_from = 0
     for field in scan_fields(head, max_fields(limits)):
         if field.wire_type != DELIMITED:
             continue
@@ -62,12 +62,12 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
             )
             typed.append(TypedContents(contents, budget))
             if contents:
-                runs += (
-                    view[kept : field.start],
+                kept_parts += (
+                    view[kept_from : field.start],
                     field_prefix(_TENSORS, sum(map(len, rest))),
                     *rest,
                 )
-                kept = field.end
+                kept_from = field.end
         elif field.number == _REQUESTED_OUTPUTS:
             for _ in budgeted_fields(view[field.value_start : field.end], budget):
                 pass
@@ -78,9 +78,9 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
             f"names, shapes and parameters take {size} bytes, the limit is {MAX_HEAD_BYTES}",
         )
     check_loop_cost(limits, size, _HEAD_ON_LOOP)
-    if not runs:
+    if not kept_parts:
         return head, typed
-    return b"".join((*runs, view[kept:])), typed
+    return b"".join((*kept_parts, view[kept_from:])), typed
 
 
 def _split_description(
@@ -89,14 +89,14 @@ def _split_description(
     """Return the typed contents of tensor `index`, and the rest of its description."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
-    kept = shape = 0
+    kept_from = shape = 0
     for field in budgeted_fields(description, budget):
         if field.wire_type != DELIMITED:
             continue
         if field.number == _CONTENTS:
             contents.append(description[field.value_start : field.end])
-            rest.append(description[kept : field.start])
-            kept = field.end
+            rest.append(description[kept_from : field.start])
+            kept_from = field.end
         elif field.number == _SHAPE:
             shape += field.end - field.value_start
             if shape > _DIMENSION_BYTES * limits.rank:
@@ -104,5 +104,5 @@ def _split_description(
                     f"the shape of tensor {index} has over {limits.rank} dimensions, the limit",
                     limit_name="rank",
                 )
-    rest.append(description[kept:])
+    rest.append(description[kept_from:])
     return contents, rest

@@ -44,8 +44,8 @@ def read_response(
     """Parse `message`. Outputs in shared memory have no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
-        described, typed = cut_contents(rest, limits)
-        head = ModelInferResponse.FromString(described)
+        head_bytes, typed = cut_contents(rest, limits)
+        head = ModelInferResponse.FromString(head_bytes)
         regions = (
             {output.name: output.shared_memory for output in request.outputs} if request else {}
         )

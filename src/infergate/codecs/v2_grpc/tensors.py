@@ -27,7 +27,7 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 _MAX_SHOWN: Final = 80
 _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
-"""How many times cheaper a byte of floats is to write than a byte of integers."""
+"""The cost of writing a byte of integers, relative to that of a byte of floats."""
 TYPED_ON_LOOP: Final = MIB
 """Maximum size of other typed contents that are read on the event loop: 15 ms."""
 
@@ -43,11 +43,11 @@ def read_datatype(name: str, datatype_name: str) -> Datatype:
     return datatype
 
 
-def read_tensors(described: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
+def read_tensors(descriptions: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
     """Read and validate tensors. Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE."""
     tensors: list[Tensor] = []
     elements = 0
-    for message, datatype, contents in described:
+    for message, datatype, contents in descriptions:
         name = message.name
         shape = check_shape(name, message.shape, limits)
         if datatype is Datatype.BYTES:

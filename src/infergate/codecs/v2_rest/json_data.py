@@ -193,8 +193,8 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
     low, high = _INTEGER_BOUNDS[datatype]
     if flat and (min(flat) < low or max(flat) > high):
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        wanted = f"{datatype.value} takes integers from {low} to {high}"
-        raise _element_error(name, index, flat[index], wanted)
+        expectation = f"{datatype.value} takes integers from {low} to {high}"
+        raise _element_error(name, index, flat[index], expectation)
     return np.array(flat, NUMPY_DTYPES[datatype])
 
 
@@ -268,10 +268,10 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
         for v in values[non_finite].tolist()
     ]
-    mixed = [texts[0]]
+    parts = [texts[0]]
     for word, text in zip(words, texts[1:], strict=True):
-        mixed += (word, text)
-    return orjson.Fragment(b"".join(mixed))
+        parts += (word, text)
+    return orjson.Fragment(b"".join(parts))
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:

@@ -237,7 +237,7 @@ def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
 
 
 def _splice_names(
-    body: Buffer, names: Mapping[str, str], found: Mapping[bytes, re.Match[bytes]]
+    body: Buffer, names: Mapping[str, str], member_matches: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
     """Return ``body`` with ``names``; an empty name (the id) is removed."""
     replacements: list[tuple[int, int, bytes]] = []
@@ -245,7 +245,7 @@ def _splice_names(
     for field, name in names.items():
         key = _MEMBER_NAMES[field]
         text = json.dumps(name).encode()
-        member = found.get(key)
+        member = member_matches.get(key)
         if member is None:
             added_members += b'"%b":%b,' % (key, text) if name else b""
         elif not name:

@@ -379,7 +379,7 @@ def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
     }
 
 
-def _json_value(value: Any, where: str) -> Any:
+def _json_value(value: Any, label: str) -> Any:
     match value:
         case None | str() | bool():
             return value
@@ -388,12 +388,12 @@ def _json_value(value: Any, where: str) -> Any:
         case float() if math.isfinite(value):
             return value
         case list() | tuple():
-            return [_json_value(item, where) for item in value]
+            return [_json_value(item, label) for item in value]
         case Mapping():
-            return {key: _json_value(item, where) for key, item in value.items()}
+            return {key: _json_value(item, label) for key, item in value.items()}
         case _:
             found = str(value) if isinstance(value, float) else type(value).__name__
-            raise GatewayError(Kind.UNSUPPORTED, f"{where} is {found}, which JSON cannot express")
+            raise GatewayError(Kind.UNSUPPORTED, f"{label} is {found}, which JSON cannot express")
 
 
 def encode_json(document: Any) -> bytes:

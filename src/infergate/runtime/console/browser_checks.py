@@ -65,7 +65,8 @@ def reject_untrusted_host(
 
 
 def rejection_reason(headers: Mapping[str, str]) -> str:
-    """Return why a request to change something is rejected (Rule 1); empty if it is allowed."""
+    """Return the reason for rejecting a request that changes something (Rule 1); empty if it is
+    allowed."""
     site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     if site != "same-origin" or (
         origin is not None and _netloc(origin) != headers.get("host", "").lower()

@@ -196,7 +196,7 @@ class Console:
     def _finish_comparison(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
         del self._comparisons[defaults]
         if not task.cancelled():
-            task.exception()  # callers that still wait raise it
+            task.exception()  # marks the error as retrieved; waiting callers receive it
 
     def _compare(self, *, defaults: bool) -> Json:
         config, read = self._source.config, self._history.read_config

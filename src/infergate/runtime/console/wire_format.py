@@ -153,14 +153,14 @@ def _decode_json(data: bytes) -> str:
 
 def format_json(value: Any, indent: str = "") -> str:
     """Format JSON with lists of plain values on one line; long or deep lists are truncated."""
-    deeper = f"{indent}  "
+    inner = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
         return "…"
     if isinstance(value, dict) and value:
-        rows = (f"{deeper}{json.dumps(k)}: {format_json(v, deeper)}" for k, v in value.items())
+        rows = (f"{inner}{json.dumps(k)}: {format_json(v, inner)}" for k, v in value.items())
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(element, dict | list) for element in value):
-        rows = (f"{deeper}{format_json(element, deeper)}" for element in value[:_MAX_ITEMS])
+        rows = (f"{inner}{format_json(element, inner)}" for element in value[:_MAX_ITEMS])
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     if isinstance(value, list):
         elements = [json.dumps(element, ensure_ascii=False) for element in value[:_MAX_ITEMS]]

@@ -129,11 +129,11 @@ class FairQueue(Generic[T]):
             return removed
         missing = cost if costly else 1
         while missing > 0:
-            freed, last = heaviest.jobs.pop()
+            weight_freed, last = heaviest.jobs.pop()
             removed.append(last)
-            missing -= freed
+            missing -= weight_freed
             for item in (self._root, group, heaviest):
-                item.shrink(freed)
+                item.shrink(weight_freed)
         if not heaviest.count:
             del flows[name]
         return removed
@@ -146,12 +146,12 @@ class FairQueue(Generic[T]):
         if not cost:
             return None
         group = root.flows[client]
-        end_here, connection, _ = group.earliest(max_cost)
+        connection_end, connection, _ = group.earliest(max_cost)
         flow = group.flows[connection]
         _, job = flow.jobs.popleft()
         for level in (root, group, flow):
             level.shrink(cost)
-        group.advance(connection, end_here, cost)
+        group.advance(connection, connection_end, cost)
         root.advance(client, end, cost)
         return job
 

@@ -73,8 +73,8 @@ class _MessageUnpickler(pickle.Unpickler):
         super().__init__(file)
         self._buffers = buffers
 
-    def persistent_load(self, where: Any) -> Any:
-        begin, end = where
+    def persistent_load(self, buffer_range: Any) -> Any:
+        begin, end = buffer_range
         return self._buffers[begin:end]
 
 

@@ -197,7 +197,7 @@ class _WorkerProcess:
             self._sockets[str(address)] = BoundSockets(
                 tuple(map(_make_socket, sockets)), worker_loads=WorkerLoads(loads, self._number)
             )
-            os.close(loads)  # the mapping stays
+            os.close(loads)  # the memory stays mapped
 
     async def _bind(self, address: Address) -> BoundSockets:
         """Return the received sockets of ``address``; a ``BindFunction``."""

@@ -92,11 +92,11 @@ def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
 
 def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
-    cleared: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
-    cleared["access"] = None  # the admin listener has its own keys
+    unused_sections: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
+    unused_sections["access"] = None  # the admin listener has its own keys
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
-    rest = config.model_copy(update={**cleared, "log": log, "tracing": tracing})
+    rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})
     return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})
 
 

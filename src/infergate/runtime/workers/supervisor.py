@@ -194,10 +194,10 @@ class Supervisor:
         released = [
             item.bound_sockets.sockets for key, item in existing.items() if key not in addresses
         ]
-        beside = partial(bind_sockets, closing=[*chain.from_iterable(released)])
+        rebind = partial(bind_sockets, closing=[*chain.from_iterable(released)])
         try:
             for key, (name, address) in addresses.items():
-                bind = bind_grpc if name == "grpc" and bind_grpc is not bind_sockets else beside
+                bind = bind_grpc if name == "grpc" and bind_grpc is not bind_sockets else rebind
                 current = existing.get(key)
                 sockets[key] = current or await bind_listener(name, address, bind, len(self._slots))
         except BaseException:

@@ -68,7 +68,7 @@ class PooledConnection(asyncio.BaseProtocol):
         try:
             return await waiter
         except asyncio.CancelledError:
-            if self._waiter is waiter:  # otherwise complete, and possibly reused already
+            if self._waiter is waiter:  # otherwise the connection may already be in use again
                 self._waiter = None
                 self._transport.abort()
                 self._uncount_bytes()
@@ -244,8 +244,8 @@ class Pool(Generic[PooledT]):
 
     def _close_idle(self) -> None:
         self._sweep_timer = None
-        horizon = self._loop.time() - _MAX_IDLE_SECONDS
-        while self._idle and self._idle[0].idle_since <= horizon:
+        idle_limit = self._loop.time() - _MAX_IDLE_SECONDS
+        while self._idle and self._idle[0].idle_since <= idle_limit:
             self._idle.pop(0).close()
         if self._idle:
             self._sweep_timer = self._loop.call_at(
@@ -290,7 +290,6 @@ class PooledUpstream:
         self._all_pools: Final = pools
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``."""
         for pools in self._all_pools:
             if (pool := pools.pop(endpoint, None)) is not None:
                 await pool.close()

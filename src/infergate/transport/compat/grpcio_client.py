@@ -143,7 +143,6 @@ class GrpcioUpstream:
         return entry
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close the connections to `endpoint`."""
         if (opened := self._channels.pop(endpoint, None)) is not None:
             await opened[0].close()
 

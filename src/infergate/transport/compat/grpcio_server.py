@@ -144,7 +144,6 @@ class GrpcioServer:
         self._methods.admission.apply_limits(limits)
 
     def active_tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Return the tasks that serve calls."""
         return tuple(self._methods.active)
 
     def stop_accepting(self) -> None:

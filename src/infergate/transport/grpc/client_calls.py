@@ -31,7 +31,9 @@ class UnaryClientCall(ClientCall):
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
         message = reader.message
-        if message is not None and len(message) > self._counted_bytes:  # it was compressed
+        if (
+            message is not None and len(message) > self._counted_bytes
+        ):  # compressed: longer than announced
             self._set_counted(len(message))
 
     async def wait_response(self) -> RpcResponse:

@@ -307,7 +307,7 @@ class ClientCall:
         """Do nothing: the call waits for the response."""
 
     def on_reset(self, event: Reset) -> None:
-        """Handle that the server reset the stream or broke a rule."""
+        """Fail the call, because the server reset the stream or broke a rule."""
         detail = f"reset: {event.code}"
         if event.is_unprocessed:
             self.fail(StreamRefused(self._detail(detail)))
@@ -321,7 +321,7 @@ class ClientCall:
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
-        """Handle that the connection is closed."""
+        """Fail the call, because the connection is closed."""
         detail = self._detail(repr(error))
         if self._has_response:
             self.fail(backend_garbage("the backend's answer broke off", detail))
@@ -363,7 +363,7 @@ class ClientCall:
             self._waiter.set_result(None)
 
     def expire(self) -> None:
-        """Handle that the deadline has passed."""
+        """Fail the call, because the deadline has passed."""
         if not self._connection.has_received_since(self._started_at):
             self._connection.retire()
         endpoint = str(self._connection.endpoint)

@@ -57,7 +57,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._is_lost = False
         self._is_ready = False
         self._last_active = 0.0
-        self._is_ping_pending = False  # a PING is unanswered
+        self._is_ping_pending = False  # a PING awaits its acknowledgement
         self._seen_progress = 0
         self._progress_at = 0.0
         self._unsent_output: Final = UnsentResponse(listener.admission)  # while writing is paused
@@ -80,7 +80,6 @@ class GrpcServerConnection(server_call.CallConnection):
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes."""
         super().data_received(data)
         self._last_active = self.engine.last_received_at
         self._is_ping_pending = False
@@ -315,7 +314,6 @@ class GrpcServerConnection(server_call.CallConnection):
         self.flush()
 
     def active_tasks(self) -> Iterator[asyncio.Task[None]]:
-        """Yield the tasks that serve the calls."""
         for call in self._calls:
             if call.task is not None:
                 yield call.task

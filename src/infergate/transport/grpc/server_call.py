@@ -120,10 +120,10 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle that the whole response has been sent."""
+        """Called when the whole response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
-        """Handle that the client reset the stream."""
+        """Cancel the call, because the client reset the stream."""
         self.cancel()
 
     def cancel(self) -> None:

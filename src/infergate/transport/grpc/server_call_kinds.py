@@ -41,7 +41,6 @@ class UnaryCall(ServerCall):
         self._counted_bytes = 0
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
-        """Take part of the message."""
         if self.task is not None or self._has_ended:
             return
         reader = self._reader
@@ -77,7 +76,9 @@ class UnaryCall(ServerCall):
             self._counted_bytes = length
             if message is None:
                 self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
-        if message is not None and len(message) > self._counted_bytes:  # it was compressed
+        if (
+            message is not None and len(message) > self._counted_bytes
+        ):  # compressed: longer than announced
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
 
@@ -176,7 +177,6 @@ class StreamCall(ServerCall):
         self.task = self._connection.loop.create_task(self._serve(handler))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
-        """Take part of the messages."""
         if self._is_draining:
             self._reader.add_last(parts)
         else:

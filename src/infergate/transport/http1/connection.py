@@ -34,7 +34,7 @@ class Http1Connection(HttpServerConnection):
             method, is_http10 = request.wire.method, request.is_http10
             keep = request.is_complete and request.keep_alive and not self._is_last()
         if response.body_stream is not None:
-            keep = keep and not is_http10  # in HTTP/1.0 the connection's end is the body's end
+            keep = keep and not is_http10  # closing the connection ends an HTTP/1.0 body
             self._is_chunked = not is_http10
         try:
             response_writer.write_response(

@@ -158,7 +158,6 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         return True
 
     def reject_slow_body(self) -> None:
-        """Reject the body soon if it is still slow."""
         self._reset_watermark()
         super().reject_slow_body()
 

@@ -141,7 +141,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._listener.unregister(self)
 
     def pause_writing(self) -> None:
-        """Handle that the client does not keep up with a response."""
+        """Pause writing, because the client does not keep up with a response."""
         self._is_paused = True
 
     def resume_writing(self) -> None:

@@ -79,9 +79,9 @@ class Http2Connection(Http2FrameReader):
         if not self.is_closed:
             try:
                 self._split(data)
-            except Http2ConnectionError as fault:
-                self.fail(fault.code, fault.reason)
-                events.append(Failed(fault.code, fault.reason))
+            except Http2ConnectionError as error:
+                self.fail(error.code, error.reason)
+                events.append(Failed(error.code, error.reason))
         return events
 
     @property
@@ -191,10 +191,10 @@ class Http2Connection(Http2FrameReader):
             if not stream.local_open:
                 del self.streams[stream.id]
 
-    def _on_stream_error(self, fault: Http2StreamError) -> None:
-        if not self.is_client or fault.stream not in self.streams:
+    def _on_stream_error(self, error: Http2StreamError) -> None:
+        if not self.is_client or error.stream not in self.streams:
             self._charge_budget("streams that break rules")
-        self._reset_and_report(fault.stream, fault.code)
+        self._reset_and_report(error.stream, error.code)
 
     # ---- frames about streams
 
@@ -253,7 +253,7 @@ class Http2Connection(Http2FrameReader):
         initial = self._outbound.initial_window
         for identifier, value in frames.SETTING.iter_unpack(payload):
             if identifier == frames.INITIAL_WINDOW_SIZE:
-                initial = value  # applied once, however often it is repeated
+                initial = value  # only the last value is applied
                 if value > frames.LARGEST_WINDOW:
                     reason = "INITIAL_WINDOW_SIZE is too large"
                     raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
@@ -325,7 +325,7 @@ class Http2Connection(Http2FrameReader):
         self._events.append(Goaway(code, reason[:_MAX_REASON]))
 
     def _on_streams_rejected(self, last: int, code: int) -> None:
-        """Handle that the peer will not process our streams after `last`."""
+        """Called when the peer will not process streams after `last`."""
 
     def _charge_budget(self, reason: str) -> None:
         sent = self._outbound.sent_frames

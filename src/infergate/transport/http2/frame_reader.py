@@ -26,7 +26,7 @@ from infergate.transport.http2.stream import Stream
 
 NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
-_KEPT_PREFACE: Final = 16  # bytes kept of a connection that does not start as HTTP/2
+_MAX_FIRST_BYTES: Final = 16  # bytes kept of a connection that does not start as HTTP/2
 
 
 class Http2FrameReader:
@@ -66,8 +66,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
-        """Return how many DATA frames of `length` bytes without padding and END_STREAM need only
-        be counted."""
+        """Return the number of DATA frames of `length` bytes without padding and END_STREAM that
+        need only be counted."""
         raise NotImplementedError
 
     def _on_data_run(self, number: int, size: int) -> Stream:
@@ -126,7 +126,7 @@ class Http2FrameReader:
         expected = self._expected_preface
         length = min(len(data), len(expected))
         if data[:length] != expected[:length]:
-            self.first_bytes = bytes(data[:_KEPT_PREFACE])
+            self.first_bytes = bytes(data[:_MAX_FIRST_BYTES])
             raise Http2ConnectionError("not HTTP/2")
         self._expected_preface = expected[length:]
         return length

@@ -64,7 +64,7 @@ class Http2ServerConnection(_RoleConnection):
     def __init__(self, header_bytes: int, max_streams: int) -> None:
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
-        self.is_draining = False  # whether the peer was asked to open no more streams
+        self.is_draining = False  # whether a GOAWAY has announced the drain
         self._announced_last_stream: int | None = None
         """The last stream that is served; None until it is announced."""
         self._early_header_bytes = 0
@@ -79,8 +79,8 @@ class Http2ServerConnection(_RoleConnection):
         )
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams; those that it opens before it receives the GOAWAY
-        are still served (RFC 9113, 6.8)."""
+        """Announce a drain with a GOAWAY. Streams that the peer opens before it receives the
+        GOAWAY are still served (RFC 9113, 6.8)."""
         if self.is_draining or self.is_closed:
             return
         self.is_draining = True

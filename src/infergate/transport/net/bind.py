@@ -39,11 +39,11 @@ async def bind_sockets(
     try:
         for family, socket_type, protocol, _, sockaddr in dict.fromkeys(addresses):
             same_port = [old for old in closing if _tcp_port(old) == port and old.family is family]
-            covered = [
+            covered_socks = [
                 old for old in same_port if sockaddr[0] in (old.getsockname()[0], *_WILDCARDS)
             ]
-            sockets += [old.dup() for old in covered]
-            if any(old.getsockname()[0] == sockaddr[0] for old in covered):
+            sockets += [old.dup() for old in covered_socks]
+            if any(old.getsockname()[0] == sockaddr[0] for old in covered_socks):
                 continue
             sock = socket.socket(family, socket_type, protocol)
             sockets.append(sock)

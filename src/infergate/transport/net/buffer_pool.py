@@ -84,8 +84,8 @@ class BufferPool:
 
     def drop_idle(self) -> None:
         """Drop the buffers that have been unused for ``IDLE_SECONDS``."""
-        since = time.monotonic() - IDLE_SECONDS
-        while self._unused and self._unused[0][0] <= since:
+        unused_before = time.monotonic() - IDLE_SECONDS
+        while self._unused and self._unused[0][0] <= unused_before:
             self._drop()
 
 

@@ -19,8 +19,8 @@ CATCH_UP_SECONDS: Final = 0.01  # seconds to read the bytes pending in the socke
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return when more bytes must arrive of a body that began at ``since``, with ``received``
-    bytes so far. Both the pause between bytes and the average rate are limited."""
+    """Return the time by which more bytes must arrive of a body that began at ``since``, with
+    ``received`` bytes so far. Both the pause between bytes and the average rate are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 

@@ -245,17 +245,17 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return how long the rest takes: infinite if paused, 0 while the rate is unknown."""
+        """Return the seconds for the rest: infinite if paused, 0 while the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:
             self.set_remaining(self._client.unread_bytes(), now)
-        span, done = now - self._rate_since, self._transferred - self._rate_transferred
-        if span < (self._grace if self._rate_since == self._started_at else MAX_PAUSE):
+        elapsed, transferred = now - self._rate_since, self._transferred - self._rate_transferred
+        if elapsed < (self._grace if self._rate_since == self._started_at else MAX_PAUSE):
             return 0.0
-        if now - self._last_progress >= MAX_PAUSE or done <= 0:
+        if now - self._last_progress >= MAX_PAUSE or transferred <= 0:
             return math.inf if self._remaining else 0.0
-        return self._remaining * span / done
+        return self._remaining * elapsed / transferred
 
     def is_slow(self, now: float, patience: float) -> bool:
         """Whether the client needs more than ``patience`` seconds for the rest."""

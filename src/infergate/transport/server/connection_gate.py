@@ -23,7 +23,7 @@ _UNLIMITED: Final = 2**31
 
 
 class ConnectionRefusal(enum.Enum):
-    """Why a connection was refused or closed: a metric label."""
+    """The reason a connection was refused or closed; a metric label."""
 
     FULL = "connections"
     PLAIN_TEXT = "plain_text"
@@ -116,7 +116,7 @@ class ConnectionGate:
 
     @property
     def certificate_expiry(self) -> float | None:
-        """When the certificate expires, in seconds since 1970; None without TLS."""
+        """The certificate's expiry time, in seconds since 1970; None without TLS."""
         return None if self.certificates is None else self.certificates.expires()
 
     def admit(self, peer: str) -> bool:

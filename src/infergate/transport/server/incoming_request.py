@@ -24,7 +24,7 @@ class IncomingHttpRequest(IncomingRequest):
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 
     def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
-        self.context = context  # not by super(): each request would pay for the call
+        self.context = context  # not by super(): the call would slow down each request
         self.account = context.memory = RequestAccount(admission)
         self.wire = wire
         self.is_complete = False

@@ -71,7 +71,6 @@ class SocketListener(Generic[AppT]):
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Open the listening sockets, with ``bind`` if given, but do not accept yet."""
         address = self._requested_address
         bound = await (bind(address) if bind else bind_sockets(address, closing=closing))
         self._bound_sockets = bound
@@ -103,7 +102,6 @@ class SocketListener(Generic[AppT]):
         self.admission.apply_limits(limits)
 
     def active_tasks(self) -> Iterator[asyncio.Task[None]]:
-        """Return the tasks that are serving requests on all connections."""
         for connection in self._connections:
             yield from connection.active_tasks()
 

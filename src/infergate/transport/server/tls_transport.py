@@ -167,7 +167,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._send_encrypted()
             return
         except ssl.SSLError as error:
-            self._send_encrypted()  # the alert
+            self._send_encrypted()  # the TLS alert
             self._refuse(*_describe(error))
             return
         self._send_encrypted()
@@ -207,7 +207,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError as error:
                 reason = f"TLS: {error.reason}"
                 self._host.gate.refuse(ConnectionRefusal.HANDSHAKE, self._peer, reason)
-                self._send_encrypted()  # the alert
+                self._send_encrypted()  # the TLS alert
                 self._is_closing = self._is_close_notify_sent = True
                 self._socket_transport.close()
                 return
@@ -251,7 +251,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._apply_backpressure()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send all of ``list_of_data``."""
         if self._is_closing or self._is_write_closed:
             return
         for data in list_of_data:
@@ -286,17 +285,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _next_piece(self) -> Buffer:
         """Return the next data, in as few parts as possible: each starts a new TLS record."""
-        waiting, taken, size = self._unsent, [], 0
+        waiting, parts, size = self._unsent, [], 0
         while waiting and size < _MAX_PIECE:
             part = waiting.popleft()
             if len(part) > _MAX_PIECE - size:
                 view = memoryview(part)
                 waiting.appendleft(view[_MAX_PIECE - size :])
                 part = view[: _MAX_PIECE - size]
-            taken.append(part)
+            parts.append(part)
             size += len(part)
         self._unsent_bytes -= size
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _send_encrypted(self) -> None:
         if self._outgoing.pending:
@@ -348,11 +347,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return ()
 
     def is_closing(self) -> bool:
-        """Whether the transport is closed or closing."""
         return self._is_closing or self._socket_transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Stop reading from the client."""
         self._is_reading = False
         if not self._socket_transport.is_closing():
             self._socket_transport.pause_reading()
@@ -369,11 +366,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._receive()
 
     def is_reading(self) -> bool:
-        """Whether the transport is reading."""
         return self._is_reading and not self.is_closing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the thresholds for pausing and resuming the serving protocol."""
         self._high = _HIGH_WATER if high is None else high
         self._low = self._high // 4 if low is None else low
 
@@ -393,7 +388,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 def _describe(error: ssl.SSLError) -> tuple[ConnectionRefusal, str]:
-    """Return why a handshake failed, as a metric label and as text for the log."""
+    """Return the reason of a failed handshake, as a metric label and as text for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionRefusal.CERTIFICATE, f"invalid client certificate: {error.verify_message}"
     if error.reason == _NO_CERTIFICATE:

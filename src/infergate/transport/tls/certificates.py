@@ -63,7 +63,7 @@ def load_authorities(context: ssl.SSLContext, file: Path) -> None:
 
 
 def read_expiry(file: Path) -> float:
-    """Return when the first certificate in ``file`` expires, in seconds since 1970. Raises
+    """Return the expiry time of the first certificate in ``file``, in seconds since 1970. Raises
     CertificateError."""
     (first, *_) = _read_certificates(file)
     try:

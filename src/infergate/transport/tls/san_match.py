@@ -14,7 +14,7 @@ _SAN_TYPES: Final = ("URI", "DNS", "email", "IP Address")
 def san_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the names in a verified certificate, as ``SSLObject.getpeercert`` describes it."""
     entries = (certificate or {}).get("subjectAltName", ())
-    return tuple(name for wanted in _SAN_TYPES for kind, name in entries if kind == wanted)
+    return tuple(name for san_type in _SAN_TYPES for kind, name in entries if kind == san_type)
 
 
 class SanMatcher:
