@@ -1,7 +1,8 @@
 """Generates the tables of commands, options, exit codes and signals in docs/cli.md.
 
 ``python -m infergate.cli.reference [FOLDER]`` updates the page in ``FOLDER``, by default ``docs``,
-between the marks ``<!-- made: … -->`` and ``<!-- /made -->``. The rest is written by hand.
+between the marks ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest is written by
+hand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 from infergate.cli.arguments import COMMANDS, EXIT_CODES, OPTIONS, SIGNALS
 
 PAGE: Final = "cli.md"
-_MARKED: Final = re.compile(r"(<!-- made: (\w+) -->\n).*?(?=<!-- /made -->)", re.DOTALL)
+_MARKED: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- /generated -->)", re.DOTALL)
 
 
 def update_tables(page: str) -> str:

@@ -18,15 +18,15 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_the_page_has_every_section_once() -> None:
-    assert sorted(re.findall("<!-- made: (.*) -->", PAGE)) == sorted(reference.TABLES)
-    assert PAGE.count("<!-- /made -->") == len(reference.TABLES)
+    assert sorted(re.findall("<!-- generated: (.*) -->", PAGE)) == sorted(reference.TABLES)
+    assert PAGE.count("<!-- /generated -->") == len(reference.TABLES)
 
 
 def test_only_text_between_the_marks_is_generated() -> None:
-    page = "by hand\n<!-- made: exits -->\nold\n<!-- /made -->\nby hand, too\n"
+    page = "by hand\n<!-- generated: exits -->\nold\n<!-- /generated -->\nby hand, too\n"
     created = reference.update_tables(page)
-    assert created.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
-    assert created.endswith("|\n\n<!-- /made -->\nby hand, too\n")
+    assert created.startswith("by hand\n<!-- generated: exits -->\n\n| Exit code | When |\n")
+    assert created.endswith("|\n\n<!-- /generated -->\nby hand, too\n")
     assert "old" not in created
 
 
