@@ -136,15 +136,15 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
 
 
 async def one_is_killed(running: Infergate) -> int:
-    """A worker is killed under load and replaced; return the one that stayed."""
+    """The worker with more connections is killed under load and replaced; return the other one."""
     load = Load(running)
     await load.begin()
-    killed, other = workers(running)
+    other, killed = sorted(workers(running), key=connections)
     counted = requests(running)
     assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
     cut = connections(killed)
     cut_over_http = connections(killed, [each.port for each in load.over_http])
-    assert abs(cut - CONNECTIONS) <= 1  # workers share the connections evenly
+    assert cut >= CONNECTIONS
     kill(killed)
     await load.more(20)
     tallies = (*load.over_http, *load.over_grpc)
