@@ -289,7 +289,7 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
     for model in ("simple_string", "nosuch"):
         result = ASK[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
-        assert "is not allowed to this client" in result.words
+        assert "is not permitted for this client" in result.words
     result = ASK[protocol](harness, "simple", bearer(token()))  # a member of none of the groups
     assert result.code == OUTCOMES[protocol][2], result
 
@@ -532,7 +532,7 @@ def test_each_request_of_a_stream_is_authorized(harness: Harness) -> None:
     ]
     errors = [each.error_message for each in result]
     assert errors[0] == errors[2] == ""
-    assert "is not allowed to this client" in errors[1]
+    assert "is not permitted for this client" in errors[1]
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-secret")])

@@ -126,7 +126,7 @@ def test_other_certificates_are_forbidden_and_none_is_anonymous(harness: Harness
     assert harness.http("simple", harness.other) == 403
     assert harness.http("identity", harness.known) == 403
     assert harness.grpc("simple", harness.other) is grpc.StatusCode.PERMISSION_DENIED
-    assert b"is not allowed to this client" in harness.frame(harness.other)
+    assert b"is not permitted for this client" in harness.frame(harness.other)
     if not harness.is_required:
         assert harness.http("simple", None) == 401
         assert harness.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED

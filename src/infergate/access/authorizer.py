@@ -46,7 +46,7 @@ class AuthorizerSettings:
 
 
 class Authorizer:
-    """The whole ``access`` section of a configuration."""
+    """Authenticates and authorizes requests, and charges rate limits, as ``access`` configures."""
 
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
@@ -96,7 +96,8 @@ class Authorizer:
                 settings.on_change_denied(operation, context, rejection.error)
             raise rejection.error from None
         if settings.has_shared_memory and not permit.allows(SharedMemoryStatusRequest, ""):
-            return replace(summary, can_pass_through=False)  # parsed, to see its shared memory
+            # The message is parsed, so that its references to shared memory are checked.
+            return replace(summary, can_pass_through=False)
         return summary
 
     async def authenticate(self, context: RequestContext) -> None:

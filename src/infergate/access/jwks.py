@@ -63,7 +63,7 @@ class JwkSet:
             if isinstance(key, dict) and (algorithms := _usable_algorithms(key))
         ]
         if not self._keys:
-            raise ValueError("no key of it can be used to check tokens")
+            raise ValueError("none of its keys can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:

@@ -36,7 +36,7 @@ def new_key() -> str:
 
 
 def digest_of(secret: str) -> bytes:
-    """Return the digest that is stored of a key."""
+    """Return the digest of a key, which is stored instead of the key."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 

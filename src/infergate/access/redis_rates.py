@@ -3,7 +3,7 @@
 One script per request charges all of its buckets like ``rate_limits.LocalBuckets``, on the clock of
 Redis, so the gateways' clocks need not agree.
 
-If Redis does not respond in time, it is not queried for a moment; meanwhile the operator's choice
+If Redis does not respond in time, it is not queried for a second; meanwhile the operator's choice
 applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed`` (all
 requests are rejected).
 """
@@ -45,19 +45,19 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local empty, full, worst = {}, 0, 0
 for i, key in ipairs(KEYS) do
-  local cost, room = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+  local cost, burst = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
   local level = math.max(tonumber(redis.call('GET', key) or '0') - now, 0)
   empty[i] = now + level + cost
-  if level > 0.000001 and level + cost > room + 0.000001 then
+  if level > 0.000001 and level + cost > burst + 0.000001 then
     local wait = level
-    if cost <= room then wait = level + cost - room end
+    if cost <= burst then wait = level + cost - burst end
     if wait > worst then full, worst = i, wait end
   end
 end
 if full > 0 then return {full, string.format('%.6f', worst)} end
 for i, key in ipairs(KEYS) do
-  local lasts = math.ceil((empty[i] - now) * 1000) + 1
-  redis.call('SET', key, string.format('%.6f', empty[i]), 'PX', lasts)
+  local lifetime = math.ceil((empty[i] - now) * 1000) + 1
+  redis.call('SET', key, string.format('%.6f', empty[i]), 'PX', lifetime)
 end
 return {0, '0'}
 """

@@ -91,7 +91,7 @@ def forbidden(action: str) -> AccessRejected:
     """An identified client that may not do ``action``."""
     return AccessRejected(
         RejectionReason.FORBIDDEN,
-        GatewayError(Kind.FORBIDDEN, f"{action} is not allowed to this client"),
+        GatewayError(Kind.FORBIDDEN, f"{action} is not permitted for this client"),
     )
 
 

@@ -22,7 +22,7 @@ from infergate.access.rate_limits import BucketCharge, ExceededLimit, find_excee
 _ROW_COUNT: Final = 8192
 _SLOTS_PER_ROW: Final = 16
 """Slots in a row. While half of all slots are in use, hardly any row is full."""
-_NUMBER_BYTES: Final = 8  # bytes
+_NUMBER_BYTES: Final = 8
 _TABLE_BYTES: Final = 2 * _ROW_COUNT * _SLOTS_PER_ROW * _NUMBER_BYTES
 """2 MiB, of which only used rows occupy memory."""
 

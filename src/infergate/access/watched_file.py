@@ -60,7 +60,7 @@ class WatchedFile(Generic[T]):
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                 await asyncio.to_thread(self._read)
         except (OSError, TimeoutError) as error:
-            self._report_failure(getattr(error, "strerror", None) or "it does not answer")
+            self._report_failure(getattr(error, "strerror", None) or "it did not respond in time")
         except ValueError as error:
             self._report_failure(str(error))
 

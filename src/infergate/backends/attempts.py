@@ -1,6 +1,6 @@
 """The attempts of one request: whether a failed one is retried, on which endpoint, and when.
 
-*Rule 1.* A request that was not sent is retried. One that may be executed twice is also retried if
+*Rule 1.* A request that was not sent is retried. An idempotent request is also retried if
 the connection broke, the attempt timed out, or the endpoint reported that it cannot serve now.
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because that costs no more than choosing it first. Any other retry waits for its backoff and

@@ -70,11 +70,11 @@ class ModelMetadataCache:
         for key in [key for key in self._entries if key[0] == model]:
             del self._entries[key]
 
-    def mark_doubtful(self, model: str, version: str) -> None:
+    def mark_stale(self, model: str, version: str) -> None:
         """Shorten the lifetime of an entry that did not match a request or response."""
         entry = self._entries.get((model, version))
         if entry is not None:
-            entry.mark_doubtful()
+            entry.mark_stale()
 
 
 def add_configuration(metadata: ModelMetadata, settings: Parameters) -> ModelMetadata:

@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from infergate.backends.single_flight import DOUBTFUL_SECONDS, SingleFlightCache
+from infergate.backends.single_flight import STALE_SECONDS, SingleFlightCache
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 
 _LIFETIME_SECONDS: Final = 60.0  # seconds; a different server may appear at the same address
-_DOUBTFUL_SECONDS: Final = DOUBTFUL_SECONDS
 _DETECTION_TIMEOUT_SECONDS: Final = 2.0  # seconds for the server's metadata request
 _UNREACHABLE: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
 _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})
@@ -78,6 +77,6 @@ class ProfileDetection:
                 raise
             return (
                 self._generic,
-                _LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else _DOUBTFUL_SECONDS,
+                _LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else STALE_SECONDS,
             )
         return self._last_detected, _LIFETIME_SECONDS

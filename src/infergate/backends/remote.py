@@ -37,7 +37,7 @@ from infergate.backends.metadata_cache import (
 )
 from infergate.backends.profile_detection import ProfileDetection
 from infergate.backends.request_sender import RequestSender, deadline_error
-from infergate.backends.single_flight import DOUBTFUL_SECONDS
+from infergate.backends.single_flight import STALE_SECONDS
 from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
 from infergate.codecs.profiles import GENERIC, detect_profile
 from infergate.core.accounting import body_parts, charge_tensors
@@ -73,7 +73,7 @@ _CONFIG_TIMEOUT_SECONDS: Final = 2.0  # seconds for the request for a model's co
 _PERMANENT_ERRORS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
-"""Errors of a configuration request that a repetition would meet too."""
+"""Errors of a configuration request that a retry cannot resolve."""
 _STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
 """Errors that outdated metadata may cause in writing a request or reading a response."""
 _STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
@@ -252,7 +252,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 return await messages.read_in_helper(response, request, context, model)
         except GatewayError as error:
             if error.kind in _STALE_METADATA_ERRORS:
-                self._metadata_cache.mark_doubtful(request.model, request.version)
+                self._metadata_cache.mark_stale(request.model, request.version)
             raise
 
     async def stream(
@@ -292,7 +292,7 @@ class RemoteBackend(Generic[Req, Resp]):
             response_message = await self.perform(request, context)
         except GatewayError as error:
             if error.kind is Kind.UNSUPPORTED:  # the model may have become decoupled
-                self._metadata_cache.mark_doubtful(request.model, request.version)
+                self._metadata_cache.mark_stale(request.model, request.version)
             raise
         assert isinstance(response_message, InferResponse)
         yield replace(response_message, is_last=True)
@@ -414,7 +414,7 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             return (
                 metadata,
-                LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else DOUBTFUL_SECONDS,
+                LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else STALE_SECONDS,
             )
 
     async def _add_configuration(

@@ -22,7 +22,7 @@ from infergate.core.request_context import RequestContext
 
 T = TypeVar("T")
 
-DOUBTFUL_SECONDS: Final = 1.0
+STALE_SECONDS: Final = 1.0
 """Lifetime in seconds of a value that may be outdated, and the minimum interval between fetches,
 however many requests clients send."""
 
@@ -67,8 +67,8 @@ class SingleFlightCache(Generic[T]):
         ``context`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if
         another caller's fetch outlasts the deadline.
         """
-        came = self._clock()
-        value = self._valid_value(came, refresh=refresh)
+        arrived_at = self._clock()
+        value = self._valid_value(arrived_at, refresh=refresh)
         if value is not None:
             return value
         current = self._current
@@ -78,7 +78,7 @@ class SingleFlightCache(Generic[T]):
         try:
             if current.error is not None:
                 raise current.error.with_traceback(None)
-            value = self._valid_value(came, refresh=refresh)
+            value = self._valid_value(arrived_at, refresh=refresh)
             return await self._fetch_value(current, context) if value is None else value
         finally:
             self._lock.release()
@@ -86,12 +86,12 @@ class SingleFlightCache(Generic[T]):
             # cycle would keep the request's message until the next garbage collection.
             del current
 
-    def mark_doubtful(self) -> None:
+    def mark_stale(self) -> None:
         """Let the value expire a second after it was fetched, because it may be wrong."""
-        self._valid_until = min(self._valid_until, self._fetched_at + DOUBTFUL_SECONDS)
+        self._valid_until = min(self._valid_until, self._fetched_at + STALE_SECONDS)
 
     def _valid_value(self, arrived_at: float, *, refresh: bool) -> T | None:
-        if refresh and self._fetched_at < arrived_at - DOUBTFUL_SECONDS:
+        if refresh and self._fetched_at < arrived_at - STALE_SECONDS:
             return None
         return self.cached
 

@@ -41,8 +41,8 @@ def get_json(admin: str, path: str) -> Json:
             data: Any = json.load(response)
     except HTTPError as error:
         text = error.read(_MAX_ERROR_BYTES).decode(errors="replace").strip()
-        why = "its console is off, or its version is older" if error.code == 404 else text
-        raise AdminQueryError(f"{admin}{path} returned HTTP {error.code}: {why}") from None
+        reason = "its console is off, or its version is older" if error.code == 404 else text
+        raise AdminQueryError(f"{admin}{path} returned HTTP {error.code}: {reason}") from None
     except URLError as error:
         raise AdminQueryError(
             f"{admin} cannot be reached: {error.reason}; is this the address of the admin "

@@ -100,9 +100,11 @@ def _check_readable(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
         with path.open("rb"):
             return path
     except OSError as error:
-        why = error.strerror or "no such path"
+        reason = error.strerror or "no such path"
         raise PydanticCustomError(
-            "mistake", "the file '{path}' cannot be read: {why}", {"path": str(value), "why": why}
+            "mistake",
+            "the file '{path}' cannot be read: {reason}",
+            {"path": str(value), "reason": reason},
         ) from None
 
 
@@ -112,7 +114,7 @@ def _check_keys(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
         parse_file(path.read_bytes())
     except (OSError, ValueError) as error:
         raise PydanticCustomError(
-            "mistake", "the file '{path}': {why}", {"path": str(value), "why": str(error)}
+            "mistake", "the file '{path}': {reason}", {"path": str(value), "reason": str(error)}
         ) from None
     return path
 
@@ -342,7 +344,7 @@ class RedisConfig(Section):
     )
     away: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="What happens while Redis does not answer: `local`, each gateway applies the "
+        description="Behavior while Redis does not respond: `local`, each gateway applies the "
         "limits on its own; `open`, requests are not limited; `closed`, requests that a rate limit "
         "matches are refused.",
     )

@@ -28,8 +28,8 @@ def routing_table(config: schema.Config) -> RouteTable:
     )
 
 
-def _rewrite(to: RewriteConfig) -> Rewrite:
-    return Rewrite(to.model, to.version, to.inputs, to.outputs)
+def _rewrite(rewrite: RewriteConfig) -> Rewrite:
+    return Rewrite(rewrite.model, rewrite.version, rewrite.inputs, rewrite.outputs)
 
 
 def _route(route: RouteConfig) -> Route:

@@ -21,8 +21,8 @@ class SamplingConfig(Section):
     )
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="Of the further requests, every n-th is logged; its field `left_out` has the "
-        "number of requests skipped before it. `0`: none.",
+        description="After those, one in this many requests is logged; its field `left_out` has "
+        "the number of requests skipped before it. `0`: no further requests are logged.",
     )
 
 

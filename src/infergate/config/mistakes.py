@@ -27,8 +27,8 @@ class Mistake:
     message: str
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        return ": ".join(part for part in (where, self.path, self.message) if part)
+        location = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (location, self.path, self.message) if part)
 
 
 class ConfigError(Exception):

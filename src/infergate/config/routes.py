@@ -29,7 +29,7 @@ class RewriteConfig(Section):
     model: Text = Field(
         default="",
         description="The model's name at the backend. If the route's `model` is a regular "
-        "expression, `\\1` or `\\g<name>` is replaced by what the group matched. Example: "
+        "expression, `\\1` or `\\g<name>` is replaced by the text that the group matched. Example: "
         "`bert_\\1`, for the route `/bert-(.*)/`.",
     )
     version: Text = Field(

@@ -31,7 +31,7 @@ class TrackedFiles:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 in hexadecimal: of a single file its own, of several that of their hashes."""
+        """The SHA-256 of the file in hexadecimal; for several files, the hash of their hashes."""
         hashes = list(self._hashes.values())
         return (hashes[0] if len(hashes) == 1 else _hash(b"".join(hashes))).hex()
 

@@ -1,4 +1,4 @@
-"""Charges the memory that a translation allocates to the request it is done for."""
+"""Charges the memory that a translation allocates to its request."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ class DurationHistogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds: Final = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """One count for each bound, of the durations up to it and over the previous one; the last
-        counts those over all bounds."""
+        """Not cumulative: the number of durations in each bucket. Each bucket ends at a bound; the
+        last bucket has the durations above all bounds."""
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:

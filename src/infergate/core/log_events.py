@@ -110,7 +110,7 @@ ENDPOINT_DOWN: Final = _event("endpoint_down", "check that server: it is not rea
 ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
 REGION_NOT_REGISTERED: Final = _event(
-    "region_not_told",
+    "region_not_registered",
     "clients must register the region again before they can use it with that backend",
 )
 

@@ -98,7 +98,7 @@ STRICT_RULE: Final = NameRule()
 
 
 def check_region_name(name: str) -> None:
-    """Raise BAD_REQUEST if ``name`` is no valid name of a shared memory region."""
+    """Raise BAD_REQUEST if ``name`` is not a valid name of a shared memory region."""
     STRICT_RULE.check(name, "name of a shared memory region")
 
 

@@ -1,5 +1,4 @@
-"""Statistics of endpoints, concurrency limits and listeners, as metrics and the console report
-them."""
+"""Statistics of endpoints, concurrency limits and listeners, for metrics and the console."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class EndpointStats(NamedTuple):
     checks_ok: int = 0
     checks_failed: int = 0
     lookups_failed: int = 0
-    """How often the host name had no address."""
+    """DNS lookups that returned no address."""
 
 
 class ConcurrencyStats(NamedTuple):

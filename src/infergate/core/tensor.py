@@ -57,7 +57,7 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocol, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether a server of ``protocol`` is sent the text. Raises ``rejection`` if the
+        """Return whether the text is sent to servers of ``protocol``. Raises ``rejection`` if the
         text has no meaning in ``protocol``."""
         if protocol == self.protocol:
             return True

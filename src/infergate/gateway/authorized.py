@@ -89,7 +89,7 @@ class AuthorizedGateway:
 
 def _forbidden_error(operation: Operation) -> GatewayError:
     name = OPERATION_NAMES[type(operation)]
-    return GatewayError(Kind.FORBIDDEN, f"{name} is not allowed to this client")
+    return GatewayError(Kind.FORBIDDEN, f"{name} is not permitted for this client")
 
 
 def _check_operation(operation: Operation, permit: Permit) -> None:
@@ -100,7 +100,7 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
         and uses_shared_memory(operation)
         and not permit.allows(SharedMemoryStatusRequest, "")
     ):
-        raise GatewayError(Kind.FORBIDDEN, "shared memory is not allowed to this client")
+        raise GatewayError(Kind.FORBIDDEN, "shared memory is not permitted for this client")
 
 
 def _check_unload_all(
@@ -109,7 +109,7 @@ def _check_unload_all(
     """Enforce rule 3."""
     kind = type(operation)
     if not permit.allows(kind, ""):
-        text = "unloading a model with those that it depends on is not allowed to this client"
+        text = "unloading a model with its dependents is not permitted for this client"
         error = GatewayError(Kind.FORBIDDEN, text)
         log_denied(kind, context, error)
         raise error
@@ -179,14 +179,14 @@ _METADATA_SUMMARY: Final = RequestSummary(ServerMetadataRequest)
 def _authorized_unary(
     serve: UnaryHandler, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> UnaryHandler:
-    async def answer(wire: RpcRequest, context: RequestContext) -> RpcResponse:
+    async def authorized_handler(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         try:
             await authorizer.authorize(_HEALTH_SUMMARY, context)
         except GatewayError as error:
             return build_error(error)
         return await serve(wire, context)
 
-    return answer
+    return authorized_handler
 
 
 def _authorized_stream(
@@ -194,7 +194,7 @@ def _authorized_stream(
 ) -> StreamHandler:
     summary = _HEALTH_SUMMARY if method.startswith(f"/{HEALTH_SERVICE}/") else _METADATA_SUMMARY
 
-    async def answer(
+    async def authorized_handler(
         messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
         await authorizer.authorize(
@@ -205,7 +205,7 @@ def _authorized_stream(
         ):
             yield response
 
-    return answer
+    return authorized_handler
 
 
 async def _authorize_messages(

@@ -20,7 +20,7 @@ from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 
 CastRules = Mapping[Datatype, Datatype]
-"""A route's casts: a datatype that may not be carried, and its substitute."""
+"""A route's casts: datatypes that a protocol may not support, and their substitutes."""
 
 
 def cast_unsupported(

@@ -1,7 +1,7 @@
 """Compressed gRPC messages that are inflated only after their request was admitted.
 
 The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
-libraries write it. A message with its names elsewhere, or with later changes of them, is rejected.
+libraries write it. A message is rejected if its names are elsewhere or are changed later in it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ class HealthService:
         except DecodeError:
             return _malformed_request()
         if service not in self._services:
-            return RpcResponse(code=_NOT_FOUND, details=f"service '{service}' is not served here")
+            return RpcResponse(
+                code=_NOT_FOUND, details=f"service '{service}' is not served by this listener"
+            )
         return self._status_response(await self._status())
 
     async def list(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:

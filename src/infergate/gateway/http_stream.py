@@ -1,4 +1,4 @@
-"""An inference as one HTTP response, whose body has all of its responses, or its only one.
+"""An inference as one HTTP response, whose body holds one or more inference responses.
 
 - An error before the first response becomes an error response; a later one becomes the last element
   of the body.

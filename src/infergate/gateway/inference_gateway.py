@@ -37,7 +37,7 @@ class InferenceGateway(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation``."""
+        """Execute ``operation``."""
         ...
 
     def infer(

@@ -99,7 +99,7 @@ async def _query_index(
 
 class ModelCatalogue:
     """The models behind ``table``, whose routes are ``bindings``. ``configuration`` and
-    ``statistics`` return those of one model, or raise GatewayError."""
+    ``statistics`` return the configuration and statistics of one model, or raise GatewayError."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class ModelCatalogue:
         if not any_version:
             versions += metadata.versions or [""]
         config = await self._configuration_or_empty(model, any_version, context)
-        states, counted = await asyncio.gather(
+        states, statistics_lists = await asyncio.gather(
             asyncio.gather(
                 *(self._version_state(model, item, context) for item in dict.fromkeys(versions))
             ),
@@ -226,7 +226,9 @@ class ModelCatalogue:
                 )
             ),
         )
-        statistics = {str(item.get("version")): item for items in counted for item in items}
+        statistics = {
+            str(item.get("version")): item for items in statistics_lists for item in items
+        }
         return ModelStatus(metadata, tuple(states), tuple(statistics.values()), config)
 
     async def _configuration_or_empty(
@@ -281,8 +283,8 @@ class ModelCatalogue:
         return ModelStatistics(tuple(model for models in results for model in models))
 
     def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
-        """Return the versions to query: an empty one, which means all, if there is a route for
-        it."""
+        """Return the versions to query: only the empty version, which means all versions, if a
+        route accepts it, else every version in ``entries``."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in entries))

@@ -58,7 +58,7 @@ class SupportsRawMessages(Protocol):
         ...
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return its kind of server."""
+        """Return the profile of its servers for a request; it is detected only if needed."""
         ...
 
 

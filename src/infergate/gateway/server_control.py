@@ -114,7 +114,7 @@ class ServerControl:
         ]
         if not supporting:
             raise GatewayError(
-                Kind.UNSUPPORTED, f"no backend has what {OPERATION_NAMES[type(operation)]} asks for"
+                Kind.UNSUPPORTED, f"no backend supports {OPERATION_NAMES[type(operation)]}"
             )
         context.record.backend = ",".join(backend.name for backend in supporting)
         responses = await asyncio.gather(

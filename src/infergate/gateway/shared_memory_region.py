@@ -53,8 +53,8 @@ class RegisteredRegion:
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"shared memory region '{ref.region}' is on a GPU: only a backend that reads "
-                "regions itself can be given it",
+                f"shared memory region '{ref.region}' is on a GPU: only backends with "
+                "'shared_memory: forward' can use it",
             )
         self.check_bounds(ref)
 

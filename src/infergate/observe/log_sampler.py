@@ -25,7 +25,7 @@ class LogSampler:
         """By kind: the second, requests in it, and requests left out since the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
-        """Return the number of requests left out before this one; None to leave out this one."""
+        """Return the number of requests left out before this request; None to leave it out too."""
         kind, second = (route, outcome), int(now)
         counts = self._kinds.get(kind)
         if counts is None:

@@ -3,9 +3,9 @@
 *Reload.* The configuration is reloaded on SIGHUP and, if enabled, when its files change or on
 POST /reload.
 
-*Drain.* The first SIGTERM or SIGINT fails readiness, waits ``drain.delay`` for load balancers to
-notice, stops accepting, and lets requests finish for ``drain.timeout``. A second signal, or a first
-one during startup, stops immediately.
+*Drain.* At the first SIGTERM or SIGINT, readiness fails. After ``drain.delay``, in which load
+balancers notice, the gateway stops accepting and lets requests finish for ``drain.timeout``. A
+second signal, or a signal during startup, stops it immediately.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def serve(read: ReadConfig, source: Path | None) -> int:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
 
-        reloads = None if source is None else ConfigReloader(read, apply, history, files)
+        reloader = None if source is None else ConfigReloader(read, apply, history, files)
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
         print_banner(config, running.listeners, source, sys.stdout)
-        return await _run_until_stopped(running, reloads, signals)
+        return await _run_until_stopped(running, reloader, signals)
 
     with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
         try:

@@ -178,14 +178,14 @@ def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAUL
     for label, wire in _splits(vector.wire):
         result = _parse(codec, vector, wire, limits)
         expected = to_text(vector.canonical) if vector.canonical is not None else vector.error
-        where = f"{vector} {label}"
+        location = f"{vector} {label}"
         if isinstance(result, GatewayError):
-            assert isinstance(expected, ExpectedError), f"{where}: rejected with {result!r}"
-            assert result.kind is expected.kind, f"{where}: {result!r} is not {expected.kind}"
+            assert isinstance(expected, ExpectedError), f"{location}: rejected with {result!r}"
+            assert result.kind is expected.kind, f"{location}: {result!r} is not {expected.kind}"
             for mention in expected.mentions:
-                assert mention in result.public, f"{where}: {result!r} lacks {mention!r}"
+                assert mention in result.public, f"{location}: {result!r} lacks {mention!r}"
         else:
-            assert to_text(result) == expected, f"{where}: {to_text(result)} is not {expected}"
+            assert to_text(result) == expected, f"{location}: {to_text(result)} is not {expected}"
     if vector.both_ways:
         _check_built(codec, vector)
 

@@ -196,7 +196,7 @@ async def test_errors_name_the_forbidden_operation() -> None:
     access = Access(AccessRule(("key:a",), ("bert-*",)))
     error = await access.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
     assert error.kind is Kind.FORBIDDEN
-    assert error.public == "infer of model 'gpt' is not allowed to this client"
+    assert error.public == "infer of model 'gpt' is not permitted for this client"
     assert access.context.identity == "key:a"  # for the log
     assert access.reasons == ["forbidden"]
 

@@ -57,12 +57,12 @@ async def test_each_version_is_described_for_a_minute() -> None:
 
 async def test_refresh_and_invalidation() -> None:
     server = Server()
-    server.descriptions.mark_doubtful("m", "")  # an unknown model has no entry to invalidate
+    server.descriptions.mark_stale("m", "")  # an unknown model has no entry to invalidate
     await server.get("m")
     server.now += 2
     await server.get("m", newer=True)
     assert len(server.requests) == 2
-    server.descriptions.mark_doubtful("m", "")
+    server.descriptions.mark_stale("m", "")
     await server.get("m")
     assert len(server.requests) == 2
     server.now += 1.5

@@ -288,7 +288,7 @@ async def test_only_a_permanent_response_is_cached(
     codec.metadata = GatewayError(kind, "not now", origin=Origin.BACKEND)
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
-    monkeypatch.setattr(profile_detection, "_DOUBTFUL_SECONDS", 0.0)
+    monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), call())
     codec.metadata = ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), call())
@@ -307,7 +307,7 @@ async def test_a_guessed_profile_is_detected_again(monkeypatch: pytest.MonkeyPat
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.BACKEND_ERROR, "not now", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None)
-    monkeypatch.setattr(profile_detection, "_DOUBTFUL_SECONDS", 0.0)
+    monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     for _ in range(3):
         await remote.perform(ServerLiveRequest(), call())
     codec.metadata = ServerMetadata("kserve", "1")

@@ -154,7 +154,7 @@ async def test_a_missing_configuration_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
     """A missing description is cached only if the server is known not to support it."""
-    monkeypatch.setattr(remote, "DOUBTFUL_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
     codec = FakeCodec()
     codec.answers[ModelConfigRequest] = refusal(kind)
     created = backend(codec, TRITON)

@@ -225,7 +225,7 @@ async def test_an_unknown_model_is_reported() -> None:
 async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(single_flight, "DOUBTFUL_SECONDS", 0.0)
+    monkeypatch.setattr(single_flight, "STALE_SECONDS", 0.0)
     descriptions = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
     upstream = Upstream([answer("0")], descriptions=descriptions)
     created = backend(upstream, profile=TRITON)

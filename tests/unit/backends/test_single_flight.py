@@ -242,7 +242,7 @@ async def test_invalidated_values_are_fetched_again_after_a_second() -> None:
     server = Server()
     await server.get()
     for _ in range(3):
-        server.cache.mark_doubtful()
+        server.cache.mark_stale()
         server.now += 0.3
         assert await server.get() == 1
     server.now += 0.2

@@ -110,9 +110,9 @@ async def test_an_inference_is_authorized_after_parsing() -> None:
     memory = Memory("b")
     created, context = gateway(memory), caller(of("m", "infer"))
     bound = created.bind("secret", "", context)
-    with pytest.raises(GatewayError, match="infer is not allowed"):
+    with pytest.raises(GatewayError, match="infer is not permitted"):
         await created.infer(InferRequest("secret"), bound, context)
-    with pytest.raises(GatewayError, match="infer is not allowed"):
+    with pytest.raises(GatewayError, match="infer is not permitted"):
         await anext(created.stream(InferRequest("secret"), bound, context))
     assert memory.requests == []
 
@@ -174,9 +174,9 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
     memory = Memory("b")
     created, context = gateway(memory), caller(of("*", "infer"))
     bound = created.bind("m", "", context)
-    with pytest.raises(GatewayError, match="shared memory is not allowed"):
+    with pytest.raises(GatewayError, match="shared memory is not permitted"):
         await created.infer(request_, bound, context)
-    with pytest.raises(GatewayError, match="shared memory is not allowed"):
+    with pytest.raises(GatewayError, match="shared memory is not permitted"):
         await anext(created.stream(request_, bound, context))
     with pytest.raises(GatewayError) as caught:  # permitted, but the region does not exist
         await created.infer(request_, bound, caller(of("*", "infer", "shared_memory")))

@@ -136,7 +136,7 @@ class BuiltinBackend:
         """Yield all responses to ``operation``, each computed when it is pulled, within its own
         timeout.
 
-        A model with a single response yields that one. Raises like ``perform``, and TIMEOUT.
+        A model without streams yields its only response. Raises like ``perform``, and TIMEOUT.
         """
         responses = self._find(operation.model, operation.version).stream(operation)
         async with aclosing(responses) as pulled:
@@ -171,7 +171,7 @@ class BuiltinBackend:
 def _timeout_error(request: InferRequest) -> GatewayError:
     return GatewayError(
         Kind.TIMEOUT,
-        f"model '{request.model}' did not answer before the deadline",
+        f"model '{request.model}' did not respond before the deadline",
         origin=Origin.BACKEND,
     )
 

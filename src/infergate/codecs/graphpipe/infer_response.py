@@ -1,13 +1,14 @@
 """InferResponse messages ⇄ canonical inference responses. The order of tensors identifies them.
 
 *Rule 1.* A client receives the outputs that it named in its order, possibly repeated. A client that
-named none receives all, first those in the metadata, in that order.
+names no outputs receives all of them: first the outputs in the metadata, in the metadata's order,
+then any others.
 
-*Rule 2.* A response with as many tensors as were requested holds those outputs; otherwise, with as
-many as the model has, it holds the model's (graphpipe-go's Serve). If both numbers are equal but
-the outputs differ, it is read as the model's, since the message does not distinguish the two cases.
-If the client named none and neither number fits, the outputs are called ``output0``, ``output1``,
-…, as in graphpipe-go.
+*Rule 2.* If the number of tensors in a response equals the number of requested outputs, the tensors
+are those outputs. If it equals the number of the model's outputs, they are the model's outputs
+(graphpipe-go's Serve). The latter applies if both numbers are equal but the outputs differ, because
+the message does not distinguish the two cases. If neither number matches and the client named no
+outputs, the outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
 
 *Rule 3.* Errors are reported even if there are outputs, as in the Python client; then invalid
 errors are ignored, because graphpipe-py on newer flatbuffers writes a vector of errors without

@@ -39,7 +39,7 @@ takes the event loop 1 µs even if a helper process parsed the message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
 """Maximum number of inputs and outputs parsed on the event loop, at 10 µs each."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
-"""Maximum size of a MetadataResponse parsed on the event loop, with bytes read repeatedly."""
+"""Maximum bytes of a MetadataResponse parsed on the event loop, counted each time they are read."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
 """Maximum size of metadata as JSON: each value becomes a Python object."""

@@ -124,7 +124,7 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message,), metadata=retry_after_headers(error))
 
     def _infer_error(self, error: GatewayError, wire: RpcRequest) -> Any:
-        """Return an InferResponse to as much of ``wire`` as can be parsed."""
+        """Return an InferResponse with the names and the id of ``wire`` if they can be parsed."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)

@@ -203,7 +203,7 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
 
 
 def _unavailable_text(model: str, version: str) -> str:
-    """Return the text of later server releases."""
+    """Return the error text of later server releases for a model that is not ready."""
     if version:
         return f"Request for unknown model: '{model}' version {version} is not at ready state"
     return f"Request for unknown model: '{model}' has no available versions"

@@ -20,9 +20,9 @@ T = TypeVar("T")
 MAX_CACHED_HEAD: Final = 2 * KIB
 """Maximum size of a cached head, in bytes."""
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
-"""One step per field of a message. A head of `MAX_CACHED_HEAD` bytes has at most half as many
-fields, and describes at most half as many raw entries; one more is the id, and the last finds
-the end."""
+"""The steps of splitting a message, one per field. A head of `MAX_CACHED_HEAD` bytes has at most
+half as many fields, and describes at most half as many raw entries. Two more steps read the id and
+detect the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28

@@ -34,7 +34,7 @@ class Method:
     needs_profile: bool = False
     """Whether `write_request` also takes the server's profile."""
     special_response: Callable[[Any], Any] = lambda _: None
-    """Returns the response that the form of a request requires, or None for `write_response`."""
+    """Returns a special response (KServe's) for a request, or None to use `write_response`."""
     holds_files: bool = False
     """Whether a request may be as large as an inference."""
 

@@ -4,8 +4,8 @@ Triton wraps each response in a ModelStreamInferResponse with ``error_message`` 
 ``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
 id (3) or outputs (5), so the field numbers distinguish the forms.
 
-Triton marks the last response to a request with a parameter. A decoupled model may only find out
-afterwards; a request with another parameter then gets an empty final response.
+Triton marks the last response to a request with a parameter. A decoupled model may detect the end
+only afterwards; a request with another parameter then gets an empty final response.
 """
 
 from __future__ import annotations

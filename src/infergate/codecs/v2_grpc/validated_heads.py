@@ -1,7 +1,7 @@
 """Caches of validated heads, for requests and for responses.
 
-A cached head gives the same result as the full check, which reads all messages that do not fit
-their cached head. Heads with typed elements or regions in shared memory are not cached.
+The cache gives the same result as the full check. A message that does not match its cached head is
+read by the full check. Heads with typed elements or regions in shared memory are not cached.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class ResponseHeads:
     def read(
         self, message: Sequence[Buffer], limits: Limits, request: InferRequest
     ) -> InferResponse:
-        """Return what `read_response` returns for `message`, the response to `request`."""
+        """Parse `message`, the response to `request`, with the same result as `read_response`."""
         data = join_parts(message)
         split = split_message(data, RAW_OUTPUTS)
         if split is None or (

@@ -138,7 +138,7 @@ class ResponseRewriter:
     """Rewrites a backend's response into the response to ``request``.
 
     The response gets the ``names`` ("model", "version") that are not empty and the id of
-    ``request``, which may be none; if ``request`` was not validated, it keeps the backend's id.
+    ``request``, which may be empty; if ``request`` was not validated, it keeps the backend's id.
     """
 
     request: HttpRequest

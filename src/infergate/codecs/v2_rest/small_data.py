@@ -1,7 +1,7 @@
 """Conversion of a few elements between JSON and the canonical layout with ``struct``.
 
 Each numpy call costs 1 to 3 µs (docs/decisions/0016-small-json-reader.md). The result is that of
-``json_data``, or None if that is uncertain.
+``json_data``, or None where the two might differ.
 """
 
 from __future__ import annotations

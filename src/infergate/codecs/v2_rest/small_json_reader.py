@@ -1,14 +1,14 @@
 """A fast reader for short inference requests (docs/decisions/0016-small-json-reader.md).
 
-*Rule 1.* This reader rejects nothing. It leaves invalid and rare input to the full reader, which
-otherwise reads the same.
+*Rule 1.* This reader rejects nothing: it leaves invalid and rare input to the full reader. For all
+other input, both readers return the same result.
 
 *Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
 colon, so there are no duplicates if the text has as many colons as there are members and colons
 inside strings.
 
-*Rule 3.* orjson parses integers over 64 bits as floats. In parameters, where the two differ, a
-float that may have been such an integer is left to the full reader.
+*Rule 3.* orjson parses integers over 64 bits as floats. In parameters, integers and floats have
+different meanings, so a float that may have been such an integer is left to the full reader.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
 def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
     """Whether an object may have a duplicate name (Rule 2). ``members`` is the total count."""
     colons = text.count(b":")
-    # an escaped colon in a string is not a colon in the text
+    # the text does not contain the escaped colons of strings
     return colons != members and (
         b"\\" in text or colons != members + _count_string_colons(document)
     )

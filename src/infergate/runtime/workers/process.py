@@ -68,9 +68,9 @@ def main(number: str, engine_name: str, *descriptors: str) -> None:
 class _WorkerProcess:
     """The handlers of the supervisor's requests."""
 
-    def __init__(self, number: int, descriptors: socket.socket, files: SharedFiles) -> None:
+    def __init__(self, number: int, descriptor_socket: socket.socket, files: SharedFiles) -> None:
         self._number: Final = number
-        self._descriptors: Final = descriptors
+        self._descriptor_socket: Final = descriptor_socket
         self._group: Final = WorkerGroup(
             aggregate_statistics=self._aggregate_statistics,
             rate_buckets=functools.partial(SharedBuckets, files.rate_buckets),
@@ -190,7 +190,9 @@ class _WorkerProcess:
     # ---- sockets
 
     def _receive_sockets(self, layout: messages.SocketLayout) -> None:
-        descriptors = receive_descriptors(self._descriptors, sum(count for _, count in layout))
+        descriptors = receive_descriptors(
+            self._descriptor_socket, sum(count for _, count in layout)
+        )
         for address, count in layout:
             loads, *sockets = descriptors[:count]
             del descriptors[:count]

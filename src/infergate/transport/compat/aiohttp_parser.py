@@ -107,7 +107,7 @@ class AiohttpReader:
                 self.keep_alive = False  # a second response
                 break
             if message.code == message_head.SWITCHING_PROTOCOLS:
-                raise ValueError("the backend switches protocols without being asked")
+                raise ValueError("the backend sent an unrequested 101 Switching Protocols")
             if message.code >= 200:
                 self._message, self._payload = message, payload
                 self.status = message.code

@@ -1,9 +1,11 @@
 """An HTTP/1.1 listener that parses requests with aiohttp.
 
 The parser stops after each request: pipelined requests wait unparsed, and bytes beyond
-``_MAX_READ_AHEAD`` wait in the client's socket. If Content-Length is accepted besides
-Transfer-Encoding, then only in the first request of a connection, because only its start is
-certain; the connection is closed after it (RFC 9112, 6.1).
+``_MAX_READ_AHEAD`` wait in the client's socket.
+
+With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
+and Transfer-Encoding, because only the start of the first request is certain. The connection is
+closed after it (RFC 9112, 6.1).
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class StreamingClientCall(ClientCall):
         self._wake()
 
     async def next_response(self) -> RpcResponse | None:
-        """Return the next response with the metadata before it, then the end if it has a code or
-        metadata, then None. Raises StreamRefused and GatewayError."""
+        """Return the next response with the metadata that precedes it. After the last message,
+        return the status if it has an error code or metadata, then None. Raises StreamRefused and
+        GatewayError."""
         connection = self._connection
         self._set_counted(0)  # the previous message has been used
         while True:

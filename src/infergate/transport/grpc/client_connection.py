@@ -259,7 +259,7 @@ class ClientCall:
         raise NotImplementedError
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the messages. Raises GatewayError."""
+        """Handle received bytes of the messages. Raises GatewayError."""
         raise NotImplementedError
 
     # ---- stream events
@@ -282,7 +282,7 @@ class ClientCall:
             self.fail(backend_garbage(public, self._detail("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
-        """Take `size` bytes of the response."""
+        """Handle `size` received bytes of the response."""
         if self._is_over:
             return
         try:

@@ -101,7 +101,7 @@ class SingleMessageReader:
         self.message: Buffer | DeferredInflation | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body. Raises MessageError."""
+        """Add bytes of the body. Raises MessageError."""
         for part in parts:
             if self._buffer is not None:
                 self._fill(part)
@@ -165,7 +165,7 @@ class MessageReader:
         self._flag = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body."""
+        """Add bytes of the body."""
         for part in parts:
             buffer = self._buffer
             if buffer is None or self._filled == len(buffer):
@@ -190,7 +190,7 @@ class MessageReader:
         self._last_missing = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body after `stop_after_current`, if it belongs to the last message."""
+        """Add bytes of the body after `stop_after_current`; drop bytes after the last message."""
         for part in parts:
             accepted = part[: self._last_missing]
             self._last_missing -= len(accepted)

@@ -121,14 +121,14 @@ def check_head(
     if len(target) > limits.headers:
         raise uri_too_long(limits)
     if version < (1, 0):
-        raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
+        raise HeadError(BAD_REQUEST, "HTTP/0.9 is not supported; use HTTP/1.1 or HTTP/1.0")
     if version > (1, 1):
-        public = "HTTP/1.1 and HTTP/1.0 are served here"
+        public = "unsupported HTTP version; use HTTP/1.1 or HTTP/1.0"
         raise HeadError(VERSION_NOT_SUPPORTED, public, Kind.UNSUPPORTED)
     if not is_host(headers.get("host", "")):
-        raise HeadError(BAD_REQUEST, "the Host header is not a host")
+        raise HeadError(BAD_REQUEST, "the Host header is not a valid host")
     if method == "CONNECT":
-        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
+        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "the method CONNECT is not supported")
     if not target.isascii():
         raise HeadError(BAD_REQUEST, "the request target is not ASCII")
     announced = int(headers.get("content-length", 0))
@@ -159,7 +159,7 @@ def check_codings(value: str) -> None:
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
-        public = f"the transfer coding {unknown[0]!r} is not served here"
+        public = f"unsupported transfer coding {unknown[0]!r}; use chunked"
         raise HeadError(NOT_IMPLEMENTED, public, Kind.UNSUPPORTED)
     if codings.count("chunked") > 1:
         raise HeadError(BAD_REQUEST, "the body is chunked twice")

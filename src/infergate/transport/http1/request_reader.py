@@ -1,9 +1,11 @@
 """Splits the bytes of a client into requests, one at a time; pipelined bytes stay unparsed.
 
 Bytes are received into a shared scratch buffer. An incomplete body of known length continues in its
-own buffer, allocated in ``get_buffer``, so a request rejected before that has none. If
-Content-Length is accepted besides Transfer-Encoding, then only in the first request of a
-connection, because only its start is certain; the connection is closed after it (RFC 9112, 6.1).
+own buffer, allocated in ``get_buffer``, so a request rejected before that has none.
+
+With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
+and Transfer-Encoding, because only the start of the first request is certain. The connection is
+closed after it (RFC 9112, 6.1).
 """
 
 from __future__ import annotations

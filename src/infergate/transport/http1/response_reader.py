@@ -39,7 +39,7 @@ class LenientReader:
         self._max_field_bytes: Final = max_field_bytes
         self._has_body = method != "HEAD"
         self._fields: HeadFields | None = HeadFields()  # until the head is complete
-        self._overhead_bytes = 0  # bytes since the last useful ones
+        self._overhead_bytes = 0  # bytes since the last progress
         self._ends_with_connection = False  # the end of the connection ends the body
         self._parts: list[bytes] = []
         self.status = 0
@@ -115,7 +115,7 @@ class LenientReader:
         if status < 200:
             self._fields = HeadFields()
             if status == message_head.SWITCHING_PROTOCOLS:
-                raise ValueError("the backend switches protocols without being asked")
+                raise ValueError("the backend sent an unrequested 101 Switching Protocols")
             return
         self._overhead_bytes = 0
         self._fields = None

@@ -66,12 +66,12 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
-        """Return the number of DATA frames of `length` bytes without padding and END_STREAM that
-        need only be counted."""
+        """Return how many DATA frames of `length` bytes, without padding and END_STREAM, fit into
+        the receive windows before a window update is due."""
         raise NotImplementedError
 
     def _on_data_run(self, number: int, size: int) -> Stream:
-        """Count DATA frames with `size` bytes in total; return their stream."""
+        """Subtract `size` bytes of several DATA frames from the windows; return their stream."""
         raise NotImplementedError
 
     def _on_data_payload(
@@ -176,7 +176,7 @@ class Http2FrameReader:
         return payload_end
 
     def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
-        """Read DATA frames with equal headers that need only be counted. Return the position after
+        """Read consecutive DATA frames with equal headers in one step. Return the position after
         them, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= limits.MAX_FRAME:

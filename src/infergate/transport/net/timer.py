@@ -14,19 +14,19 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
-LATE_SECONDS: Final = 0.1  # seconds after which a late loop counts as delayed
+LATE_SECONDS: Final = 0.1  # a timer that fires later than this counts as delayed
 CATCH_UP_SECONDS: Final = 0.01  # seconds to read the bytes pending in the sockets
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return the time by which more bytes must arrive of a body that began at ``since``, with
+    """Return the deadline for the next bytes of a body, which began to arrive at ``since`` and has
     ``received`` bytes so far. Both the pause between bytes and the average rate are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 
 
 class Timer:
-    """Calls ``callback`` at the time that was set last. The loop's timer is moved only when it
+    """Calls ``callback`` at the most recently set time. The loop's timer is moved only when it
     fires, so a busy connection never modifies the loop's timers."""
 
     __slots__ = ("_callback", "_due", "_handle", "_loop", "_postponed")

@@ -2,9 +2,9 @@
 
 The first process to wake up would otherwise accept all waiting connections, and gRPC clients keep
 their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
-and a process with more than another waits briefly before it accepts. If no other process accepts
-during that time, it accepts a growing number, so that a busy or hanging process delays a connection
-by only two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
+and a process with more connections than another waits briefly before it accepts. If no other
+process accepts during that time, it accepts a growing number, so that a busy or hanging process
+delays a connection by only two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
 """
 
 from __future__ import annotations
