@@ -125,7 +125,6 @@ class JwkFileSource:
         self._file: Final = file
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys in the file."""
         return await self._file.current(now)
 
     refreshed_keys = keys

@@ -111,7 +111,6 @@ class LocalBuckets:
         return len(self._empty_at)
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full."""
         empty = self._empty_at
         worst = find_exceeded(charges, [empty.get(bucket, now) for bucket, _, _ in charges], now)
         if worst is not None:
@@ -138,7 +137,6 @@ class LocalRateStore:
         self.buckets: Final = buckets
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full."""
         return self.buckets.fill(charges, now)
 
 

@@ -39,7 +39,6 @@ class TracedUpstream(Generic[Req, Resp]):
         self._propagates: Final = propagates
 
     async def exchange(self, wire: Req, endpoint: Endpoint, timeout: float) -> Resp:
-        """Exchange messages, recorded as a span if the request is traced."""
         traceparent = self._access.request_headers(wire).get(TRACEPARENT)
         if traceparent is None:
             return await self._upstream.exchange(wire, endpoint, timeout)
@@ -59,7 +58,6 @@ class TracedUpstream(Generic[Req, Resp]):
     async def stream(
         self, wire: Req, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp, None]:
-        """Stream messages, recorded as a span if the request is traced."""
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
         traceparent = self._access.request_headers(wire).get(TRACEPARENT)

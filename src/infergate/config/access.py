@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    BeforeValidator,
     Field,
     InstanceOf,
     PlainSerializer,
@@ -19,7 +20,6 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from infergate.access import rules
 from infergate.access.keys import ApiKey, parse_file, parse_hash, parse_name
@@ -31,7 +31,6 @@ from infergate.config.fields import (
     Positive,
     PositiveDuration,
     PositiveSize,
-    parsed_by,
 )
 from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
@@ -101,11 +100,7 @@ def _check_readable(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
             return path
     except OSError as error:
         reason = error.strerror or "no such path"
-        raise PydanticCustomError(
-            "mistake",
-            "the file '{path}' cannot be read: {reason}",
-            {"path": str(value), "reason": reason},
-        ) from None
+        raise ValueError(f"the file '{value}' cannot be read: {reason}") from None
 
 
 def _check_keys(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
@@ -113,30 +108,28 @@ def _check_keys(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
     try:
         parse_file(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise PydanticCustomError(
-            "mistake", "the file '{path}': {reason}", {"path": str(value), "reason": str(error)}
-        ) from None
+        raise ValueError(f"the file '{value}': {error}") from None
     return path
 
 
 RequestRate = Annotated[
     InstanceOf[ConfiguredRate],
-    parsed_by(_rate_parser(_parse_count, "100/s, 600/m or 10000/h")),
+    BeforeValidator(_rate_parser(_parse_count, "100/s, 600/m or 10000/h")),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "rate", "examples": ["100/s"]}),
 ]
 ByteRate = Annotated[
     InstanceOf[ConfiguredRate],
-    parsed_by(_rate_parser(parse_size, "10MiB/s or 1GiB/m")),
+    BeforeValidator(_rate_parser(parse_size, "10MiB/s or 1GiB/m")),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "size in a time", "examples": ["10MiB/s"]}),
 ]
 KeyName = Annotated[
-    str, parsed_by(parse_name), WithJsonSchema({"type": "string", "format": "name"})
+    str, BeforeValidator(parse_name), WithJsonSchema({"type": "string", "format": "name"})
 ]
 KeyHash = Annotated[
     bytes,
-    parsed_by(parse_hash),
+    BeforeValidator(parse_hash),
     PlainSerializer(bytes.hex),
     WithJsonSchema({"type": "string", "format": "SHA-256 in hexadecimal"}),
 ]
@@ -144,13 +137,13 @@ ReadableFile = Annotated[FilePath, WrapValidator(_check_readable)]
 KeyFile = Annotated[ReadableFile, WrapValidator(_check_keys)]
 WebUrl = Annotated[
     InstanceOf[Url],
-    parsed_by(parse_url),
+    BeforeValidator(parse_url),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "URL"}),
 ]
 RedisUrl = Annotated[
     str,
-    parsed_by(_parse_redis),
+    BeforeValidator(_parse_redis),
     PlainSerializer(lambda url: f"{urlsplit(url).scheme}:…"),
     WithJsonSchema({"type": "string", "format": "URL"}),
 ]
@@ -228,11 +221,9 @@ class JwtConfig(Section):
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
         if (self.jwks_file is None) == (self.jwks_url is None):
-            raise PydanticCustomError(
-                "mistake", "exactly one of jwks_file and jwks_url is required"
-            )
+            raise ValueError("exactly one of jwks_file and jwks_url is required")
         if self.jwks_url is not None and self.jwks_url.scheme not in ("http", "https"):
-            raise PydanticCustomError("mistake", "jwks_url begins with https:// or http://")
+            raise ValueError("jwks_url begins with https:// or http://")
         return self
 
 
@@ -318,12 +309,10 @@ class RateConfig(Section):
     @model_validator(mode="after")
     def _counts(self) -> Self:
         if self.requests is None and self.bytes is None:
-            raise PydanticCustomError("mistake", "requests, bytes or both are required")
+            raise ValueError("requests, bytes or both are required")
         for key in ("requests", "bytes"):
             if getattr(self, f"{key}_burst") is not None and getattr(self, key) is None:
-                raise PydanticCustomError(
-                    "mistake", "{key}_burst has no effect without {key}", {"key": key}
-                )
+                raise ValueError(f"{key}_burst has no effect without {key}")
         return self
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, InstanceOf, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, WithJsonSchema
 
-from infergate.config.fields import Duration, HeaderName, Positive, PositiveDuration, parsed_by
+from infergate.config.fields import Duration, HeaderName, Positive, PositiveDuration
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_url
 
@@ -49,7 +49,7 @@ def endpoint_text(url: Url) -> str | dict[str, Any]:
 
 EndpointUrl = Annotated[
     InstanceOf[Url],
-    parsed_by(parse_endpoint),
+    BeforeValidator(parse_endpoint),
     PlainSerializer(endpoint_text),
     WithJsonSchema(
         {

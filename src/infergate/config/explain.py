@@ -63,7 +63,9 @@ def _message(error: ErrorDetails) -> str:
             return f"{describe_value(value)} is not allowed here{suggestion(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
-        case _:  # "mistake": a message of a validator in the schema
+        case "value_error":  # of a validator in the schema
+            return str(error["ctx"]["error"])
+        case _:
             return error["msg"]
 
 

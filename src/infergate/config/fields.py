@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -14,7 +13,6 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
 
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.config import protocols
@@ -50,38 +48,20 @@ FILES: Final = "files"
 """Key in the validation context: the :class:`TrackedFiles` that records the files read."""
 
 
-def parsed_by(parse: Callable[[Any], Any]) -> BeforeValidator:
-    """Return a validator that reports the ValueError of ``parse`` as its message."""
-
-    def validate(value: Any) -> Any:
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
-
-    return BeforeValidator(validate)
-
-
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """Parse labels, with files relative to the folder in the validation context."""
     context = info.context or {}
     folder: Path = context.get(FOLDER, Path())
     files: TrackedFiles = context.get(FILES) or TrackedFiles()
-    try:
-        return parse_labels(value, lambda path: files.read(folder / path))
-    except ValueError as error:
-        raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
+    return parse_labels(value, lambda path: files.read(folder / path))
 
 
 def _read_path(value: Any, info: ValidationInfo) -> Path:
     """Parse the path of a file, relative to the folder in the validation context."""
     folder: Path = (info.context or {}).get(FOLDER, Path())
-    try:
-        text = parse_text(value)
-    except ValueError as error:
-        raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
+    text = parse_text(value)
     if not text or "\0" in text:
-        raise PydanticCustomError("mistake", "expected the path of a file")
+        raise ValueError("expected the path of a file")
     return folder / text
 
 
@@ -111,51 +91,59 @@ def _accept_null(value: Any) -> Any:
 
 Size = Annotated[
     int,
-    parsed_by(parse_size),
+    BeforeValidator(parse_size),
     PlainSerializer(size_text, when_used="json"),
     WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
 ]
 """Bytes."""
 Duration = Annotated[
     float,
-    parsed_by(parse_duration),
+    BeforeValidator(parse_duration),
     PlainSerializer(duration_text, when_used="json"),
     WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
 ]
 """Seconds."""
 HedgeAfter = Annotated[
     InstanceOf[HedgePolicy],
-    parsed_by(parse_hedge),
+    BeforeValidator(parse_hedge),
     PlainSerializer(hedge_text, when_used="json"),
     WithJsonSchema({"type": "string", "format": "duration or percentile", "examples": ["p95"]}),
 ]
 Text = Annotated[
-    str, parsed_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
+    str,
+    BeforeValidator(parse_text),
+    WithJsonSchema({"type": ["string", "integer"], "format": "text"}),
 ]
 """Text; a whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
-    str, parsed_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
+    str, BeforeValidator(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]
 HeaderGlob = Annotated[
-    str, parsed_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
+    str,
+    BeforeValidator(parse_header_glob),
+    WithJsonSchema({"type": "string", "format": "header glob"}),
 ]
 HeaderName = Annotated[
-    str, parsed_by(parse_header_name), WithJsonSchema({"type": "string", "format": "header name"})
+    str,
+    BeforeValidator(parse_header_name),
+    WithJsonSchema({"type": "string", "format": "header name"}),
 ]
 ListenAddress = Annotated[
     InstanceOf[Address],
-    parsed_by(parse_address),
+    BeforeValidator(parse_address),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port"}),
 ]
 SocketAddress = Annotated[
     InstanceOf[Address],
-    parsed_by(parse_socket),
+    BeforeValidator(parse_socket),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
 ]
 HostName = Annotated[
-    str, parsed_by(parse_host_name), WithJsonSchema({"type": "string", "format": "host name"})
+    str,
+    BeforeValidator(parse_host_name),
+    WithJsonSchema({"type": "string", "format": "host name"}),
 ]
 FilePath = Annotated[
     InstanceOf[Path],
@@ -165,23 +153,23 @@ FilePath = Annotated[
 ]
 FileMode = Annotated[
     int,
-    parsed_by(parse_mode),
+    BeforeValidator(parse_mode),
     PlainSerializer(mode_text),
     WithJsonSchema({"type": "string", "format": "octal permissions", "examples": ["660"]}),
 ]
 Protocol = Annotated[
     str,
-    parsed_by(_parse_protocol),
+    BeforeValidator(_parse_protocol),
     WithJsonSchema({"type": "string", "format": "protocol", "examples": ["v2-grpc"]}),
 ]
 ProfileName = Annotated[
     str,
-    parsed_by(_parse_profile),
+    BeforeValidator(_parse_profile),
     WithJsonSchema({"enum": ["auto", *PROFILES]}),
 ]
 TensorType = Annotated[
     Datatype,
-    parsed_by(_parse_datatype),
+    BeforeValidator(_parse_datatype),
     PlainSerializer(lambda datatype: datatype.value),
     WithJsonSchema({"enum": list(DATATYPES)}),
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from infergate.config.access import KeyConfig
 from infergate.config.fields import (
@@ -190,7 +189,7 @@ class GraphPipeListener(Section):
     @model_validator(mode="after")
     def _tls_fits(self) -> Self:
         if self.tls is not None and self.address.unix:
-            raise PydanticCustomError("mistake", "tls is for TCP listeners, not for unix sockets")
+            raise ValueError("tls is for TCP listeners, not for unix sockets")
         return self
 
     @model_validator(mode="after")
@@ -198,10 +197,8 @@ class GraphPipeListener(Section):
         if self.framing == "size-prefixed":
             for key in ("errors", "accept_both_lengths"):
                 if key in self.model_fields_set and getattr(self, key) in ("status", True):
-                    raise PydanticCustomError(
-                        "mistake",
-                        "a size-prefixed listener does not use HTTP: leave out '{key}'",
-                        {"key": key},
+                    raise ValueError(
+                        f"a size-prefixed listener does not use HTTP: leave out '{key}'"
                     )
         return self
 

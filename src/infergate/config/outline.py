@@ -176,7 +176,4 @@ def _readable(section: type[AnySection], data: Any) -> AnySection | None:
         invalid = {details["loc"][0] for details in error.errors() if details["loc"]}
     if not isinstance(data, dict) or invalid & _ESSENTIAL:
         return None
-    try:
-        return section.model_validate({k: v for k, v in data.items() if k not in invalid})
-    except ValidationError:
-        return None
+    return _validated(section, {k: v for k, v in data.items() if k not in invalid})

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from infergate.config import protocols
 from infergate.config.access import AccessConfig
@@ -136,25 +135,17 @@ class BackendConfig(Section):
     @model_validator(mode="after")
     def _endpoints_fit(self) -> Self:
         if self.protocol == protocols.BUILTIN and self.endpoints:
-            raise PydanticCustomError(
-                "mistake", "protocol 'builtin' runs inside infergate and takes no endpoints"
-            )
+            raise ValueError("protocol 'builtin' runs inside infergate and takes no endpoints")
         if self.protocol != protocols.BUILTIN and not self.endpoints:
-            raise PydanticCustomError(
-                "mistake",
-                "protocol '{protocol}' needs endpoints: a list of at least one URL",
-                {"protocol": self.protocol},
+            raise ValueError(
+                f"protocol '{self.protocol}' needs endpoints: a list of at least one URL"
             )
         if self.connections and "http" not in protocols.schemes(self.protocol):
-            raise PydanticCustomError(
-                "mistake",
-                "connections is for protocols over HTTP; '{protocol}' is not one",
-                {"protocol": self.protocol},
+            raise ValueError(
+                f"connections is for protocols over HTTP; '{self.protocol}' is not one"
             )
         if self.protocol == protocols.BUILTIN and self.limits.max_requests:
-            raise PydanticCustomError(
-                "mistake", "limits.max_requests is for servers; 'builtin' runs inside infergate"
-            )
+            raise ValueError("limits.max_requests is for servers; 'builtin' runs inside infergate")
         return self
 
     @model_validator(mode="after")
@@ -162,10 +153,9 @@ class BackendConfig(Section):
         if self.tls is not None:
             plain = [u for u in self.endpoints if u.scheme not in protocols.TLS_SCHEMES]
             if plain or not self.endpoints:
-                raise PydanticCustomError(
-                    "mistake",
-                    "tls is for endpoints over https:// or grpcs://{other}",
-                    {"other": f"; '{plain[0]}' is not one" if plain else ""},
+                raise ValueError(
+                    "tls is for endpoints over https:// or grpcs://"
+                    + (f"; '{plain[0]}' is not one" if plain else "")
                 )
         return self
 
@@ -173,18 +163,12 @@ class BackendConfig(Section):
     def _memory_fits(self) -> Self:
         if self.shared_memory == "forward":
             if self.protocol not in protocols.shared_memory_protocols():
-                raise PydanticCustomError(
-                    "mistake",
-                    "shared_memory 'forward' is for {known}; '{protocol}' does not support it",
-                    {
-                        "known": ", ".join(protocols.shared_memory_protocols()),
-                        "protocol": self.protocol,
-                    },
+                known = ", ".join(protocols.shared_memory_protocols())
+                raise ValueError(
+                    f"shared_memory 'forward' is for {known}; '{self.protocol}' does not support it"
                 )
             if len(self.endpoints) > 1:
-                raise PydanticCustomError(
-                    "mistake", "shared_memory 'forward' is for one endpoint, on this host"
-                )
+                raise ValueError("shared_memory 'forward' is for one endpoint, on this host")
         return self
 
 
@@ -418,11 +402,9 @@ class Config(Section):
         if self.engine == "compat" and grpc is not None and grpc.tls is not None:
             for key, value in (("client_certificates", "optional"), ("min_version", "1.3")):
                 if getattr(grpc.tls, key) == value:
-                    raise PydanticCustomError(
-                        "mistake",
-                        "listeners.grpc.tls.{key}: '{value}' needs engine 'own': the gRPC library "
-                        "does not support it",
-                        {"key": key, "value": value},
+                    raise ValueError(
+                        f"listeners.grpc.tls.{key}: '{value}' needs engine 'own': the gRPC library "
+                        "does not support it"
                     )
         return self
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from infergate.config.fields import FilePath, Name
 from infergate.config.section import Section
@@ -25,10 +24,6 @@ def _accept_float(value: Any) -> Any:
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
-def _validation_error(text: str) -> PydanticCustomError:
-    return PydanticCustomError("mistake", "{text}", {"text": text})
-
-
 def _check_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> None:
     """Raise an error for a certificate, key or CA file that cannot be loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +33,7 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
         if authorities is not None:
             load_authorities(context, authorities)
     except CertificateError as error:
-        raise _validation_error(str(error)) from None
+        raise ValueError(str(error)) from None
 
 
 class ListenerTls(Section):
@@ -80,17 +75,11 @@ class ListenerTls(Section):
     def _clients_fit(self) -> Self:
         verified = self.client_certificates != "none"
         if verified and self.client_ca is None:
-            raise _validation_error(
-                f"client_certificates '{self.client_certificates}' needs client_ca"
-            )
+            raise ValueError(f"client_certificates '{self.client_certificates}' needs client_ca")
         if not verified and self.client_ca is not None:
-            raise _validation_error(
-                "client_ca requires client_certificates 'optional' or 'required'"
-            )
+            raise ValueError("client_ca requires client_certificates 'optional' or 'required'")
         if not verified and self.allowed_names:
-            raise _validation_error(
-                "allowed_names requires client_certificates 'optional' or 'required'"
-            )
+            raise ValueError("allowed_names requires client_certificates 'optional' or 'required'")
         _check_files(self.certificate, self.key, self.client_ca)
         return self
 
@@ -123,6 +112,6 @@ class BackendTls(Section):
     @model_validator(mode="after")
     def _files_fit(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise _validation_error("certificate and key must be given together")
+            raise ValueError("certificate and key must be given together")
         _check_files(self.certificate, self.key, self.ca)
         return self

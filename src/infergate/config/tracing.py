@@ -6,7 +6,6 @@ import importlib.util
 from typing import Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from infergate.config.section import Section
 
@@ -25,9 +24,7 @@ class TracingConfig(Section):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.enabled and not _is_installed():
-            raise PydanticCustomError(
-                "mistake", "tracing requires an optional package: pip install 'infergate[otel]'"
-            )
+            raise ValueError("tracing requires an optional package: pip install 'infergate[otel]'")
         return self
 
 

@@ -61,7 +61,6 @@ class AuthorizedGateway:
         self.describe: Final = inner.describe
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation``. Raises GatewayError."""
         permit = context.permit
         if permit is None:
             if type(operation) not in _HEALTH_OPERATIONS:

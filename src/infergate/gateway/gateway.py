@@ -319,8 +319,6 @@ class Gateway:
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model in the client's names, at most a minute old, or a second
-        if ``newer``. Its route is recorded in ``context``. Raises GatewayError."""
         binding = self.bind(model, version, context)
         return metadata_for_client(
             await self._describe_model(model, version, binding, context, newer=newer),

@@ -61,7 +61,6 @@ class RoutePlan:
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        """Return the response to ``request``. Raises GatewayError."""
         if _has_special_tensors(request):
             async with self._adapted(request, context) as (adapted, respond):
                 return await respond(await self._backend.perform(adapted, context))
@@ -76,7 +75,6 @@ class RoutePlan:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``. Raises GatewayError."""
         async with (
             self._adapted(request, context) as (adapted, respond),
             aclosing(self._backend.stream(adapted, context)) as responses,

@@ -97,7 +97,6 @@ class InferenceStream:
 
     @property
     def max_concurrent(self) -> int:
-        """How many requests the transport may pass concurrently."""
         return 1 if isinstance(self._codec, UnaryStreamCodec) else MAX_CONCURRENT_REQUESTS
 
     async def open(self) -> None:

@@ -76,7 +76,6 @@ class TracedOffload:
         memory: MemoryAccount = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """Run ``function`` in a helper within a span."""
         with self._tracer.start_step(_HELPER):
             return await self._offload.run(
                 deadline,

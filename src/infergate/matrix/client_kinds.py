@@ -62,7 +62,6 @@ class ClientKind:
         return path if self.path_prefix else ""
 
     def create_client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
-        """Return a client for ``endpoint``."""
         plugin = plugins()[self.protocol]
         codec = (self.codec or plugin.create)({})
         server = BackendSettings(self.name, (endpoint,), profile=self.profile)

@@ -22,7 +22,6 @@ class LogRateLimit(logging.Filter):
         self._sampler: Final = LogSampler(max_lines, every=0, max_kinds=_MAX_KINDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log ``record``."""
         if record.name in _UNLIMITED:
             return True
         left_out = self._sampler.count_left_out(record.name, str(record.msg), record.created)

@@ -117,7 +117,6 @@ class OpenTelemetry:
     def start_backend_span(
         self, traceparent: str, backend: str, endpoint: str
     ) -> BackendSpan | None:
-        """Start the span of an exchange with a backend, or return None if it is not sampled."""
         match = _SAMPLED.fullmatch(traceparent)
         if match is None:
             return None
@@ -130,7 +129,6 @@ class OpenTelemetry:
         )
 
     def record_response(self, context: RequestContext) -> None:
-        """Record the next response of a stream."""
         count = context.record.response_count
         if isinstance(context.trace, _RequestSpan) and count is not None:
             _add_message_event(context.trace.span, "SENT", count + 1)

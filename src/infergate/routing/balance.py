@@ -59,7 +59,6 @@ class LeastRequest(Generic[M]):
         self._random: Final = random
 
     def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
-        """Pick a member; ``key`` is ignored."""
         members = table.members
         count = len(members)
         if count == 1:
@@ -120,5 +119,4 @@ class ConsistentHash(Generic[M]):
         self._fallback: Final = fallback
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
-        """Pick the owner of ``key``."""
         return rendezvous_owner(key, table.members) if key else self._fallback.pick(table, key)

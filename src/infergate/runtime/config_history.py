@@ -25,7 +25,6 @@ class ReloadResult:
     error: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result for JSON."""
         fields = {"when": iso_time(self.finished_at), "why": self.trigger, "ok": not self.error}
         return fields | ({"error": self.error} if self.error else {})
 
@@ -77,7 +76,6 @@ class ConfigHistory:
             self._export_version(metrics)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the history for JSON."""
         return {
             "source": None if self._source is None else str(self._source),
             "sha256": self._sha256,

@@ -23,7 +23,6 @@ class EventLoopLagMonitor:
         self._due = 0.0
 
     def start(self) -> None:
-        """Start measuring."""
         self._schedule(asyncio.get_running_loop())
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +36,6 @@ class EventLoopLagMonitor:
         self._schedule(loop)
 
     def stop(self) -> None:
-        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

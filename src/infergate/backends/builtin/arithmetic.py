@@ -32,7 +32,6 @@ class Simple(UnaryModel):
     signature = _signature("simple", Datatype.INT32)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the sum and the difference."""
         inputs = self.signature.checked_inputs(request)
         left, right = inputs["INPUT0"].numpy(), inputs["INPUT1"].numpy()
         return self.signature.build_response(

@@ -113,7 +113,6 @@ class BuiltinBackend:
         *,
         refresh: bool = False,  # noqa: ARG002 - nothing changes
     ) -> messages.ModelMetadata:
-        """Return the metadata of a model. Raises NOT_FOUND."""
         return self._find(model, version).metadata
 
     async def perform_on_all(
@@ -123,7 +122,6 @@ class BuiltinBackend:
         return (await self.perform(operation, context),)
 
     async def server_profile(self, context: RequestContext) -> Profile:  # noqa: ARG002 - instant
-        """Return the profile of the embedded models."""
         return _PROFILE
 
     async def supports_classification(self, context: RequestContext) -> bool:  # noqa: ARG002 - instant

@@ -63,7 +63,6 @@ class UnaryModel(abc.ABC):
         """Return the one response to ``request``."""
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """Yield the one response to ``request``."""
         yield replace(self.infer(request), is_last=True)
 
 

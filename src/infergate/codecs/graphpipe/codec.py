@@ -88,7 +88,6 @@ class GraphPipeCodec(BinaryEstimates):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return ParsedRequest(match.operation, match.operation)
@@ -107,7 +106,6 @@ class GraphPipeCodec(BinaryEstimates):
         return read_request(table, match.model, match.version, limits)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Write the response in the requested format."""
         match response:
             case InferResponse():
                 return HttpResponse(
@@ -157,7 +155,6 @@ class GraphPipeCodec(BinaryEstimates):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build a request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
         del profile
         return backend.build_request(operation, model)
 
@@ -176,7 +173,6 @@ class GraphPipeCodec(BinaryEstimates):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
         return backend.parse_response(wire, operation, limits, model)
 
 

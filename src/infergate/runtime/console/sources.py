@@ -82,11 +82,9 @@ class SingleProcess:
         return {name: listener.address for name, listener in self._running().listeners.items()}
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
-        """Return the recent requests and counters of this process."""
         return (take_snapshot(self._recent, self._metrics),)
 
     async def run_action(self, action: str, request: Json) -> Json:
-        """Perform an action in this process."""
         from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely used
 
         running = self._running()

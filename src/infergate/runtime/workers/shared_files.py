@@ -19,7 +19,6 @@ class SharedFiles(NamedTuple):
 
     @classmethod
     def create(cls) -> SharedFiles:
-        """Create the files."""
         return cls(LogLock.create_file(), SharedBuckets.create_file())
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class WorkerSlot:
         return ""
 
     def kill(self) -> None:
-        """Kill the worker, if any."""
         if self.worker is not None:
             self.worker.kill()
 

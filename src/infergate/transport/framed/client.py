@@ -110,7 +110,6 @@ class HttpOrFrameUpstream:
         self._frames: Final = FrameUpstream(limits)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Exchange over HTTP or frames."""
         upstream = self._frames if endpoint.framed else self._http
         return await upstream.exchange(wire, endpoint, timeout)
 

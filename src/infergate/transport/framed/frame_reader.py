@@ -118,7 +118,6 @@ class FrameReader:
         self._start = self._end = 0
 
     def take(self) -> memoryview | None:
-        """Return the open frame, or None if it is incomplete."""
         body = self._body
         if body is None or self.received < self._length:
             return None

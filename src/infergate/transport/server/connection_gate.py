@@ -111,12 +111,10 @@ class ConnectionGate:
 
     @property
     def connections(self) -> int:
-        """The number of open connections of this listener."""
         return self.open
 
     @property
     def certificate_expiry(self) -> float | None:
-        """The certificate's expiry time, in seconds since 1970; None without TLS."""
         return None if self.certificates is None else self.certificates.expires()
 
     def admit(self, peer: str) -> bool:

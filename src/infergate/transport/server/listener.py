@@ -65,7 +65,6 @@ class SocketListener(Generic[AppT]):
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """The listening sockets currently open."""
         return () if self._bound_sockets is None else self._bound_sockets.sockets
 
     async def bind(
@@ -96,7 +95,6 @@ class SocketListener(Generic[AppT]):
             self._servers.append(await create(self._create_protocol, sock=sock, backlog=BACKLOG))
 
     def set_app(self, app: AppT, limits: Limits) -> None:
-        """Send all new requests to ``app`` and apply ``limits``."""
         self.app = app
         self.limits = limits
         self.admission.apply_limits(limits)
@@ -106,7 +104,6 @@ class SocketListener(Generic[AppT]):
             yield from connection.active_tasks()
 
     def stop_accepting(self) -> None:
-        """Stop accepting and close the listening sockets; connections stay open."""
         listeners, self._servers = self._servers, []
         for server in listeners:
             server.close()
@@ -151,7 +148,6 @@ class SocketListener(Generic[AppT]):
         return True
 
     def unregister(self, connection: AcceptedConnection) -> None:
-        """Forget a connection whose socket is closed and whose task has ended."""
         if connection in self._connections:
             self._connections.remove(connection)
             self.gate.release()

@@ -325,7 +325,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
 
     def close(self) -> None:
-        """Close when all data is sent."""
         if not self._is_closing:
             self._is_closing = self._is_write_closed = True
             self._flush()
