@@ -117,9 +117,7 @@ class GrpcServerConnection(server_call.CallConnection):
 
     def _on_headers(self, event: Headers) -> None:
         stream, fields = event.stream, event.fields
-        request: RequestHeaders | None = fields.interpretation
-        if request is None:
-            request = fields.interpretation = RequestHeaders(fields, self.listener.limits)
+        request = headers.interpret_request(fields, self.listener.limits)
         if request.refusal is not None:
             code, details = request.refusal
             kind = Kind.TOO_LARGE if request.limit else Kind.BAD_REQUEST

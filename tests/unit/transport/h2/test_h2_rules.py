@@ -18,7 +18,7 @@ from h2_kit import (
     server,
 )
 
-from infergate.transport.http2 import frames, header_blocks, limits
+from infergate.transport.http2 import frames, header_block_decoder, header_blocks, limits
 from infergate.transport.http2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
 from infergate.transport.http2.frames import Code, frame, window_update
 from infergate.transport.http2.header_blocks import encode_block
@@ -273,8 +273,10 @@ def test_a_request_however_it_is_split(step: int) -> None:
 def test_a_block_without_a_dynamic_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
-    decode = header_blocks.HeaderBlock
-    monkeypatch.setattr(header_blocks, "HeaderBlock", lambda raw: decoded.append(1) or decode(raw))
+    decode = header_block_decoder.HeaderBlock
+    monkeypatch.setattr(
+        header_block_decoder, "HeaderBlock", lambda raw: decoded.append(1) or decode(raw)
+    )
 
     def read(block: bytes) -> tuple[tuple[str, str], ...]:
         number = connection.last_stream + 2 if connection.last_stream else 1
