@@ -149,7 +149,7 @@ def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
         reader.decode(block + header_blocks.encode_block(("n", str(number))))
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert reader._cache
+    assert reader.cache
     assert used < 5 * limits.MAX_CACHE_BYTES
 
 
@@ -158,11 +158,11 @@ def test_a_long_block_is_not_cached(block: bytes) -> None:
     """The block is long when decoded, or only when encoded."""
     reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
-    assert not reader._cache
+    assert not reader.cache
 
 
 def test_the_header_cache_is_bounded_by_encoded_size() -> None:
     reader = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
         reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
-    assert sum(map(len, reader._cache)) <= limits.MAX_CACHE_BYTES
+    assert sum(map(len, reader.cache)) <= limits.MAX_CACHE_BYTES

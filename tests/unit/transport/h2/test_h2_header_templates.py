@@ -90,20 +90,18 @@ def test_blocks_that_add_to_a_table_of_size_0_are_decoded_once(decoded: list[Hea
 
 
 @pytest.mark.parametrize("size", [b"", b"\x3f\xe1\x1f", b"\x3f\x61"], ids=["4096", "same", "128"])
-def test_blocks_that_add_to_a_table_are_not_remembered(
-    size: bytes, decoded: list[HeaderBlock]
-) -> None:
+def test_blocks_that_add_to_a_table_are_not_cached(size: bytes, decoded: list[HeaderBlock]) -> None:
     decoder = HeaderBlockDecoder(MAX_SIZE)
     block = field("a", b"b")
     for number in range(1, 5):
         decoder.decode((size if number == 1 else b"") + block)
         assert len(decoded) == number
     assert decoder.decode(b"\xbe").pairs == (("a", "b"),)
-    assert not decoder._cache
+    assert not decoder.cache
     assert not len(decoder._templates)
 
 
-def test_an_entry_too_large_for_a_table_in_use_is_not_remembered(
+def test_an_entry_too_large_for_a_table_in_use_is_not_cached(
     decoded: list[HeaderBlock],
 ) -> None:
     """It empties the table."""

@@ -140,7 +140,7 @@ def test_errors_that_end_the_connection(
     assert connection.is_closed
     assert not connection.streams
     assert connection.receive(HELLO, 0.0) == []
-    assert not connection.has_output
+    assert not connection.outbound.output
 
 
 STREAM_ERRORS: dict[str, tuple[bytes, Code]] = {
@@ -306,7 +306,7 @@ def test_cached_blocks_are_bounded() -> None:
         assert isinstance(event, Headers)
         assert event.fields.pairs[-1] == ("n", str(number))
         connection.send_headers(event.stream, OK, end=True)
-    assert len(connection._header_decoder._cache) <= limits.MAX_CACHED_BLOCKS
+    assert len(connection._header_decoder.cache) <= limits.MAX_CACHED_BLOCKS
 
 
 def open_stream(connection: Http2ServerConnection) -> Headers:
@@ -389,9 +389,9 @@ def test_released_data_is_returned_to_the_window() -> None:
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
     connection.receive(data(1, bytes(2**18)) * 4, 0.0)
-    assert not connection.has_output
+    assert not connection.outbound.output
     connection.release(event.stream, 2**19 - 1)
-    assert not connection.has_output
+    assert not connection.outbound.output
     connection.release(event.stream, 1)
     assert sent_frames(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
     connection.expect(event.stream, 2**21)
@@ -603,4 +603,4 @@ def test_no_frame_is_sent_on_a_reset_stream() -> None:
     assert connection.send_data(stream, [b"x"], TRAILERS)
     connection.reset(stream, Code.CANCEL)
     connection.release(stream, 2**20)
-    assert not connection.has_output
+    assert not connection.outbound.output
