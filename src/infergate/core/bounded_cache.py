@@ -54,3 +54,40 @@ class WeightedCache(BoundedCache[K, V]):
         """Remove all entries."""
         super().clear()
         self._weight = 0
+
+
+class GenerationalCache(WeightedCache[K, V]):
+    """A weighted cache in two generations of half its size: the newer one replaces the older one
+    when it is full. Entries in use survive, however many others are added. `get` searches only
+    the newer generation."""
+
+    __slots__ = ("_older", "_weights")
+
+    def __init__(self, max_entries: int, max_weight: int) -> None:
+        super().__init__(max_entries // 2, max_weight // 2)
+        self._older: dict[K, tuple[V, int]] = {}
+        self._weights: dict[K, int] = {}
+
+    def add(self, key: K, value: V, weight: int) -> None:
+        """Add an entry that is not there yet; one that is too heavy is left out."""
+        if weight > self._max_weight:
+            return
+        if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
+            older = {each: (self[each], self._weights[each]) for each in self}
+            self.clear()
+            self._older = older
+        self._weights[key] = weight
+        super().add(key, value, weight)
+
+    def revive(self, key: K) -> V | None:
+        """Return the value from the older generation, and move it to the newer one."""
+        entry = self._older.pop(key, None)
+        if entry is None:
+            return None
+        self.add(key, *entry)
+        return entry[0]
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        super().clear()
+        self._older, self._weights = {}, {}

@@ -1,6 +1,6 @@
 import pickle
 
-from infergate.core.bounded_cache import BoundedCache
+from infergate.core.bounded_cache import BoundedCache, GenerationalCache
 
 
 def test_never_exceeds_its_limit() -> None:
@@ -25,3 +25,27 @@ def test_a_pickled_copy_is_empty_and_bounded() -> None:
     assert copy == {}
     copy[1], copy[2] = 1, 2
     assert copy == {2: 2}
+
+
+def test_entries_in_use_survive_others() -> None:
+    cache = GenerationalCache[str, int](10, 1000)
+    cache.add("used", 1, 10)
+    for number in range(100):
+        cache.add(str(number), number, 10)
+        if cache.get("used") is None:
+            assert cache.revive("used") == 1
+    assert cache.revive("0") is None
+    assert cache.revive("99") is None  # in the newer generation
+    assert cache["99"] == 99
+
+
+def test_generations_are_bounded_by_weight() -> None:
+    cache = GenerationalCache[int, int](1000, 100)
+    for number in range(100):
+        cache.add(number, number, 20)
+        held = {**cache, **{each: 0 for each in range(100) if each in cache._older}}
+        assert 20 * len(held) <= 100
+    cache.add(-1, -1, 51)
+    assert -1 not in cache
+    cache.clear()
+    assert cache.revive(98) is None

@@ -25,6 +25,7 @@ from infergate.transport.grpc.server_call_kinds import UnaryCall
 from infergate.transport.http2 import frames, header_blocks
 from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame
+from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.server.admission import Admission, RequestAccount
 
 QUICK = dataclasses.replace(
@@ -112,7 +113,7 @@ def status(received: ReceivedFrame) -> tuple[int, str]:
     """Return the status code and message in a response's trailers."""
     kind, flags, _, payload = received
     assert (kind, flags) == (frames.HEADERS, END)
-    found = headers.ResponseHeaders(header_blocks.HeaderBlockDecoder(9999).decode(payload))
+    found = headers.ResponseHeaders(HeaderBlockDecoder(9999).decode(payload))
     assert found.code is not None
     return found.code, found.details
 

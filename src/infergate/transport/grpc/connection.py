@@ -24,6 +24,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineT) -> None:
         self.loop: Final = loop
         self.engine: Final = engine
+        self._outbound: Final = engine.outbound
         self._transport: asyncio.Transport
         self._will_flush = False
         self.is_write_paused = False
@@ -63,7 +64,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
                 self._on_other(event)
-        self.flush()
+        if self._outbound.output or self.engine.is_draining:
+            self.flush()
 
     def _on_other(self, event: events.Event) -> None:
         match event:
@@ -116,8 +118,11 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def flush(self) -> None:
         """Write pending output."""
-        parts: list[Any] = self.engine.take_output()
-        if not parts or self._transport.is_closing():
+        parts: list[Any] = self._outbound.output
+        if not parts:
+            return
+        self._outbound.output = []
+        if self._transport.is_closing():
             return
         if len(parts) == 1:
             self._transport.write(parts[0])

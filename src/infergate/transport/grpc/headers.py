@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -65,27 +65,69 @@ class RequestHeaders:
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
-    def __init__(self, block: HeaderBlock, limits: Limits) -> None:
-        self.method: Final = block.pseudo[":path"]
-        self.headers: Final[Mapping[str, str]] = grpc_metadata.from_wire(block.pairs)
-        values = dict(block.pairs)
-        self.timeout: Final = read_timeout(values.get("grpc-timeout", ""))
-        self.encoding: Final = values.get("grpc-encoding", "")
+    def __init__(
+        self, method: str, headers: Mapping[str, str], timeout: float | None, encoding: str
+    ) -> None:
+        self.method: Final = method
+        self.headers: Final = headers
+        self.timeout: Final = timeout
+        self.encoding: Final = encoding
         self.status = 200
         self.limit = ""
         self.refusal: tuple[int, str] | None = None
-        if block.size > limits.headers:
-            self.limit = "headers"
-            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
-        elif len(block.pairs) > limits.header_count:
-            self.limit = "header_count"
-            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
-        elif not is_grpc(values.get("content-type", "")):
-            self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
-        elif block.pseudo[":method"] != "POST":
-            self.status, self.refusal = 405, (INTERNAL, "gRPC requests use POST")
-        elif "te" not in values:
-            self.status, self.refusal = 400, (INTERNAL, "the header te: trailers is missing")
+
+
+def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
+    """Return the parsed headers of `block`, which is a request, and remember them in it."""
+    request: RequestHeaders | None = block.interpretation
+    if request is None:
+        if block.template is not None and block.size <= limits.headers:
+            request = _with_values(interpret_request(block.template, limits), block.changed)
+        if request is None:
+            request = _read_request(block, limits)
+        block.interpretation = request
+    return request
+
+
+def _with_values(
+    request: RequestHeaders, changed: Sequence[tuple[str, str]]
+) -> RequestHeaders | None:
+    """Return `request` with other values; None if it was refused."""
+    if request.refusal is not None:
+        return None
+    headers, timeout, encoding = dict(request.headers), request.timeout, request.encoding
+    for name, value in changed:
+        if name in headers:
+            is_binary = name.endswith(grpc_metadata.BINARY_SUFFIX)
+            headers[name] = grpc_metadata.binary_text(value) if is_binary else value
+        elif name == "grpc-timeout":
+            timeout = read_timeout(value)
+        elif name == "grpc-encoding":
+            encoding = value
+    return RequestHeaders(request.method, headers, timeout, encoding)
+
+
+def _read_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
+    values = dict(block.pairs)
+    request = RequestHeaders(
+        block.pseudo[":path"],
+        grpc_metadata.from_wire(block.pairs),
+        read_timeout(values.get("grpc-timeout", "")),
+        values.get("grpc-encoding", ""),
+    )
+    if block.size > limits.headers:
+        request.limit = "headers"
+        request.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
+    elif len(block.pairs) > limits.header_count:
+        request.limit = "header_count"
+        request.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
+    elif not is_grpc(values.get("content-type", "")):
+        request.status, request.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
+    elif block.pseudo[":method"] != "POST":
+        request.status, request.refusal = 405, (INTERNAL, "gRPC requests use POST")
+    elif "te" not in values:
+        request.status, request.refusal = 400, (INTERNAL, "the header te: trailers is missing")
+    return request
 
 
 def is_grpc(content_type: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import unquote
 
-_BINARY: Final = "-bin"
+BINARY_SUFFIX: Final = "-bin"
 _RESERVED_PREFIXES: Final = ("grpc-", ":")
 """Prefixes of gRPC's own names, which applications neither see nor set."""
 _CONNECTION_NAMES: Final = frozenset(
@@ -46,7 +46,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
             or not _NAME.fullmatch(name)
         ):
             continue
-        if not name.endswith(_BINARY):
+        if not name.endswith(BINARY_SUFFIX):
             if _VALUE.fullmatch(text):
                 pairs.append((name, text))
             continue
@@ -61,12 +61,15 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Like `read`, for values in wire format, in which base64 may be padded."""
     return read(
-        (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
-        if name.endswith(_BINARY)
-        else (name, value)
+        (name, binary_text(value) if name.endswith(BINARY_SUFFIX) else value)
         for name, value in pairs
         if name not in _HIDDEN_NAMES
     )
+
+
+def binary_text(value: str) -> str:
+    """Return the canonical text of a binary value in wire format."""
+    return ", ".join(piece.strip().rstrip("=") for piece in value.split(","))
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -89,7 +92,7 @@ def is_text(name: str) -> bool:
     return (
         name not in _CONNECTION_NAMES
         and not name.startswith(_RESERVED_PREFIXES)
-        and not name.endswith(_BINARY)
+        and not name.endswith(BINARY_SUFFIX)
         and _NAME.fullmatch(name) is not None
     )
 

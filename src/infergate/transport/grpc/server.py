@@ -56,8 +56,8 @@ class GrpcServerConnection(server_call.CallConnection):
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
         self._is_ready = False
-        self._last_active = 0.0
-        self._is_ping_pending = False  # a PING awaits its acknowledgement
+        self._active_at = 0.0  # when the client was active without sending
+        self._pinged_at = 0.0
         self._seen_progress = 0
         self._progress_at = 0.0
         self._unsent_output: Final = UnsentResponse(listener.admission)  # while writing is paused
@@ -76,13 +76,8 @@ class GrpcServerConnection(server_call.CallConnection):
         if not self.listener.register(self, self.peer):
             self.abort()
             return
-        self._last_active = self._progress_at = self.loop.time()
+        self._active_at = self._progress_at = self.loop.time()
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._last_active = self.engine.last_received_at
-        self._is_ping_pending = False
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -117,9 +112,7 @@ class GrpcServerConnection(server_call.CallConnection):
 
     def _on_headers(self, event: Headers) -> None:
         stream, fields = event.stream, event.fields
-        request: RequestHeaders | None = fields.interpretation
-        if request is None:
-            request = fields.interpretation = RequestHeaders(fields, self.listener.limits)
+        request = headers.interpret_request(fields, self.listener.limits)
         if request.refusal is not None:
             code, details = request.refusal
             kind = Kind.TOO_LARGE if request.limit else Kind.BAD_REQUEST
@@ -200,7 +193,7 @@ class GrpcServerConnection(server_call.CallConnection):
             self._unsent_output.grow(self._transport.get_write_buffer_size() - buffered)
         else:
             super().flush()
-        if not self._calls and self.engine.is_drained:
+        if self.engine.is_draining and not self._calls and self.engine.is_drained:
             self._transport.close()
 
     # ---- time limits and shutdown
@@ -231,14 +224,15 @@ class GrpcServerConnection(server_call.CallConnection):
             if call.is_overdue(now, limits):
                 call.expire_with(server_call.MESSAGE_TIMEOUT_TEXT)
         if self.is_write_paused:  # silent because this server has stopped reading
-            self._last_active = now
+            self._active_at = now
         self._check_silence(now, limits)
 
     def _check_silence(self, now: float, limits: Limits) -> None:
         """Ping a silent client, and close if it does not respond. Idle clients may stay."""
-        silent = now - self._last_active
-        if silent >= limits.keepalive_time and not self._is_ping_pending:
-            self._is_ping_pending = True
+        active_at = max(self._active_at, self.engine.last_received_at)
+        silent = now - active_at
+        if silent >= limits.keepalive_time and self._pinged_at <= active_at:
+            self._pinged_at = now
             self.engine.ping()
             self.flush()
         elif silent >= limits.keepalive_time + limits.header_time:

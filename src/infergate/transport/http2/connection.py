@@ -20,12 +20,15 @@ from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready,
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
-from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
+from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
 
 _MAX_REASON: Final = 200  # characters of a GOAWAY reason that are sent or reported
+_UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
+"""Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
 """Header blocks that a peer may have sent before it received our RST_STREAM."""
 
@@ -42,10 +45,12 @@ class Http2Connection(Http2FrameReader):
         self.streams: dict[int, Stream] = {}
         self.last_stream = 0  # the greatest stream number used by the peer (client: by this end)
         self.is_closed = False
+        self.is_draining = False  # whether a GOAWAY of this end has announced the drain
         self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
         super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
-        self._outbound = OutboundFrames()
+        self.outbound = OutboundFrames()
         self._header_decoder = HeaderBlockDecoder(self._max_block)
+        self._cached_blocks = self._header_decoder.cache
         self._glitch_budget = FrameBudget(limits.GLITCH_BURST, limits.GLITCH_RATE)
         self._settings_budget = FrameBudget(limits.SETTINGS_BURST, limits.SETTINGS_RATE)
         self._ping_budget = FrameBudget(limits.PING_BURST, limits.PING_RATE)
@@ -91,8 +96,6 @@ class Http2Connection(Http2FrameReader):
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         match kind:
-            case frames.WINDOW_UPDATE:
-                self._on_window_update(stream, payload)
             case frames.RST_STREAM:
                 self._on_reset(stream, payload)
             case frames.PING:
@@ -113,24 +116,53 @@ class Http2Connection(Http2FrameReader):
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.progress_count += 1
-        try:
-            fields = self._header_decoder.decode(block)
-        except HeaderBlockTooLargeError:
-            if not self._can_skip_block():
-                raise
-            self._on_skipped_block(number)
-            return
+        fields = self._cached_blocks.get(block)
+        if fields is None:
+            try:
+                fields = self._header_decoder.decode(block)
+            except HeaderBlockTooLargeError:
+                if not self._can_skip_block():
+                    raise
+                self._on_skipped_block(number)
+                return
         self._on_headers(number, fields, end=end)
 
     def _can_skip_block(self) -> bool:
         return not self._unacknowledged_settings
+
+    def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
+        stream = self.streams.get(number)
+        size = len(payload)
+        if (
+            stream is None
+            or not stream.remote_open
+            or not stream.received_headers
+            or size > self._receive_window
+            or size > stream.receive_window
+            or self._unreleased + size >= _UPDATE_AT
+        ):
+            return False
+        left = stream.remaining_length
+        if left is not None:
+            if left < size or (end and left > size):
+                return False
+            stream.remaining_length = left - size
+        self._receive_window -= size
+        self._unreleased += size
+        stream.receive_window -= size
+        if end:
+            stream.remote_open = False
+            if not stream.local_open:
+                del self.streams[number]
+        self._events.append(Data(stream, (payload,), size, end))
+        return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         if length > self._receive_window:
             raise Http2ConnectionError("DATA beyond the connection window", Code.FLOW_CONTROL_ERROR)
         self._receive_window -= length
         self._unreleased += length
-        if self._unreleased * 2 >= limits.CONNECTION_WINDOW:
+        if self._unreleased >= _UPDATE_AT:
             self._send_window_update(self._unreleased)
             self._unreleased = 0
         stream = self.streams.get(number)
@@ -167,7 +199,7 @@ class Http2Connection(Http2FrameReader):
         stream = self.streams.get(number)
         if stream is None or not stream.remote_open or not stream.received_headers:
             return 0
-        before_update = limits.CONNECTION_WINDOW // 2 - 1 - self._unreleased
+        before_update = _UPDATE_AT - 1 - self._unreleased
         allowed = min(self._receive_window, before_update, stream.receive_window)
         return (
             allowed if stream.remaining_length is None else min(allowed, stream.remaining_length)
@@ -211,7 +243,7 @@ class Http2Connection(Http2FrameReader):
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
-        out = self._outbound
+        out = self.outbound
         if self._expected_updates:
             self._expected_updates -= 1
         else:
@@ -250,7 +282,7 @@ class Http2Connection(Http2FrameReader):
             raise Http2ConnectionError("SETTINGS of a wrong size", Code.FRAME_SIZE_ERROR)
         if not self._settings_budget.spend(self.last_received_at):
             raise Http2ConnectionError("too many SETTINGS", Code.ENHANCE_YOUR_CALM)
-        initial = self._outbound.initial_window
+        initial = self.outbound.initial_window
         for identifier, value in frames.SETTING.iter_unpack(payload):
             if identifier == frames.INITIAL_WINDOW_SIZE:
                 initial = value  # only the last value is applied
@@ -261,8 +293,8 @@ class Http2Connection(Http2FrameReader):
                 self._apply_setting(identifier, value)
         # The ACK precedes the data that a larger window allows: grpc-core enlarges its window when
         # it reads the ACK, and ends a connection that exceeds it.
-        self._outbound.output.append(frames.SETTINGS_ACK)
-        if initial != self._outbound.initial_window:
+        self.outbound.output.append(frames.SETTINGS_ACK)
+        if initial != self.outbound.initial_window:
             self._apply_initial_window(initial)
         if not self._has_received_settings:
             self._has_received_settings = True
@@ -289,10 +321,10 @@ class Http2Connection(Http2FrameReader):
             case frames.MAX_FRAME_SIZE:
                 if not frames.MIN_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
                     raise Http2ConnectionError("MAX_FRAME_SIZE out of range")
-                self._outbound.max_frame_size = value
+                self.outbound.max_frame_size = value
 
     def _apply_initial_window(self, initial: int) -> None:
-        out = self._outbound
+        out = self.outbound
         grown, out.initial_window = initial - out.initial_window, initial
         for stream in tuple(self.streams.values()):
             sent = out.grow_stream_window(stream, grown)
@@ -310,13 +342,13 @@ class Http2Connection(Http2FrameReader):
             self._charge_budget("PING acknowledgements")
             self._on_pong(payload)
             return
-        if self._outbound.sent_frames > self._frames_at_ping:
-            self._frames_at_ping = self._outbound.sent_frames
+        if self.outbound.sent_frames > self._frames_at_ping:
+            self._frames_at_ping = self.outbound.sent_frames
             self._ping_budget.refill()
         if not self._ping_budget.spend(self.last_received_at):
             # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
-        self._outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, payload: bytes) -> None:
         self._charge_budget("GOAWAY frames")
@@ -328,7 +360,7 @@ class Http2Connection(Http2FrameReader):
         """Called when the peer will not process streams after `last`."""
 
     def _charge_budget(self, reason: str) -> None:
-        sent = self._outbound.sent_frames
+        sent = self.outbound.sent_frames
         if sent > self._refunded_frames:  # the peer may send two window updates for each
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
@@ -339,18 +371,13 @@ class Http2Connection(Http2FrameReader):
 
     def take_output(self) -> list[Buffer]:
         """Return the pending output, in order, and forget it."""
-        parts, self._outbound.output = self._outbound.output, []
+        parts, self.outbound.output = self.outbound.output, []
         return parts
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there is pending output."""
-        return bool(self._outbound.output)
 
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send a header block (`header_blocks.encode_block`). `end`: nothing follows."""
         if stream.local_open:
-            self._outbound.send_headers(stream, block, end=end)
+            self.outbound.send_headers(stream, block, end=end)
             if end:
                 self._finish_sending(stream)
 
@@ -361,7 +388,7 @@ class Http2Connection(Http2FrameReader):
         Return False if data waits for the peer's windows; a `Sent` event follows."""
         if not stream.local_open:
             return True
-        sent = self._outbound.send_data(stream, parts, trailers)
+        sent = self.outbound.send_data(stream, parts, trailers)
         if sent and trailers is not None:
             self._finish_sending(stream)
         return sent
@@ -370,8 +397,12 @@ class Http2Connection(Http2FrameReader):
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> None:
         """Send all of a message on `stream`: header block, body and trailers."""
-        if stream.local_open and self._outbound.send_message(stream, block, parts, trailers):
-            self._finish_sending(stream)
+        if (
+            stream.local_open
+            and self.outbound.send_message(stream, block, parts, trailers)
+            and not stream.remote_open
+        ):
+            self.streams.pop(stream.id, None)
 
     def _finish_sending(self, stream: Stream) -> None:
         if not stream.local_open and not stream.remote_open:
@@ -405,10 +436,10 @@ class Http2Connection(Http2FrameReader):
     def _send_window_update(self, size: int, stream: Stream | None = None) -> None:
         if stream is None:
             self._receive_window += size
-        self._outbound.output.append(frames.window_update(0 if stream is None else stream.id, size))
+        self.outbound.output.append(frames.window_update(0 if stream is None else stream.id, size))
 
     def _send_settings(self, values: Sequence[tuple[int, int]]) -> None:
-        self._outbound.output.append(frames.settings(values))
+        self.outbound.output.append(frames.settings(values))
         self._send_window_update(limits.CONNECTION_WINDOW - self._receive_window)
 
     def _reset_and_report(self, number: int, code: Code) -> None:
@@ -428,21 +459,19 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, (0, 0))
         else:  # refused: open only from the peer's point of view
             self._closed_streams.add(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
-        self._outbound.output.append(frames.reset(number, code))
+        self.outbound.output.append(frames.reset(number, code))
 
     def _remove_stream(self, stream: Stream) -> None:
         del self.streams[stream.id]
-        self._outbound.discard(stream)
+        self.outbound.discard(stream)
         stream.remote_open = False
 
     def fail(self, code: Code, reason: str) -> None:
         """End the connection with a GOAWAY that gives the reason."""
         self.is_closed = True
-        self._outbound.output.append(
-            frames.goaway(self._last_processed, code, reason[:_MAX_REASON])
-        )
+        self.outbound.output.append(frames.goaway(self._last_processed, code, reason[:_MAX_REASON]))
         for stream in self.streams.values():
-            self._outbound.discard(stream)
+            self.outbound.discard(stream)
             stream.remote_open = False
         self.streams.clear()
 

@@ -16,12 +16,14 @@ from infergate.transport.http2.frames import (
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
     HEADERS,
+    LAST_STREAM,
     PADDED,
     SETTINGS,
     Code,
     Http2ConnectionError,
     Http2StreamError,
 )
+from infergate.transport.http2.limits import MAX_FRAME
 from infergate.transport.http2.stream import Stream
 
 NOTHING: Final = b""
@@ -38,6 +40,7 @@ class Http2FrameReader:
     def __init__(self, max_block: int) -> None:
         """`max_block`: the longest header block, in bytes."""
         self._max_block = max_block
+        self._max_headers = min(max_block, MAX_FRAME)  # the longest HEADERS frame
         self._unparsed = NOTHING
         self.progress_count = 0
         """A counter that grows when a header block is complete or the held frame changes."""
@@ -80,6 +83,14 @@ class Http2FrameReader:
         """Handle part of a DATA frame, or its end."""
         raise NotImplementedError
 
+    def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
+        """Handle a whole DATA frame, not empty and without padding, if nothing else needs to be
+        done than to pass it on; otherwise return False."""
+        raise NotImplementedError
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        raise NotImplementedError
+
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         raise NotImplementedError
 
@@ -101,7 +112,7 @@ class Http2FrameReader:
 
     # ---- splitting
 
-    def _split(self, data: bytes) -> None:
+    def _split(self, data: bytes) -> None:  # noqa: C901, PLR0912 - as in `_read_frame`
         """Split `data`. Raises Http2ConnectionError."""
         if self._unparsed:
             data = self._unparsed + data
@@ -114,6 +125,36 @@ class Http2FrameReader:
             if self._payload_left:
                 next_position = self._continue_frame(view, position, end)
             else:
+                # The frames of short messages, whole and regular, are read in the fewest calls.
+                start = position + FRAME_HEADER_SIZE
+                if start <= end and self._block is None and self._has_received_settings:
+                    length_and_kind, flags, number = FRAME_HEADER.unpack_from(data, position)
+                    length, kind = length_and_kind >> 8, length_and_kind & 0xFF
+                    stop = start + length
+                    if stop > end or not 0 < number <= LAST_STREAM:
+                        pass
+                    elif kind == DATA:
+                        is_last = flags == END_STREAM
+                        if (
+                            0 < length <= MAX_FRAME
+                            # Frames with equal headers are read together (`_read_run`).
+                            and (is_last or not data.startswith(data[position:start], stop))
+                            and flags <= END_STREAM
+                            and self._on_whole_data(number, view[start:stop], end=is_last)
+                        ):
+                            position = stop
+                            continue
+                    elif (
+                        kind == HEADERS
+                        and flags in _WHOLE_BLOCK_FLAGS
+                        and length <= self._max_headers
+                    ):
+                        try:
+                            self._on_block(number, data[start:stop], end=flags != END_HEADERS)
+                        except Http2StreamError as fault:
+                            self._on_stream_error(fault)
+                        position = stop
+                        continue
                 next_position = self._read_frame(data, view, position, end)
             if next_position == position:
                 self._unparsed = data[position:]
@@ -142,7 +183,7 @@ class Http2FrameReader:
         length_and_kind: int
         length_and_kind, flags, stream = FRAME_HEADER.unpack_from(data, at)
         length, kind = length_and_kind >> 8, length_and_kind & 0xFF
-        stream &= frames.LAST_STREAM
+        stream &= LAST_STREAM
         payload_end = payload_start + length
         if kind == DATA and self._block is None:
             if not flags and data.startswith(data[at:payload_start], payload_end):
@@ -167,10 +208,11 @@ class Http2FrameReader:
         if payload_end > end:
             return at
         try:
-            if kind == HEADERS and flags in _WHOLE_BLOCK_FLAGS:
-                self._on_block(stream, data[payload_start:payload_end], end=flags & END_STREAM != 0)
+            payload = data[payload_start:payload_end]
+            if kind == frames.WINDOW_UPDATE:
+                self._on_window_update(stream, payload)
             else:
-                self._dispatch_frame(kind, stream, flags, data[payload_start:payload_end])
+                self._dispatch_frame(kind, stream, flags, payload)
         except Http2StreamError as fault:
             self._on_stream_error(fault)
         return payload_end
@@ -179,7 +221,7 @@ class Http2FrameReader:
         """Read consecutive DATA frames with equal headers in one step. Return the position after
         them, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length
-        if not 0 < length <= limits.MAX_FRAME:
+        if not 0 < length <= MAX_FRAME:
             return at
         max_frames = min((end - at) // frame_size, self._countable_frames(number, length))
         head, next_position = data[at : at + FRAME_HEADER_SIZE], at
@@ -207,7 +249,7 @@ class Http2FrameReader:
 
     def _check_frame(self, kind: int, stream: int, length: int) -> None:
         """Check length, stream and order of a frame before its payload has arrived."""
-        if length > limits.MAX_FRAME:
+        if length > MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings and kind != SETTINGS:
             raise Http2ConnectionError("the first frame is not SETTINGS")
@@ -229,7 +271,7 @@ class Http2FrameReader:
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of a DATA frame, or None to discard it. `padding` includes its length
         byte."""
-        if length > limits.MAX_FRAME:
+        if length > MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:
             raise Http2ConnectionError("the first frame is not SETTINGS")

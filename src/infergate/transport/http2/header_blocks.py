@@ -1,44 +1,55 @@
-"""Header blocks (RFC 7541) and the rules of HTTP/2 for them (RFC 9113, 8.2 and 8.3).
-
-The gateway announces a dynamic table of size 0. A block that neither reads nor writes a table
-always has the same meaning, so its parsed form is cached. A decoding error ends the connection; an
-invalid field concerns one stream, so a block is validated after it was decoded completely.
-
-Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
-error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
-table omit it.
-"""
+"""Header blocks: their fields, the rules of HTTP/2 for them (RFC 9113, 8.2 and 8.3), and their
+encoding (RFC 7541)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from infergate.core.bounded_cache import WeightedCache
-from infergate.transport.http2 import limits
-from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD, HpackDecoder
+from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII without upper case and colon
-_VALUE = re.compile(rb"[^\0\r\n]*")
+VALUE: Final = re.compile(rb"[^\0\r\n]*")
 """A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
 metadata as set by the application (Triton: "... got []. ")."""
 _BLANKS: Final = b" \t"
 _CONNECTION_HEADERS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
+FIXED_NAMES: Final = frozenset({b"te", b"content-type", b"content-length"})
+"""Names whose values decide whether a block is valid."""
 REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
-RESPONSE: Final = frozenset({":status"})
 
 
 class HeaderBlock:
     """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
     the colon; `pairs` the others in order; `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does.
-    `is_malformed`: HTTP/2 forbids the block in any message. `interpretation` belongs to the
-    user of the connection, and is cached with the block."""
+    `is_malformed`: HTTP/2 forbids the block in any message. `is_request` and `is_trailers`: it may
+    start a request (8.3.1), or end a body (8.1). `status` is that of a response, None if the block
+    is not one (8.3.2). `interpretation` belongs to the user of the connection, and is cached with
+    the block.
+
+    A block may differ from the block `template` only in the values `changed`. Their names are
+    unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`."""
+
+    __slots__ = (
+        "changed",
+        "content_length",
+        "interpretation",
+        "is_malformed",
+        "is_request",
+        "is_trailers",
+        "pairs",
+        "pseudo",
+        "size",
+        "status",
+        "template",
+    )
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self.template: HeaderBlock | None = None
+        self.changed: Sequence[tuple[str, str]] = ()
         self.pseudo: dict[str, str] = {}
         pairs: list[tuple[str, str]] = []
         self.size = 0
@@ -47,7 +58,7 @@ class HeaderBlock:
         self.interpretation: Any = None
         for name, value in raw:
             self.size += len(name) + len(value) + FIELD_OVERHEAD
-            if _VALUE.fullmatch(value) is None:
+            if VALUE.fullmatch(value) is None:
                 self.is_malformed = True
             elif name[:1] == b":":
                 self._add_pseudo(name, value, after_regular=bool(pairs))
@@ -59,7 +70,32 @@ class HeaderBlock:
                 elif name == b"content-length":
                     self._set_content_length(value)
                 pairs.append((name.decode("ascii"), value.decode("latin-1")))
-        self.pairs: Final = tuple(pairs)
+        self.pairs = tuple(pairs)
+        pseudo = self.pseudo
+        self.is_trailers = not self.is_malformed and not pseudo
+        self.is_request = (
+            not self.is_malformed
+            and pseudo.keys() <= REQUEST
+            and bool(pseudo.get(":path"))
+            and ":method" in pseudo
+            and ":scheme" in pseudo
+        )
+        status = pseudo.get(":status", "")
+        is_response = (
+            not self.is_malformed and len(pseudo) == 1 and len(status) == 3 and status.isdecimal()
+        )
+        self.status = int(status) if is_response else None
+
+    def with_values(
+        self, pairs: tuple[tuple[str, str], ...], changed: Sequence[tuple[str, str]], size: int
+    ) -> HeaderBlock:
+        """Return this block with other values."""
+        block = HeaderBlock(())
+        block.template, block.changed = self, changed
+        block.pseudo, block.pairs, block.size = self.pseudo, pairs, size
+        block.content_length, block.status = self.content_length, self.status
+        block.is_request, block.is_trailers = self.is_request, self.is_trailers
+        return block
 
     def _add_pseudo(self, name: bytes, value: bytes, *, after_regular: bool) -> None:
         text = name.decode("latin-1")
@@ -72,65 +108,6 @@ class HeaderBlock:
             self.is_malformed = True
         else:
             self.content_length = int(value)
-
-    @cached_property
-    def is_request(self) -> bool:
-        """Whether the block may start a request (RFC 9113, 8.3.1)."""
-        pseudo = self.pseudo
-        return (
-            not self.is_malformed
-            and pseudo.keys() <= REQUEST
-            and bool(pseudo.get(":path"))
-            and ":method" in pseudo
-            and ":scheme" in pseudo
-        )
-
-    @cached_property
-    def status(self) -> int | None:
-        """The status of a response, or None if this is not a valid response (RFC 9113, 8.3.2)."""
-        status = self.pseudo.get(":status", "")
-        if self.is_malformed or len(self.pseudo) != 1 or len(status) != 3 or not status.isdecimal():
-            return None
-        return int(status)
-
-    @property
-    def is_trailers(self) -> bool:
-        """Whether the block may end a body (RFC 9113, 8.1)."""
-        return not self.is_malformed and not self.pseudo
-
-
-class HeaderBlockDecoder:
-    """Decodes the header blocks of a connection, each of at most `max_size` bytes when decoded."""
-
-    __slots__ = ("_cache", "_decoder")
-
-    def __init__(self, max_size: int) -> None:
-        self._decoder: Final = HpackDecoder(max_size)
-        self._cache: Final = WeightedCache[bytes, HeaderBlock](
-            limits.MAX_CACHED_BLOCKS, limits.MAX_CACHE_BYTES
-        )
-
-    def disable_table(self) -> None:
-        """Drop the peer's dynamic table, because it acknowledged the SETTINGS. The cache is
-        cleared, because a cached block may set the table to a size that is now an error."""
-        self._decoder.disable_table()
-        self._cache.clear()
-
-    def decode(self, block: bytes) -> HeaderBlock:
-        """Return the fields of `block`. Raises Http2ConnectionError if it cannot be decoded."""
-        cached = self._cache.get(block)
-        if cached is not None:
-            return cached
-        decoder = self._decoder
-        fields = HeaderBlock(decoder.decode(block))
-        if decoder.is_stateless:
-            # One byte can encode a whole field, and many bytes can encode none.
-            weight = max(fields.size, len(block))
-            if weight <= limits.MAX_CACHED_BLOCK_BYTES:
-                self._cache.add(block, fields, weight)
-        elif decoder.is_resized:  # a cached block may set the table back to its previous size
-            self._cache.clear()
-        return fields
 
 
 # ---- writing

@@ -17,10 +17,13 @@ HeaderField = tuple[bytes, bytes]
 
 FIELD_OVERHEAD: Final = 32
 """Overhead counted for each field in addition to its bytes (RFC 9113, 6.5.2; RFC 7541, 4.1)."""
-_STATIC: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
-_FIRST_DYNAMIC_INDEX: Final = len(_STATIC) + 1
+STATIC_FIELDS: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
+_FIRST_DYNAMIC_INDEX: Final = len(STATIC_FIELDS) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
 """Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
+MAX_PREFIX_LENGTH: Final = 0x7F
+"""The prefix of a string's length; shorter strings have their length in one byte, after the bit for
+the Huffman code."""
 _MAX_SHIFT: Final = 28
 """Maximum bits of an integer; no length or index is longer."""
 
@@ -75,21 +78,21 @@ class HpackDecoder:
         while position < end:
             first = block[position]
             if first & 0x80:
-                index, position = _read_integer(block, position, 0x7F)
+                index, position = read_integer(block, position, 0x7F)
                 pair = self._lookup(index)
             elif first & 0xE0 == 0x20:
                 if fields:
                     raise IndexError("dynamic table size update after the first field")
-                size_limit, position = _read_integer(block, position, 0x1F)
+                size_limit, position = read_integer(block, position, 0x1F)
                 self._resize(size_limit)
                 continue
             else:
-                index, position = _read_integer(block, position, 0x3F if first & 0x40 else 0x0F)
+                index, position = read_integer(block, position, 0x3F if first & 0x40 else 0x0F)
                 if index:
                     name = self._lookup(index)[0]
                 else:
-                    name, position = _read_string(block, position)
-                value, position = _read_string(block, position)
+                    name, position = read_string(block, position)
+                value, position = read_string(block, position)
                 pair = name, value
                 if first & 0x40:
                     self._add(pair)
@@ -101,13 +104,15 @@ class HpackDecoder:
 
     def _lookup(self, index: int) -> HeaderField:
         if 0 < index < _FIRST_DYNAMIC_INDEX:
-            return _STATIC[index - 1]
+            return STATIC_FIELDS[index - 1]
         self.is_stateless = False
         if not index:
             raise IndexError("index 0")
         return self._entries[index - _FIRST_DYNAMIC_INDEX]
 
     def _add(self, pair: HeaderField) -> None:
+        if not self._table_limit:
+            return  # an entry that does not fit empties the table, which is empty (RFC 7541, 4.4)
         self.is_stateless = False
         self._entries.appendleft(pair)
         self._table_size += len(pair[0]) + len(pair[1]) + FIELD_OVERHEAD
@@ -127,7 +132,7 @@ class HpackDecoder:
             self._table_size -= len(name) + len(value) + FIELD_OVERHEAD
 
 
-def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, int]:
+def read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, int]:
     """Return the integer at `position` (RFC 7541, 5.1) and its end. Raises IndexError."""
     value = block[position] & prefix_mask
     position += 1
@@ -145,10 +150,10 @@ def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, i
             raise IndexError("the integer is too long")
 
 
-def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
+def read_string(block: bytes, position: int) -> tuple[bytes, int]:
     """Return the string at `position` (RFC 7541, 5.2) and its end."""
     is_huffman = block[position] & 0x80
-    length, position = _read_integer(block, position, 0x7F)
+    length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
     end = position + length
     if end > len(block):
         raise IndexError("truncated string")

@@ -51,3 +51,4 @@ MAX_CACHED_BLOCK_BYTES: Final = 4 * KIB
 """The largest cached block, encoded or decoded (with 32 bytes per field)."""
 MAX_CACHE_BYTES: Final = 256 * KIB
 """Total size of a connection's cached blocks. They use up to four times that much memory."""
+MAX_HEADER_TEMPLATES: Final = 16  # header templates per connection, each from a cached block

@@ -25,7 +25,7 @@ class _RoleConnection(Http2Connection):
 
     def ping(self) -> None:
         """Send a PING. Any bytes received afterwards show that the peer is alive."""
-        self._outbound.output.append(frames.frame(frames.PING, 0, 0, _PING_PAYLOAD))
+        self.outbound.output.append(frames.frame(frames.PING, 0, 0, _PING_PAYLOAD))
 
     def _on_trailers(self, stream: Stream, fields: HeaderBlock, *, end: bool) -> None:
         if not stream.remote_open:
@@ -64,7 +64,6 @@ class Http2ServerConnection(_RoleConnection):
     def __init__(self, header_bytes: int, max_streams: int) -> None:
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
-        self.is_draining = False  # whether a GOAWAY has announced the drain
         self._announced_last_stream: int | None = None
         """The last stream that is served; None until it is announced."""
         self._early_header_bytes = 0
@@ -84,8 +83,8 @@ class Http2ServerConnection(_RoleConnection):
         if self.is_draining or self.is_closed:
             return
         self.is_draining = True
-        self._outbound.output.append(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, "draining"))
-        self._outbound.output.append(frames.frame(frames.PING, 0, 0, _DRAIN_PING_PAYLOAD))
+        self.outbound.output.append(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, "draining"))
+        self.outbound.output.append(frames.frame(frames.PING, 0, 0, _DRAIN_PING_PAYLOAD))
 
     def _on_pong(self, payload: bytes) -> None:
         if self.is_draining and payload == _DRAIN_PING_PAYLOAD:
@@ -97,7 +96,7 @@ class Http2ServerConnection(_RoleConnection):
             return
         self.is_draining = True
         self._announced_last_stream = self.last_stream
-        self._outbound.output.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
+        self.outbound.output.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     def _refuse_stream(self, number: int) -> None:
         if self._unacknowledged_settings and number < 2 * limits.EARLY_REFUSED_STREAMS:
@@ -140,7 +139,9 @@ class Http2ServerConnection(_RoleConnection):
         if stream is not None:
             self._on_trailers(stream, fields, end=end)
             return
-        if not self._is_opening(number):
+        if number & 1 and number > self.last_stream:
+            self.last_stream = number
+        elif not self._is_opening(number):
             self._on_closed_stream_headers(number)
             return
         if self._announced_last_stream is not None or (
@@ -151,7 +152,7 @@ class Http2ServerConnection(_RoleConnection):
             return
         if not fields.is_request or (end and fields.content_length):
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
-        stream = Stream(number, self._outbound.initial_window, limits.STREAM_WINDOW)
+        stream = Stream(number, self.outbound.initial_window, limits.STREAM_WINDOW)
         stream.received_headers = True
         stream.remote_open = not end
         stream.remaining_length = fields.content_length
@@ -172,7 +173,7 @@ class Http2ClientConnection(_RoleConnection):
         super().__init__(header_bytes)
         self.is_retired = False
         """Whether the peer accepts no more streams, or stream numbers are exhausted."""
-        self._outbound.output.append(frames.PREFACE)
+        self.outbound.output.append(frames.PREFACE)
         self._send_settings(
             (
                 (frames.HEADER_TABLE_SIZE, 0),
@@ -198,11 +199,11 @@ class Http2ClientConnection(_RoleConnection):
         number = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = number
         self.is_retired = self.is_retired or number + 2 > frames.LAST_STREAM
-        stream = Stream(number, self._outbound.initial_window, limits.STREAM_WINDOW)
+        stream = Stream(number, self.outbound.initial_window, limits.STREAM_WINDOW)
         self.streams[number] = stream
         if self._expected_updates < _MAX_EXPECTED_UPDATES:  # a server may enlarge both windows
             self._expected_updates += 2
-        self._outbound.send_message(stream, block, parts, b"")
+        self.outbound.send_message(stream, block, parts, b"")
         return stream
 
     def _is_opening(self, number: int) -> bool:

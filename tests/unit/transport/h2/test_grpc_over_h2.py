@@ -21,9 +21,10 @@ from infergate.transport.grpc.framing import (
     SingleMessageReader,
     encode_prefix,
 )
-from infergate.transport.grpc.headers import RequestHeaders, ResponseHeaders
+from infergate.transport.grpc.headers import RequestHeaders, ResponseHeaders, interpret_request
 from infergate.transport.http2 import header_blocks
-from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
+from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.net.deferred_inflation import DeferredInflation
 from memory_budget import Budget
 
@@ -42,7 +43,7 @@ def request_headers(
         "content-type": "application/grpc", "te": "trailers", **overrides,
     }  # fmt: skip
     pairs = [(name, value) for name, value in fields.items() if value]
-    return RequestHeaders(block(*pairs, *more), limits or Limits())
+    return interpret_request(block(*pairs, *more), limits or Limits())
 
 
 def framed(data: bytes, flag: int = 0) -> bytes:

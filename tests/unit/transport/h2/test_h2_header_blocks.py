@@ -8,9 +8,10 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from infergate.transport.http2 import header_blocks, limits
+from infergate.transport.http2 import header_block_decoder, header_blocks, limits
 from infergate.transport.http2.frames import Code, Http2ConnectionError
-from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
+from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.hpack_decoder import HpackDecoder
 from searching import examples
 
@@ -126,7 +127,7 @@ BOMBS = {
 def test_a_bomb_is_rejected_before_it_is_decoded(
     bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # decoding would fail
+    monkeypatch.setattr(header_block_decoder, "HeaderBlock", None)  # decoding would fail
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:
         HeaderBlockDecoder(MAX_SIZE).decode(BOMBS[bomb])
@@ -148,7 +149,7 @@ def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
         reader.decode(block + header_blocks.encode_block(("n", str(number))))
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert reader._cache
+    assert reader.cache
     assert used < 5 * limits.MAX_CACHE_BYTES
 
 
@@ -157,11 +158,11 @@ def test_a_long_block_is_not_cached(block: bytes) -> None:
     """The block is long when decoded, or only when encoded."""
     reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
-    assert not reader._cache
+    assert not reader.cache
 
 
 def test_the_header_cache_is_bounded_by_encoded_size() -> None:
     reader = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
         reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
-    assert sum(map(len, reader._cache)) <= limits.MAX_CACHE_BYTES
+    assert sum(map(len, reader.cache)) <= limits.MAX_CACHE_BYTES

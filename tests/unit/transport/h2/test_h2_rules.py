@@ -18,7 +18,7 @@ from h2_kit import (
     server,
 )
 
-from infergate.transport.http2 import frames, header_blocks, limits
+from infergate.transport.http2 import frames, header_block_decoder, header_blocks, limits
 from infergate.transport.http2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
 from infergate.transport.http2.frames import Code, frame, window_update
 from infergate.transport.http2.header_blocks import encode_block
@@ -140,7 +140,7 @@ def test_errors_that_end_the_connection(
     assert connection.is_closed
     assert not connection.streams
     assert connection.receive(HELLO, 0.0) == []
-    assert not connection.has_output
+    assert not connection.outbound.output
 
 
 STREAM_ERRORS: dict[str, tuple[bytes, Code]] = {
@@ -273,8 +273,10 @@ def test_a_request_however_it_is_split(step: int) -> None:
 def test_a_block_without_a_dynamic_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
-    decode = header_blocks.HeaderBlock
-    monkeypatch.setattr(header_blocks, "HeaderBlock", lambda raw: decoded.append(1) or decode(raw))
+    decode = header_block_decoder.HeaderBlock
+    monkeypatch.setattr(
+        header_block_decoder, "HeaderBlock", lambda raw: decoded.append(1) or decode(raw)
+    )
 
     def read(block: bytes) -> tuple[tuple[str, str], ...]:
         number = connection.last_stream + 2 if connection.last_stream else 1
@@ -304,7 +306,7 @@ def test_cached_blocks_are_bounded() -> None:
         assert isinstance(event, Headers)
         assert event.fields.pairs[-1] == ("n", str(number))
         connection.send_headers(event.stream, OK, end=True)
-    assert len(connection._header_decoder._cache) <= limits.MAX_CACHED_BLOCKS
+    assert len(connection._header_decoder.cache) <= limits.MAX_CACHED_BLOCKS
 
 
 def open_stream(connection: Http2ServerConnection) -> Headers:
@@ -387,9 +389,9 @@ def test_released_data_is_returned_to_the_window() -> None:
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
     connection.receive(data(1, bytes(2**18)) * 4, 0.0)
-    assert not connection.has_output
+    assert not connection.outbound.output
     connection.release(event.stream, 2**19 - 1)
-    assert not connection.has_output
+    assert not connection.outbound.output
     connection.release(event.stream, 1)
     assert sent_frames(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
     connection.expect(event.stream, 2**21)
@@ -601,4 +603,4 @@ def test_no_frame_is_sent_on_a_reset_stream() -> None:
     assert connection.send_data(stream, [b"x"], TRAILERS)
     connection.reset(stream, Code.CANCEL)
     connection.release(stream, 2**20)
-    assert not connection.has_output
+    assert not connection.outbound.output

@@ -185,7 +185,7 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
     if found.startswith("stream"):
         connection.take_output()
         assert connection.receive(data(1, b"x") + headers(1, TRAILERS, END), 0.0) == []
-        assert not connection.has_output
+        assert not connection.outbound.output
     if isinstance(connection, Http2ClientConnection):
         if connection.can_open_stream:
             number = connection.open_stream(REQUEST, [b"x"]).id

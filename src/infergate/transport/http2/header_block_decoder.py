@@ -1,0 +1,71 @@
+"""Decodes the header blocks of a connection, and remembers them.
+
+The gateway announces a dynamic table of size 0. A block that neither reads nor changes the table
+always has the same meaning, so its parsed form is cached; where only some values differ from an
+earlier block, only these are read (`header_templates`). Encoders that do not know the table's size
+(grpcio) add every field to the table: with size 0, this adds nothing (RFC 7541, 4.4).
+
+A decoding error ends the connection; an invalid field concerns one stream, so a block is validated
+after it was decoded completely.
+
+Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
+error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
+table omit it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.bounded_cache import GenerationalCache
+from infergate.transport.http2 import limits
+from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.header_templates import HeaderTemplates
+from infergate.transport.http2.hpack_decoder import HpackDecoder
+
+
+class HeaderBlockDecoder:
+    """Decodes header blocks of at most `max_size` bytes when decoded. `cache` has the blocks used
+    most recently; looking there first saves a call."""
+
+    __slots__ = ("_decoder", "_templates", "cache")
+
+    def __init__(self, max_size: int) -> None:
+        self._decoder: Final = HpackDecoder(max_size)
+        self.cache: Final = GenerationalCache[bytes, HeaderBlock](
+            limits.MAX_CACHED_BLOCKS, limits.MAX_CACHE_BYTES
+        )
+        self._templates: Final = HeaderTemplates(max_size)
+
+    def disable_table(self) -> None:
+        """Drop the peer's dynamic table, because it acknowledged the SETTINGS. Cached blocks are
+        dropped, because one may set the table to a size that is now an error."""
+        self._decoder.disable_table()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.cache.clear()
+        self._templates.clear()
+
+    def decode(self, block: bytes) -> HeaderBlock:
+        """Return the fields of `block`. Raises Http2ConnectionError if it cannot be decoded."""
+        cache = self.cache
+        return (
+            cache.get(block)
+            or cache.revive(block)
+            or self._templates.read(block)
+            or self._read(block)
+        )
+
+    def _read(self, block: bytes) -> HeaderBlock:
+        decoder = self._decoder
+        fields = HeaderBlock(decoder.decode(block))
+        if decoder.is_stateless:
+            # One byte can encode a whole field, and many bytes can encode none.
+            weight = max(fields.size, len(block))
+            if weight <= limits.MAX_CACHED_BLOCK_BYTES:
+                self.cache.add(block, fields, weight)
+                self._templates.learn(block, fields)
+        elif decoder.is_resized:  # a cached block may set the table back to its previous size
+            self._forget()
+        return fields

@@ -1,0 +1,210 @@
+"""Header blocks that differ from an earlier one only in some values, such as grpc-timeout, a
+request id or a trace. Most fields of a client are the same in each request; a changed value must
+not cause the whole block to be decoded and validated again.
+
+A *template* is a decoded block with the positions of the values that have changed since. Only
+blocks without an effect on the dynamic table are used, so a block that equals the template except
+for such values has the same fields with these values. A block that does not fit, whatever the
+reason, is decoded from scratch, and only then are errors reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from hpack.exceptions import HPACKError
+
+from infergate.transport.http2 import limits
+from infergate.transport.http2.header_blocks import FIXED_NAMES, VALUE, HeaderBlock
+from infergate.transport.http2.hpack_decoder import (
+    MAX_PREFIX_LENGTH,
+    STATIC_FIELDS,
+    read_integer,
+    read_string,
+)
+
+
+class _SplitBlock(NamedTuple):
+    """An encoded block, split at the values that may change. `skeleton` has one part before each
+    value, and the rest; the encoded `values` start with their length."""
+
+    skeleton: tuple[bytes, ...]
+    names: tuple[str, ...]
+    values: tuple[bytes, ...]
+
+
+def _split(block: bytes) -> _SplitBlock:
+    """Split a block that was decoded without an error, and used only the static table."""
+    skeleton: list[bytes] = []
+    names: list[str] = []
+    values: list[bytes] = []
+    start = position = 0
+    while position < len(block):
+        first = block[position]
+        if first & 0x80:
+            _, position = read_integer(block, position, 0x7F)
+            continue
+        if first & 0xE0 == 0x20:
+            _, position = read_integer(block, position, 0x1F)
+            continue
+        index, position = read_integer(block, position, 0x3F if first & 0x40 else 0x0F)
+        if index:
+            name = STATIC_FIELDS[index - 1][0]
+        else:
+            name, position = read_string(block, position)
+        value_start = position
+        _, position = read_string(block, position)
+        if name[:1] != b":" and name not in FIXED_NAMES:
+            skeleton.append(block[start:value_start])
+            names.append(name.decode("ascii"))
+            values.append(block[value_start:position])
+            start = position
+    skeleton.append(block[start:])
+    return _SplitBlock(tuple(skeleton), tuple(names), tuple(values))
+
+
+class _Template:
+    """A decoded block and the values in it that have changed."""
+
+    __slots__ = (
+        "_fields",
+        "_fixed_size",
+        "_indices",
+        "_names",
+        "_parts",
+        "_tail",
+        "_varying",
+        "skeleton",
+        "values",
+    )
+
+    def __init__(self, split: _SplitBlock) -> None:
+        self.skeleton: Final = split.skeleton
+        self.values = split.values
+        self._varying: frozenset[int] = frozenset()  # positions in `values`
+        self._fields: HeaderBlock | None = None  # None: no value has changed yet
+        self._fixed_size = 0  # the size of the fields without the varying values
+        self._parts: list[bytes] = []  # the bytes before each varying value
+        self._tail = b""
+        self._names: list[str] = []
+        self._indices: list[int] = []  # positions of the varying values in `HeaderBlock.pairs`
+
+    def learn(self, split: _SplitBlock, fields: HeaderBlock) -> None:
+        """Accept other values where `split`, which has the same skeleton, has other values."""
+        self._varying |= {
+            position
+            for position, value in enumerate(split.values)
+            if value != self.values[position]
+        }
+        self.values = split.values
+        self._fields, self._fixed_size = fields, fields.size
+        self._parts, self._names, self._indices = [], [], []
+        positions = {name: index for index, (name, _) in enumerate(fields.pairs)}
+        fixed = b""
+        for position, name in enumerate(split.names):
+            fixed += split.skeleton[position]
+            if position not in self._varying:
+                fixed += split.values[position]
+                continue
+            index = positions[name]
+            self._parts.append(fixed)
+            self._names.append(name)
+            self._indices.append(index)
+            self._fixed_size -= len(fields.pairs[index][1])
+            fixed = b""
+        self._tail = fixed + split.skeleton[-1]
+
+    def read(self, block: bytes, max_size: int) -> HeaderBlock | None:
+        """Return the fields of `block`, or None if it differs in something else."""
+        fields = self._fields
+        if fields is None:
+            return None
+        try:
+            raw = self._read_values(block)
+        except (IndexError, HPACKError):
+            return None
+        if raw is None:
+            return None
+        size = self._fixed_size
+        changed: list[tuple[str, str]] = []
+        pairs = list(fields.pairs)
+        for name, index, value in zip(self._names, self._indices, raw, strict=True):
+            if VALUE.fullmatch(value) is None:
+                return None
+            size += len(value)
+            pairs[index] = pair = name, value.decode("latin-1")
+            changed.append(pair)
+        return fields.with_values(tuple(pairs), changed, size) if size <= max_size else None
+
+    def _read_values(self, block: bytes) -> list[bytes] | None:
+        """Return the varying values of `block`; None if it differs in something else. Raises
+        IndexError and HPACKError."""
+        values: list[bytes] = []
+        position = 0
+        for part in self._parts:
+            if not block.startswith(part, position):
+                return None
+            position += len(part)
+            length = block[position]
+            if length < MAX_PREFIX_LENGTH:
+                position += 1
+                value = block[position : position + length]
+                position += length
+            else:  # long, or in the Huffman code
+                value, position = read_string(block, position)
+            values.append(value)
+        # A truncated value ends behind the block.
+        if position + len(self._tail) != len(block) or not block.endswith(self._tail):
+            return None
+        return values
+
+
+class HeaderTemplates:
+    """The templates of a connection, the most recently used first. A new one replaces the last, so
+    blocks that occur once do not displace those in use."""
+
+    __slots__ = ("_max_size", "_templates")
+
+    def __init__(self, max_size: int) -> None:
+        """`max_size`: the largest decoded size of a block."""
+        self._max_size: Final = max_size
+        self._templates: list[_Template] = []
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def clear(self) -> None:
+        """Forget all templates."""
+        self._templates.clear()
+
+    def read(self, block: bytes) -> HeaderBlock | None:
+        """Return the fields of `block` if it fits a template."""
+        templates, max_size = self._templates, self._max_size
+        for index, template in enumerate(templates):
+            fields = template.read(block, max_size)
+            if fields is not None:
+                if index:
+                    templates.insert(0, templates.pop(index))
+                return fields
+        return None
+
+    def learn(self, block: bytes, fields: HeaderBlock) -> None:
+        """Use `block`, which has no effect on the dynamic table and fits no template, for a new or
+        an existing template. `fields` are its decoded fields."""
+        if fields.is_malformed or not _has_unique_names(fields.pairs):
+            return
+        split = _split(block)
+        if not split.values:
+            return
+        for template in self._templates:
+            if template.skeleton == split.skeleton:
+                template.learn(split, fields)
+                return
+        if len(self._templates) >= limits.MAX_HEADER_TEMPLATES:
+            self._templates.pop()
+        self._templates.append(_Template(split))
+
+
+def _has_unique_names(pairs: Sequence[tuple[str, str]]) -> bool:
+    return len({name for name, _ in pairs}) == len(pairs)

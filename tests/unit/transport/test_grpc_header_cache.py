@@ -1,0 +1,79 @@
+"""The header blocks of grpcio's client and server are decoded a few times per connection, not once
+per call."""
+
+import time
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+from transport_kit import LOCAL, RPC_LIMITS, GrpcHarness, RpcEcho
+
+from infergate.core.wire import RpcRequest
+from infergate.transport.compat.grpcio_server import GrpcioServer
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.http2.hpack_decoder import HpackDecoder
+from infergate.transport.server.admission import Admission
+
+CALLS = 40
+MAX_DECODED = 6
+"""Before and after the SETTINGS are known, and with each changing field for the first time."""
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The header blocks decoded by infergate's own engine."""
+    found: list[bytes] = []
+    decode = HpackDecoder.decode
+
+    def count(self: HpackDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
+        found.append(block)
+        return decode(self, block)
+
+    monkeypatch.setattr(HpackDecoder, "decode", count)
+    return found
+
+
+@pytest.fixture(params=["own", "compat"])
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[GrpcHarness]:
+    admission, app = Admission(RPC_LIMITS), RpcEcho()
+    server = (H2Server if request.param == "own" else GrpcioServer)(
+        LOCAL, app, RPC_LIMITS, admission
+    )
+    await server.start()
+    yield GrpcHarness(server, app, admission)
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("harness", ["own"], indirect=True)
+async def test_requests_of_a_grpcio_client(harness: GrpcHarness, decoded: list[bytes]) -> None:
+    async with grpc.aio.insecure_channel(harness.endpoint.authority) as channel:
+        call = channel.unary_unary("/t.T/Echo")
+        for number in range(CALLS):
+            identifier = f"{number}-{'x' * number}"
+            metadata = (("authorization", "Bearer x"), ("x-request-id", identifier))
+            timeout, before = 100 + number * 7.3, time.monotonic()
+            assert await call(b"x", timeout=timeout, metadata=metadata) == b"x"
+            context = harness.app.calls[-1]
+            assert context.headers["x-request-id"] == identifier
+            assert context.headers["authorization"] == "Bearer x"
+            assert context.deadline is not None
+            assert context.deadline - before == pytest.approx(timeout, rel=0.05, abs=5)
+    assert len(decoded) <= MAX_DECODED
+
+
+@pytest.mark.parametrize("harness", ["compat"], indirect=True)
+@pytest.mark.parametrize("method", ["Echo", "Fail"])
+async def test_responses_of_a_grpcio_server(
+    harness: GrpcHarness, decoded: list[bytes], method: str
+) -> None:
+    upstream = H2Upstream(RPC_LIMITS)
+    for _ in range(CALLS):
+        response = await upstream.exchange(
+            RpcRequest(f"/t.T/{method}", (b"3",)), harness.endpoint, 5
+        )
+        assert (response.code, *response.metadata) == (
+            (0, "x-ok") if method == "Echo" else (3, "x-why", "x-raw-bin")
+        )
+    await upstream.close()
+    assert len(decoded) <= MAX_DECODED
