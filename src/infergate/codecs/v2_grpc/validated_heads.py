@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from infergate.codecs.base import RequestSummary
+from infergate.codecs.message_heads import MAX_CACHED_HEAD, MessageHeadCache, TensorLayout
 from infergate.codecs.protos.wire_scanner import (
     MalformedMessageError,
     read_strings,
@@ -18,24 +19,16 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     string_field,
 )
-from infergate.codecs.v2_grpc.head_cache import (
-    MAX_CACHED_HEAD,
-    MessageHeadCache,
-    RawEntry,
-    SplitMessage,
-    split_message,
-)
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.infer_request import RAW_FIELD as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequence, requests_classes
 from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
 from infergate.codecs.v2_grpc.infer_response import read_response
-from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.codecs.v2_grpc.split_message import SplitMessage, split_message
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.sequences import SequenceId
-from infergate.core.tensor import Buffer, Tensor, check_data
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, join_parts
 
 _MODEL: Final = 1
@@ -68,49 +61,6 @@ class HeadNames:
             self._latest_head = b"".join((*names, *remove_fields(self._head, _NAMES, MAX_FIELDS)))
             self._latest_names = (model, version)
         return self._latest_head
-
-
-class TensorLayout:
-    """The tensors described by a head, and the sizes their raw entries must have."""
-
-    __slots__ = ("_described", "_sizes")
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
-        self._sizes: Final = [
-            None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
-        ]
-
-    def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
-        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
-        if len(raw) != len(self._sizes):
-            return False
-        for index, size in enumerate(self._sizes):
-            _, value, end = raw[index]
-            if end - value != size and (
-                size is not None or not self._is_valid(index, data[value:end])
-            ):
-                return False
-        return True
-
-    def _is_valid(self, index: int, data: Buffer) -> bool:
-        tensor = self._described[index]
-        try:
-            check_data(tensor.name, tensor.datatype, tensor.shape, data)
-        except GatewayError:
-            return False
-        return True
-
-    def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data`, for which `fits` must be true."""
-        view = memoryview(data)
-        tensors: list[Tensor] = []
-        for tensor, (_, value, end) in zip(self._described, raw, strict=True):
-            elements = view[value:end]
-            tensors.append(
-                Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
-            )
-        return tuple(tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from infergate.codecs.base import ParsedRequest
+from infergate.codecs.message_heads import MAX_CACHED_HEAD, MAX_WEIGHT, MessageHeadCache
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.protos.wire_scanner import MalformedMessageError, field_prefix, scan_fields
 from infergate.codecs.v2_grpc import codec as codec_module
-from infergate.codecs.v2_grpc import head_cache, validated_heads
+from infergate.codecs.v2_grpc import validated_heads
 from infergate.codecs.v2_grpc.codec import V2Grpc
-from infergate.codecs.v2_grpc.head_cache import MAX_CACHED_HEAD, MessageHeadCache, split_message
 from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.codecs.v2_grpc.methods import INFER
+from infergate.codecs.v2_grpc.split_message import split_message
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -367,7 +368,7 @@ def test_a_message_with_a_long_id_gets_the_full_check() -> None:
     ],
 )
 def test_a_flood_of_heads_stays_within_the_limit(head: Callable[[int], Any], count: int) -> None:
-    assert flood(head, count) < 2 * head_cache.MAX_WEIGHT
+    assert flood(head, count) < 2 * MAX_WEIGHT
 
 
 def test_a_head_seen_once_is_not_cached() -> None:
