@@ -1,4 +1,4 @@
-"""Caches of validated heads, for requests and for responses.
+"""Caches of heads, validated or with their names only, for requests and for responses.
 
 A cached head gives the same result as the full check, which reads all messages that do not fit
 their cached head. Heads with typed elements or regions in shared memory are not cached.
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from infergate.codecs.base import RequestSummary
 from infergate.codecs.message_heads import MAX_CACHED_HEAD, MessageHeadCache, TensorLayout
 from infergate.codecs.protos.wire_scanner import (
+    MAX_NAME_BYTES,
     MalformedMessageError,
     read_strings,
     remove_fields,
@@ -64,36 +65,46 @@ class HeadNames:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestHead:
-    """A cached request head. It is valid under `limits`."""
+class ValidatedHead:
+    """The results of the full check of a request head, valid under `limits`."""
 
-    summary: RequestSummary
-    names: HeadNames
     request: InferRequest
     """The request without id and input data."""
     tensors: TensorLayout
-    wants_classes: bool
-    """Whether classes are requested for an output."""
     sequence: SequenceId | None
     limits: Limits
 
 
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A cached request head. `validated` is None if only its names were read, for a route whose
+    requests are not validated."""
+
+    summary: RequestSummary
+    names: HeadNames
+    wants_classes: bool
+    """Whether classes are requested for an output."""
+    validated: ValidatedHead | None = None
+
+
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message`, joined to `data`, and its `head`."""
+    """A request split into head and raw entries: `message`, joined to `data`, and its `head`.
+    `has_recurred`: its head, not cached yet, occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
     split: SplitMessage
     head: RequestHead | None
+    has_recurred: bool
 
-    def validated_head(self, limits: Limits) -> RequestHead | None:
+    def validated_head(self, limits: Limits) -> ValidatedHead | None:
         """Return the head if the whole message would pass the full check."""
-        head = self.head
+        head = None if self.head is None else self.head.validated
         if head is None or head.limits is not limits:
             return None
         return head if head.tensors.fits(self.split.raw, self.data) else None
 
-    def read(self, head: RequestHead) -> InferRequest:
+    def read(self, head: ValidatedHead) -> InferRequest:
         """Return the inference; `head` is the result of `validated_head`."""
         request = head.request
         return InferRequest(
@@ -113,7 +124,7 @@ class SplitRequest(NamedTuple):
 
 
 class RequestHeads:
-    """The heads of requests that passed the full check."""
+    """The heads of requests."""
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
@@ -127,9 +138,9 @@ class RequestHeads:
         split = split_message(data, RAW_INPUTS)
         if split is None:
             return None
-        wire.codec_state = request = SplitRequest(
-            wire.message, data, split, self._heads.get(split.head)
-        )
+        head = self._heads.get(split.head)
+        has_recurred = head is None and self._heads.has_recurred(split.head)
+        wire.codec_state = request = SplitRequest(wire.message, data, split, head, has_recurred)
         return request
 
     def store(
@@ -139,25 +150,48 @@ class RequestHeads:
         request = validated.request
         if (
             split is None
+            or not (split.has_recurred or split.head)
             or any(typed.pieces for typed in validated.typed)
             or any(tensor.shared_memory for tensor in request.inputs)
             or any(tensor.shared_memory for tensor in request.outputs)
             or split.split.fields + len(request.inputs) + 1 > max_fields(limits)
-            or not self._heads.has_recurred(split.split.head)
         ):
             return
         head = split.split.head
-        tensors = TensorLayout(request.inputs)
-        entry = RequestHead(
-            RequestSummary(InferRequest, request.model, request.version),
-            HeadNames(head, request.model, request.version),
+        results = ValidatedHead(
             replace(request, id="", inputs=()),
-            tensors,
-            requests_classes(head),
+            TensorLayout(request.inputs),
             read_sequence(head, limits),
             limits,
         )
+        entry = RequestHead(
+            RequestSummary(InferRequest, request.model, request.version),
+            HeadNames(head, request.model, request.version),
+            requests_classes(head),
+            results,
+        )
         self._heads.store(head, entry)
+
+    def find_names(self, split: SplitRequest) -> RequestHead | None:
+        """Read and cache the names of `split`, whose head was not cached, because the request was
+        not validated. None if the fast path does not apply."""
+        if not split.has_recurred:
+            return None
+        data = split.split.head
+        head = self._heads.get(data)
+        if head is None:
+            try:
+                names = read_strings(data, _NAMES, MAX_FIELDS, MAX_NAME_BYTES)
+                wants_classes = requests_classes(data)
+            except MalformedMessageError:
+                return None
+            model, version = names.get(_MODEL, ""), names.get(_VERSION, "")
+            if not model:
+                return None
+            summary = RequestSummary(InferRequest, model, version)
+            head = RequestHead(summary, HeadNames(data, model, version), wants_classes)
+            self._heads.store(data, head)
+        return head
 
 
 @dataclass(frozen=True, slots=True)
