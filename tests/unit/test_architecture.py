@@ -28,6 +28,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "codecs.base",
         "codecs.binary_estimates",
         "codecs.http_status",
+        "codecs.message_heads",
         "codecs.profiles",
         "codecs.protos",
     ),

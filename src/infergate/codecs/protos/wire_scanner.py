@@ -266,6 +266,16 @@ def read_strings(
     return texts
 
 
+def varint_field(number: int, value: int) -> bytes:
+    """Return the varint field ``number``, below 16, with ``value``, at least 0."""
+    out = bytearray((number << 3 | VARINT,))
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 def field_prefix(number: int, length: int) -> bytes:
     """Return the tag and length that precede a bytes field of ``length`` bytes."""
     if length < 0x80:

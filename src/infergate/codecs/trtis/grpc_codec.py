@@ -22,6 +22,7 @@ from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.codecs.trtis.split_inference import REQUEST, split_inference
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
@@ -56,7 +57,7 @@ class TrtisGrpcCodec(TrtisCodec):
         """Return the operation and names, from the top-level fields alone."""
         if wire.method in _INFERENCES:
             try:
-                target = _requested_model(*grpc_infer.read_names(wire.message))
+                target = _target(wire)
             except MalformedMessageError as error:
                 raise _UnreadableMessageError(str(error)) from None
             return RequestSummary(InferRequest, target.model, target.version)
@@ -182,9 +183,8 @@ class TrtisGrpcCodec(TrtisCodec):
             self.parse_request(wire, limits)
             return wire
         try:
-            target = _requested_model(*grpc_infer.read_names(wire.message))
             return grpc_pass_through.validate(
-                wire, target, self._header_cache, self._options.level, limits
+                wire, _target(wire), self._header_cache, self._options.level, limits
             )
         except MalformedMessageError as error:
             raise _UnreadableMessageError(str(error)) from None
@@ -210,8 +210,24 @@ class TrtisGrpcCodec(TrtisCodec):
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
         """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
-        success = self._status_factory.success
-        return grpc_pass_through.rewrite_response(wire, request, model, version, limits, success)
+        return grpc_pass_through.rewrite_response(
+            wire, request, model, version, limits, self._status_factory
+        )
+
+
+def _target(wire: RpcRequest) -> InferRequest:
+    """Return the requested model and version. Raises MalformedMessageError, BAD_REQUEST, NOT_FOUND.
+
+    The result is kept with ``wire``, and so is the message if it was split.
+    """
+    state = wire.codec_state
+    if type(state) is grpc_pass_through.RequestState and state.message is wire.message:
+        return state.target
+    split = split_inference(join_parts(wire.message), REQUEST)
+    names = grpc_pass_through.read_names(split) if split is not None else None
+    target = _requested_model(*(names or grpc_infer.read_names(wire.message)))
+    wire.codec_state = grpc_pass_through.RequestState(wire.message, target, split)
+    return target
 
 
 def _requested_model(model: str, version: int) -> InferRequest:

@@ -114,14 +114,22 @@ def split_raw(
     message: Sequence[Buffer], raw_number: int, limits: Limits
 ) -> tuple[Buffer, list[memoryview]]:
     """Return ``message`` without its raw data, and the raw data. Raises MalformedMessageError."""
-    rest, entries = split_raw_fields(
-        join_parts(message), raw_number, 2 * limits.tensors + _OTHER_FIELDS
-    )
+    rest, entries = split_raw_fields(join_parts(message), raw_number, _max_fields(limits))
     if len(rest) > MAX_HEAD_BYTES:
         raise MalformedMessageError(
             f"it has {len(rest)} bytes besides raw data, the limit is {MAX_HEAD_BYTES}"
         )
     return rest, entries
+
+
+def _max_fields(limits: Limits) -> int:
+    """Return the maximum number of a message's fields."""
+    return 2 * limits.tensors + _OTHER_FIELDS
+
+
+def may_have_entries(count: int, limits: Limits) -> bool:
+    """Return whether a message may have ``count`` entries of raw data besides its other fields."""
+    return count <= 2 * limits.tensors
 
 
 def message_parts(head: Any, raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -13,6 +13,7 @@ from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import (
     DELIMITED,
+    MAX_NAME_BYTES,
     MAX_VARINT_BYTES,
     VARINT,
     MalformedMessageError,
@@ -20,6 +21,7 @@ from infergate.codecs.protos.wire_scanner import (
     read_varint,
     remove_fields,
     scan_fields,
+    varint_field,
 )
 from infergate.codecs.trtis import grpc_infer
 from infergate.codecs.trtis import messages as pb
@@ -27,11 +29,13 @@ from infergate.codecs.trtis.grpc_methods import INFER
 from infergate.codecs.trtis.infer_request import read_request, version_number
 from infergate.codecs.trtis.infer_response import model_version
 from infergate.codecs.trtis.options import CompatibilityLevel
-from infergate.codecs.trtis.request_status import check_status
+from infergate.codecs.trtis.request_status import RequestStatusFactory, check_status
+from infergate.codecs.trtis.split_inference import RESPONSE, SplitInference, split_inference
 from infergate.codecs.trtis.validated_headers import (
     MAX_KEY_LENGTH,
     ValidatedHeader,
     ValidatedHeaderCache,
+    ValidatedResponse,
     validate_response,
 )
 from infergate.core.errors import backend_garbage, bad_request
@@ -72,6 +76,26 @@ class ValidatedRpcRequest(RpcRequest):
         return ValidatedRpcRequest, (*arguments, self.id)  # without `codec_state`
 
 
+class RequestState(NamedTuple):
+    """A request in progress: its ``target``, and its ``message`` if it was split."""
+
+    message: Sequence[Buffer]
+    target: InferRequest
+    split: SplitInference | None
+
+
+def read_names(split: SplitInference) -> tuple[str, int] | None:
+    """Return the names of a request; None if the model name is invalid."""
+    if len(split.first) > MAX_NAME_BYTES:
+        return None
+    try:
+        model = str(split.first, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    version = split.version
+    return model, version - 2**64 if version >= 2**63 else version
+
+
 def validate(
     wire: RpcRequest,
     target: InferRequest,
@@ -81,12 +105,20 @@ def validate(
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire``, to be validated with the model's metadata. Raises MalformedMessageError,
     BAD_REQUEST."""
-    head, raw = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
-    header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
+    state = wire.codec_state
+    split = state.split if type(state) is RequestState else None
+    parse = partial(_parse_request, wire.message, target, level, limits)
+    parsed_request = None
+    if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
+        header_bytes: bytes | None = split.header
+        number, raw = split.id, split.entries()
+    else:
+        head, raw = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
+        header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
     key = None if header_bytes is None else (header_bytes, target.model, target.version)
     entry = header_cache.find(key)
-    parse = partial(_parse_request, head, raw, target, level, limits)
-    parsed_request = parse() if entry is None else None
+    if entry is None:
+        parsed_request = parse()
 
     def complete(metadata: ModelMetadata) -> RpcRequest:
         validated, id_ = entry, number
@@ -118,13 +150,10 @@ def validate(
 
 
 def _parse_request(
-    head: Buffer,
-    raw: Sequence[memoryview],
-    target: InferRequest,
-    level: CompatibilityLevel,
-    limits: Limits,
+    message: Sequence[Buffer], target: InferRequest, level: CompatibilityLevel, limits: Limits
 ) -> tuple[Any, PartialInferRequest[ParsedRequest]]:
-    header = grpc_infer.parse_head(head).meta_data
+    head, raw = grpc_infer.read_request(message, limits)
+    header = head.meta_data
     return header, read_request(header, target, grpc_infer.input_splitter(raw), level, limits)
 
 
@@ -176,6 +205,13 @@ def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | 
             return None
         if wire.model_and_version == (model, version):
             return RpcRequest(INFER, wire.message)
+    elif (
+        type(state := wire.codec_state) is RequestState
+        and state.message is wire.message
+        and state.split is not None
+        and (state.target.model, state.target.version) == (model, version)
+    ):
+        return RpcRequest(INFER, wire.message)
     number = version_number(model, version)
     names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
     rest = remove_fields(
@@ -190,7 +226,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     model: str,
     version: str,
     limits: Limits,
-    create_status: Callable[[], Any],
+    statuses: RequestStatusFactory,
 ) -> RpcResponse:
     """Return the response to ``request``, with the gateway's own status.
 
@@ -201,8 +237,8 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
         raise_status(wire)
     try:
         if isinstance(request, ValidatedRpcRequest) and request.header is not None:
-            return _rewrite_validated(wire, request, (model, version), limits, create_status)
-        return _relay(wire, model, version, limits, create_status)
+            return _rewrite_validated(wire, request, (model, version), limits, statuses)
+        return _relay(wire, model, version, limits, statuses)
     except (MalformedMessageError, DecodeError) as error:
         raise backend_garbage("the backend's InferResponse cannot be parsed", str(error)) from None
 
@@ -212,59 +248,85 @@ def _rewrite_validated(
     request: ValidatedRpcRequest,
     names: tuple[str, str],
     limits: Limits,
-    create_status: Callable[[], Any],
+    statuses: RequestStatusFactory,
 ) -> RpcResponse:
     """Build the response to a validated request (Rule 2)."""
-    entry, parse = request.header, request.parse
+    entry = request.header
     assert entry is not None
-    assert parse is not None
+    split = split_inference(join_parts(wire.message), RESPONSE)
+    validated = None
+    if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
+        validated = entry.responses.get((split.header, *names))
+    if split is not None and validated is not None and split.has_sizes(validated.sizes):
+        check_status(pb.RequestStatus.FromString(split.first), wire.metadata)
+        raw: Sequence[Buffer] = split.entries()
+    else:
+        validated, raw = _validate_response(wire, request, entry, names, limits)
+    return _response(validated.header, request.id, validated.select_outputs(raw), statuses)
+
+
+def _response(
+    header: bytes, id_: int, raw: Sequence[Buffer], statuses: RequestStatusFactory
+) -> RpcResponse:
+    """Return a response with ``header``, to which the id is added."""
+    status = statuses.success_bytes()
+    if id_:
+        header += varint_field(_ID, id_)
+    head: Buffer = b"".join(
+        (
+            field_prefix(_STATUS, len(status)),
+            status,
+            field_prefix(_RESPONSE_HEADER, len(header)),
+            header,
+        )
+    )
+    return RpcResponse(grpc_infer.add_raw([head], grpc_infer.RAW_OUTPUT, raw))
+
+
+def _validate_response(
+    wire: RpcResponse,
+    request: ValidatedRpcRequest,
+    entry: ValidatedHeader,
+    names: tuple[str, str],
+    limits: Limits,
+) -> tuple[ValidatedResponse, Sequence[Buffer]]:
+    assert request.parse is not None
     rest, entries = grpc_infer.split_raw(wire.message, grpc_infer.RAW_OUTPUT, limits)
     header, code = _single_field(rest, _RESPONSE_HEADER, _STATUS)
     header_bytes, _ = _split_id(header, limits)
     validated = None if header_bytes is None else entry.responses.get((header_bytes, *names))
     if validated is not None and tuple(map(len, entries)) == validated.sizes:
         check_status(pb.RequestStatus.FromString(code), wire.metadata)
-        raw: Sequence[Buffer] = entries
-    else:
-        head = grpc_infer.parse_response_head(rest, limits)
-        check_status(head.request_status, wire.metadata)
-        parsed = parse()[1].complete(entry.metadata)
-        split_outputs = grpc_infer.output_splitter(entries)
-        validated, raw, is_cacheable = validate_response(
-            head.meta_data, split_outputs, parsed, entry, names
-        )
-        written = validated.header.SerializeToString(deterministic=True)
-        validated = replace(validated, header=written)
-        if is_cacheable and header_bytes is not None:
-            entry.cache_response((header_bytes, *names), validated)
-    status_bytes = create_status().SerializeToString(deterministic=True)
-    client_header = validated.header
-    if request.id:
-        client_header += pb.InferResponseHeader(id=request.id).SerializeToString()
-    parts: list[Buffer] = [
-        b"".join(
-            (
-                field_prefix(_STATUS, len(status_bytes)),
-                status_bytes,
-                field_prefix(_RESPONSE_HEADER, len(client_header)),
-                client_header,
-            )
-        )
-    ]
-    return RpcResponse(
-        grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, validated.select_outputs(raw))
+        return validated, entries
+    head = grpc_infer.parse_response_head(rest, limits)
+    check_status(head.request_status, wire.metadata)
+    parsed = request.parse()[1].complete(entry.metadata)
+    split_outputs = grpc_infer.output_splitter(entries)
+    validated, raw, is_cacheable = validate_response(
+        head.meta_data, split_outputs, parsed, entry, names
     )
+    written = validated.header.SerializeToString(deterministic=True)
+    validated = replace(validated, header=written)
+    if is_cacheable and header_bytes is not None:
+        entry.cache_response((header_bytes, *names), validated)
+    return validated, raw
 
 
 def _relay(
-    wire: RpcResponse, model: str, version: str, limits: Limits, create_status: Callable[[], Any]
+    wire: RpcResponse, model: str, version: str, limits: Limits, statuses: RequestStatusFactory
 ) -> RpcResponse:
     """Relay the response to a request that was not validated (Rule 3)."""
+    if not model and not version:
+        split = split_inference(join_parts(wire.message), RESPONSE)
+        if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
+            check_status(pb.RequestStatus.FromString(split.first), wire.metadata)
+            pb.InferResponseHeader.FromString(split.header)  # an invalid header is not relayed
+            return _response(split.header, split.id, split.entries(), statuses)
     head, raw = grpc_infer.read_response(wire.message, limits)
     check_status(head.request_status, wire.metadata)
     if model:
         head.meta_data.model_name = model
     if version:
         head.meta_data.model_version = model_version(version)
-    head.request_status.CopyFrom(create_status())
+    head.request_status.CopyFrom(statuses.success())
     return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))

@@ -14,7 +14,7 @@ request is rejected here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
@@ -22,6 +22,7 @@ from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.grpc_infer import MAX_HEAD_BYTES, MAX_RESPONSE_FIELDS
 from infergate.codecs.trtis.http_frontend import (
+    BINARY_QUERY,
     REQUEST_HEADER,
     RESPONSE_HEADER,
     STATUS_HEADER,
@@ -47,9 +48,9 @@ MAX_REQUEST_HEADER: Final = 8190
 MAX_TEXT: Final = 128 * 1024
 """Maximum number of characters of a text header, which takes 1 ms per KiB to parse."""
 _BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
-BINARY_QUERY: Final = "format=binary"
 _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
+_RESPONSE_KEY: Final = RESPONSE_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
 """NV-Status for success. It is not parsed, because its number always differs."""
 _KIND_BY_STATUS: Final = {
@@ -152,14 +153,16 @@ def parse_response(
 
 def infer_header_text(wire: HttpResponse) -> str:
     """Return NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
-    headers = {name.lower(): value for name, value in wire.headers.items()}
+    headers = wire.headers
+    if _STATUS_KEY not in headers or _RESPONSE_KEY not in headers:
+        headers = {name.lower(): value for name, value in headers.items()}
     if wire.status == 400 and _STATUS_KEY not in headers:
         raise GatewayError(
             Kind.BAD_REQUEST, "the legacy server cannot parse the request", origin=Origin.BACKEND
         )
     if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS_KEY, "")) is None:
         _check_success(wire, headers)
-    header_text = headers.get(RESPONSE_HEADER.lower())
+    header_text = headers.get(_RESPONSE_KEY)
     if header_text is None:
         raise backend_garbage(f"the backend's response has no {RESPONSE_HEADER}")
     return header_text
@@ -172,13 +175,13 @@ def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.Healt
     return messages.HealthStatus(ok=wire.status == 200)
 
 
-def _check_success(wire: HttpResponse, headers: dict[str, str]) -> None:
+def _check_success(wire: HttpResponse, headers: Mapping[str, str]) -> None:
     check_status(_parse_nv_status(wire, headers), headers)
     if wire.status != 200:
         raise backend_garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
 
 
-def _parse_nv_status(wire: HttpResponse, headers: dict[str, str]) -> Any:
+def _parse_nv_status(wire: HttpResponse, headers: Mapping[str, str]) -> Any:
     value = headers.get(_STATUS_KEY)
     if value is None:
         body = bytes(join_parts(wire.body)[: 4 * _MAX_SHOWN]).decode("utf-8", "replace")

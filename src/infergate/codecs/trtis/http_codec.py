@@ -82,7 +82,9 @@ class TrtisHttpCodec(TrtisCodec):
                     options.infer_options,
                     data_type=self._options.data_type,
                 )
-                return http_frontend.infer_response(header, raw, options.body_format, status())
+                return http_frontend.infer_response(
+                    header, raw, options.body_format, self._status_factory.success_line()
+                )
             case messages.HealthStatus(ok):
                 return http_frontend.status_response(status(), ok=ok)
             case messages.Acknowledgement():
@@ -175,8 +177,9 @@ class TrtisHttpCodec(TrtisCodec):
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        status = self._status_factory.success
-        return http_pass_through.rewrite_response(wire, request, model, version, status, limits)
+        return http_pass_through.rewrite_response(
+            wire, request, model, version, self._status_factory, limits
+        )
 
 
 @record

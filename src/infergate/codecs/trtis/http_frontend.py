@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
+from infergate.codecs.protos.wire_scanner import varint_field
 from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.http_paths import query_value
@@ -32,8 +33,12 @@ REQUEST_HEADER: Final = "nv-inferrequest"
 STATUS_HEADER: Final = "NV-Status"
 _REQUEST_ID: Final = " request_id: "
 RESPONSE_HEADER: Final = "NV-InferResponse"
+BINARY_QUERY: Final = "format=binary"
+"""The query of a request whose response is to be in binary."""
 MISSING_HEADER: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
+_ID_FIELD: Final = 5
+"""InferResponseHeader.id"""
 _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
 """The longest header line that libcurl, and therefore the real clients, accept."""
@@ -55,7 +60,9 @@ class BodyFormat(enum.Enum):
 
 def body_format_of(wire: HttpRequest) -> BodyFormat:
     """Return the format in the query, by default text."""
-    return BodyFormat.BINARY if query_value(wire.query, "format") == "binary" else BodyFormat.TEXT
+    query = wire.query
+    is_binary = query == BINARY_QUERY or query_value(query, "format") == "binary"
+    return BodyFormat.BINARY if is_binary else BodyFormat.TEXT
 
 
 def status_format_of(wire: HttpRequest, level: CompatibilityLevel) -> BodyFormat:
@@ -126,13 +133,14 @@ def with_number(wire: HttpResponse, number: int) -> HttpResponse:
 
 
 def infer_response(
-    header: Any, raw: Sequence[Buffer], body_format: BodyFormat, status: Any
+    header: Any, raw: Sequence[Buffer], body_format: BodyFormat, status_line: str
 ) -> HttpResponse:
-    """Return a response with the raw data, followed by the whole header. Raises UNSUPPORTED."""
+    """Return a response with the raw data, followed by the whole header. ``status_line`` is
+    NV-Status. Raises UNSUPPORTED."""
     header_text, trailer = render_header(header, body_format)
     headers = {
         RESPONSE_HEADER: header_text,
-        STATUS_HEADER: _status_line(status),
+        STATUS_HEADER: status_line,
         _TYPE: _BINARY_TYPE,
     }
     return HttpResponse(200, headers, [*(part for part in raw if len(part)), trailer])
@@ -163,19 +171,23 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - the parts of a response
     id_: int,
     body_format: BodyFormat,
     data: Sequence[Buffer],
-    status: Any,
+    status_line: str,
 ) -> HttpResponse:
     """Return a response from the results of ``render_header``. The id is the last field."""
     if id_:
         header = f"{header} id: {id_}"
-        trailer += _WRITERS[body_format](InferResponseHeader(id=id_))
-    headers = {RESPONSE_HEADER: header, STATUS_HEADER: _status_line(status), _TYPE: _BINARY_TYPE}
+        trailer += (
+            varint_field(_ID_FIELD, id_)
+            if body_format is BodyFormat.BINARY
+            else _WRITERS[body_format](InferResponseHeader(id=id_))
+        )
+    headers = {RESPONSE_HEADER: header, STATUS_HEADER: status_line, _TYPE: _BINARY_TYPE}
     return HttpResponse(200, headers, [*data, trailer])
 
 
-def relayed_response(header: str, body: Sequence[Buffer], status: Any) -> HttpResponse:
+def relayed_response(header: str, body: Sequence[Buffer], status_line: str) -> HttpResponse:
     """Return a response with a server's own ``header`` and ``body``."""
-    headers = {RESPONSE_HEADER: header, STATUS_HEADER: _status_line(status), _TYPE: _BINARY_TYPE}
+    headers = {RESPONSE_HEADER: header, STATUS_HEADER: status_line, _TYPE: _BINARY_TYPE}
     return HttpResponse(200, headers, body)
 
 

@@ -12,10 +12,10 @@ the client's id, and the gateway's NV-Status.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.trtis import http_backend, http_frontend
@@ -25,6 +25,7 @@ from infergate.codecs.trtis.infer_request import read_request, version_number
 from infergate.codecs.trtis.infer_response import model_version
 from infergate.codecs.trtis.messages import InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
+from infergate.codecs.trtis.request_status import RequestStatusFactory
 from infergate.codecs.trtis.validated_headers import (
     ValidatedHeader,
     ValidatedHeaderCache,
@@ -144,12 +145,12 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
     if validated is not None:
         if not validated.can_pass_through:
             return None
-        query = http_backend.BINARY_QUERY
+        query = http_frontend.BINARY_QUERY
     elif _NEEDS_TRANSLATION.search(header_text) is not None:
         return None
     else:  # a relayed response has the format that the client requested
         query = (
-            http_backend.BINARY_QUERY
+            http_frontend.BINARY_QUERY
             if http_frontend.body_format_of(wire) is BodyFormat.BINARY
             else ""
         )
@@ -163,7 +164,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     request: HttpRequest,
     model: str,
     version: str,
-    create_status: Callable[[], Any],
+    statuses: RequestStatusFactory,
     limits: Limits,
 ) -> HttpResponse:
     """Return the response to ``request``, with the gateway's own status.
@@ -173,9 +174,10 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     """
     header_text = http_backend.infer_header_text(wire)
     if not isinstance(request, ValidatedHttpRequest) or request.header is None:
-        return _relay(wire, header_text, request, model, version, create_status, limits)
+        return _relay(wire, header_text, request, model, version, statuses, limits)
     body_format = http_frontend.body_format_of(request)
-    key = (split_id(header_text)[0], body_format, model, version)
+    is_binary = body_format is BodyFormat.BINARY
+    key = (split_id(header_text)[0], is_binary, model, version)
     validated = request.header.responses.get(key)
     if validated is not None and sum(validated.sizes) <= total_size(wire.body):
         raw = _slice_body(wire.body, validated.sizes)
@@ -184,7 +186,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     client_header, trailer = validated.header
     data = [part for part in validated.select_outputs(raw) if len(part)]
     return http_frontend.rendered_response(
-        client_header, trailer, request.id, body_format, data, create_status()
+        client_header, trailer, request.id, body_format, data, statuses.success_line()
     )
 
 
@@ -192,9 +194,9 @@ def _validate_response(
     wire: HttpResponse,
     header_text: str,
     request: ValidatedHttpRequest,
-    key: tuple[str, BodyFormat, str, str],
+    key: tuple[str, bool, str, str],
 ) -> tuple[ValidatedResponse, list[Buffer]]:
-    body_format = key[1]
+    body_format = BodyFormat.BINARY if key[1] else BodyFormat.TEXT
     entry, level = request.header, request.level
     assert entry is not None
     assert level is not None
@@ -220,12 +222,12 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     request: HttpRequest,
     model: str,
     version: str,
-    create_status: Callable[[], Any],
+    statuses: RequestStatusFactory,
     limits: Limits,
 ) -> HttpResponse:
     """Relay the response to a request that was not validated (Rule 3)."""
     if not model and not version and _RESPONSE_START.match(header_text) is not None:
-        return http_frontend.relayed_response(header_text, wire.body, create_status())
+        return http_frontend.relayed_response(header_text, wire.body, statuses.success_line())
     body_format = http_frontend.body_format_of(request)
     parsed, length = http_backend.parse_infer_header(header_text, wire.body, body_format, limits)
     header = InferResponseHeader()
@@ -235,4 +237,4 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     if version:
         header.model_version = model_version(version)
     data = memoryview(join_parts(wire.body))[:length]
-    return http_frontend.infer_response(header, (data,), body_format, create_status())
+    return http_frontend.infer_response(header, (data,), body_format, statuses.success_line())

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from infergate.codecs.protos.wire_scanner import varint_field
+from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.messages import CODES, RequestStatus
 from infergate.codecs.trtis.options import TrtisOptions
 from infergate.core.errors import (
@@ -29,6 +31,8 @@ from infergate.core.messages import (
 )
 
 SUCCESS: Final = "SUCCESS"
+_REQUEST_ID: Final = 4
+"""RequestStatus.request_id, its last field."""
 
 CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.BAD_REQUEST: "INVALID_ARG",
@@ -92,10 +96,21 @@ class RequestStatusFactory:
     def __init__(self, options: TrtisOptions) -> None:
         self._options: Final = options
         self._numbers: Final = itertools.count(1)
+        success = RequestStatus(code=CODES[SUCCESS], server_id=options.server_id)
+        self._success_bytes: Final[bytes] = success.SerializeToString(deterministic=True)
+        self._success_line: Final = text_format.to_line(success)
 
     def success(self) -> Any:
         """Return the status of a successful response."""
         return self._status(SUCCESS)
+
+    def success_bytes(self) -> bytes:
+        """Return the serialized status of a successful response."""
+        return self._success_bytes + varint_field(_REQUEST_ID, self.next_number())
+
+    def success_line(self) -> str:
+        """Return the status of a successful response on one line."""
+        return f"{self._success_line} request_id: {self.next_number()}"
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
         """Return the status for ``error`` in response to ``operation``, if it is known."""

@@ -2,7 +2,7 @@
 
 The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. Read `codec` and `methods`, then
 `infer_request` and `infer_response` (full check and translation), `tensors` and `typed_contents`
-(tensor data), `head_limits` (protection from expensive messages), then `head_cache` and
+(tensor data), `head_limits` (protection from expensive messages), then `split_message` and
 `validated_heads` (the fast path for recurring heads).
 """
 

@@ -314,8 +314,9 @@ class V2Grpc:
     def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
         """Read the sequence id from the request's own parameters."""
         split = self._request_heads.find(wire)
-        if split and split.head and split.head.limits is limits:
-            return split.head.sequence
+        head = split and split.head and split.head.validated
+        if head and head.limits is limits:
+            return head.sequence
         try:
             return read_sequence(join_parts(wire.message), limits)
         except MalformedMessageError as error:
@@ -332,10 +333,11 @@ class V2Grpc:
         if isinstance(wire, _SharedRequest):
             return None
         split = self._request_heads.find(wire)
-        if split and split.head:
-            if split.head.wants_classes and not profile.supports_classification:
+        head = split and (split.head or self._request_heads.find_names(split))
+        if split and head:
+            if head.wants_classes and not profile.supports_classification:
                 return None
-            return RpcRequest(wire.method, split.renamed(split.head.names, model, version))
+            return RpcRequest(wire.method, split.renamed(head.names, model, version))
         message = join_parts(wire.message)
         try:
             if not profile.supports_classification and requests_classes(message):

@@ -1,4 +1,4 @@
-"""Caches of validated heads, for requests and for responses.
+"""Caches of heads, validated or with their names only, for requests and for responses.
 
 The cache gives the same result as the full check. A message that does not match its cached head is
 read by the full check. Heads with typed elements or regions in shared memory are not cached.
@@ -11,31 +11,25 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from infergate.codecs.base import RequestSummary
+from infergate.codecs.message_heads import MAX_CACHED_HEAD, MessageHeadCache, TensorLayout
 from infergate.codecs.protos.wire_scanner import (
+    MAX_NAME_BYTES,
     MalformedMessageError,
     read_strings,
     remove_fields,
     scan_fields,
     string_field,
 )
-from infergate.codecs.v2_grpc.head_cache import (
-    MAX_CACHED_HEAD,
-    MessageHeadCache,
-    RawEntry,
-    SplitMessage,
-    split_message,
-)
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.infer_request import RAW_FIELD as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequence, requests_classes
 from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
 from infergate.codecs.v2_grpc.infer_response import read_response
-from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.codecs.v2_grpc.split_message import SplitMessage, split_message
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.sequences import SequenceId
-from infergate.core.tensor import Buffer, Tensor, check_data
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, join_parts
 
 _MODEL: Final = 1
@@ -70,80 +64,47 @@ class HeadNames:
         return self._latest_head
 
 
-class TensorLayout:
-    """The tensors described by a head, and the sizes their raw entries must have."""
-
-    __slots__ = ("_described", "_sizes")
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
-        self._sizes: Final = [
-            None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
-        ]
-
-    def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
-        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
-        if len(raw) != len(self._sizes):
-            return False
-        for index, size in enumerate(self._sizes):
-            _, value, end = raw[index]
-            if end - value != size and (
-                size is not None or not self._is_valid(index, data[value:end])
-            ):
-                return False
-        return True
-
-    def _is_valid(self, index: int, data: Buffer) -> bool:
-        tensor = self._described[index]
-        try:
-            check_data(tensor.name, tensor.datatype, tensor.shape, data)
-        except GatewayError:
-            return False
-        return True
-
-    def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data`, for which `fits` must be true."""
-        view = memoryview(data)
-        tensors: list[Tensor] = []
-        for tensor, (_, value, end) in zip(self._described, raw, strict=True):
-            elements = view[value:end]
-            tensors.append(
-                Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
-            )
-        return tuple(tensors)
-
-
 @dataclass(frozen=True, slots=True)
-class RequestHead:
-    """A cached request head. It is valid under `limits`."""
+class ValidatedHead:
+    """The results of the full check of a request head, valid under `limits`."""
 
-    summary: RequestSummary
-    names: HeadNames
     request: InferRequest
     """The request without id and input data."""
     tensors: TensorLayout
-    wants_classes: bool
-    """Whether classes are requested for an output."""
     sequence: SequenceId | None
     limits: Limits
 
 
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A cached request head. `validated` is None if only its names were read, for a route whose
+    requests are not validated."""
+
+    summary: RequestSummary
+    names: HeadNames
+    wants_classes: bool
+    """Whether classes are requested for an output."""
+    validated: ValidatedHead | None = None
+
+
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message`, joined to `data`, and its `head`."""
+    """A request split into head and raw entries: `message`, joined to `data`, and its `head`.
+    `has_recurred`: its head, not cached yet, occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
     split: SplitMessage
     head: RequestHead | None
+    has_recurred: bool
 
-    def validated_head(self, limits: Limits) -> RequestHead | None:
+    def validated_head(self, limits: Limits) -> ValidatedHead | None:
         """Return the head if the whole message would pass the full check."""
-        head = self.head
+        head = None if self.head is None else self.head.validated
         if head is None or head.limits is not limits:
             return None
         return head if head.tensors.fits(self.split.raw, self.data) else None
 
-    def read(self, head: RequestHead) -> InferRequest:
+    def read(self, head: ValidatedHead) -> InferRequest:
         """Return the inference; `head` is the result of `validated_head`."""
         request = head.request
         return InferRequest(
@@ -163,7 +124,7 @@ class SplitRequest(NamedTuple):
 
 
 class RequestHeads:
-    """The heads of requests that passed the full check."""
+    """The heads of requests."""
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
@@ -177,9 +138,9 @@ class RequestHeads:
         split = split_message(data, RAW_INPUTS)
         if split is None:
             return None
-        wire.codec_state = request = SplitRequest(
-            wire.message, data, split, self._heads.get(split.head)
-        )
+        head = self._heads.get(split.head)
+        has_recurred = head is None and self._heads.has_recurred(split.head)
+        wire.codec_state = request = SplitRequest(wire.message, data, split, head, has_recurred)
         return request
 
     def store(
@@ -189,25 +150,48 @@ class RequestHeads:
         request = validated.request
         if (
             split is None
+            or not (split.has_recurred or split.head)
             or any(typed.pieces for typed in validated.typed)
             or any(tensor.shared_memory for tensor in request.inputs)
             or any(tensor.shared_memory for tensor in request.outputs)
             or split.split.fields + len(request.inputs) + 1 > max_fields(limits)
-            or not self._heads.has_recurred(split.split.head)
         ):
             return
         head = split.split.head
-        tensors = TensorLayout(request.inputs)
-        entry = RequestHead(
-            RequestSummary(InferRequest, request.model, request.version),
-            HeadNames(head, request.model, request.version),
+        results = ValidatedHead(
             replace(request, id="", inputs=()),
-            tensors,
-            requests_classes(head),
+            TensorLayout(request.inputs),
             read_sequence(head, limits),
             limits,
         )
+        entry = RequestHead(
+            RequestSummary(InferRequest, request.model, request.version),
+            HeadNames(head, request.model, request.version),
+            requests_classes(head),
+            results,
+        )
         self._heads.store(head, entry)
+
+    def find_names(self, split: SplitRequest) -> RequestHead | None:
+        """Read and cache the names of `split`, whose head was not cached, because the request was
+        not validated. None if the fast path does not apply."""
+        if not split.has_recurred:
+            return None
+        data = split.split.head
+        head = self._heads.get(data)
+        if head is None:
+            try:
+                names = read_strings(data, _NAMES, MAX_FIELDS, MAX_NAME_BYTES)
+                wants_classes = requests_classes(data)
+            except MalformedMessageError:
+                return None
+            model, version = names.get(_MODEL, ""), names.get(_VERSION, "")
+            if not model:
+                return None
+            summary = RequestSummary(InferRequest, model, version)
+            head = RequestHead(summary, HeadNames(data, model, version), wants_classes)
+            self._heads.store(data, head)
+        return head
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,9 @@ from infergate.codecs.v2_rest.encodings import (
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, write_generate_response
-from infergate.codecs.v2_rest.infer_request import read_request
+from infergate.codecs.v2_rest.infer_request import RequestHeadCache, read_request
 from infergate.codecs.v2_rest.infer_response import (
+    ResponseHeadCache,
     read_response,
     response_size,
     response_text_bytes,
@@ -86,10 +87,16 @@ class V2RestCodec:
             raise ValueError(
                 f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE_SPELLINGS)}"
             )
+        self._options: Final = (non_finite, compress_min)
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
         self._compress_min: Final = compress_min
         # a response that passes through keeps the backend's form of NaN
         self.can_pass_through: bool = non_finite == "literal"
+        self._request_heads: Final = RequestHeadCache()
+        self._response_heads: Final = ResponseHeadCache()
+
+    def __reduce__(self) -> tuple[type[V2RestCodec], tuple[str, int]]:
+        return type(self), self._options  # without the caches
 
     # ---- towards clients
 
@@ -112,7 +119,7 @@ class V2RestCodec:
         if operation is InferRequest:
             if match.action in streams.TRANSLATED_ACTIONS:
                 return streams.read_request(wire, match, limits)
-            return read_request(wire, match.model, match.version, limits)
+            return read_request(wire, match.model, match.version, limits, self._request_heads)
         if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
             return ParsedRequest(operation_class(match.model, match.version))
         if operation is messages.ModelIndexRequest and wire.path == MODEL_LIST_PATH:
@@ -207,7 +214,7 @@ class V2RestCodec:
     ) -> Response:
         del model
         if isinstance(operation, InferRequest):
-            return read_response(wire, operation, limits)
+            return read_response(wire, operation, limits, self._response_heads)
         return backend.parse_response(wire, operation, limits)
 
     # ---- streams
@@ -251,7 +258,7 @@ class V2RestCodec:
         """Validate with the function of ``parse_request``, so that the errors are the same."""
         match = _match_of(wire)
         if match.operation is InferRequest:
-            return pass_through.validate_inference(wire, match, limits)
+            return pass_through.validate_inference(wire, match, limits, self._request_heads)
         self.parse_request(wire, limits)
         return wire
 

@@ -37,6 +37,7 @@ from infergate.codecs.v2_rest.json_document import (
     read_items,
     read_string,
 )
+from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.raw_request import read_only_input
 from infergate.codecs.v2_rest.small_json_reader import RequestFields, read_small
@@ -56,7 +57,7 @@ from infergate.codecs.v2_rest.tensors import (
     read_tensor,
     read_tensor_name,
     read_tensors,
-    split_body,
+    split_at,
     write_parameters,
     write_tensor,
 )
@@ -104,31 +105,72 @@ class InferRequestReading:
     sequence_id: SequenceId | None = None
 
 
+class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]]]):
+    """The heads of binary requests, with the features of each."""
+
+    __slots__ = ()
+
+    def read(
+        self, body: MessageBody, limits: Limits
+    ) -> tuple[RequestFields, frozenset[WireFeature]]:
+        """Return what the full check returns for ``body``, with its errors."""
+        split, head = self.find(body, limits)
+        if head is None or split is None or body.binary is None:
+            fields, features, binary_count = _read_fields(body, limits)
+            if WireFeature.SHARED_MEMORY not in features:
+                rest = fields._replace(id="", inputs=())
+                self.store(split, (rest, features), fields.id, fields.inputs, binary_count, limits)
+            return fields, features
+        fields, features = head.fields
+        request_id = head.id if split.id is None else split.id
+        return RequestFields(
+            request_id,
+            fields.parameters,
+            head.read(body.binary),
+            fields.outputs,
+            fields.binary_by_output,
+            fields.binary_by_default,
+        ), features
+
+
 def read_request(
-    wire: HttpRequest, model: str, version: str, limits: Limits
+    wire: HttpRequest,
+    model: str,
+    version: str,
+    limits: Limits,
+    heads: RequestHeadCache | None = None,
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
     """Parse an inference of ``model``. Raises the client's errors."""
-    return read_body(
-        wire, decode_body(wire.headers, wire.body, limits), model, version, limits
-    ).parsed
+    body = decode_body(wire.headers, wire.body, limits)
+    return read_body(wire, body, model, version, limits, heads).parsed
 
 
-def read_body(
-    wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits
+def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
+    wire: HttpRequest,
+    body: Buffer,
+    model: str,
+    version: str,
+    limits: Limits,
+    heads: RequestHeadCache | None = None,
 ) -> InferRequestReading:
     """Parse an inference whose body's content encoding is undone."""
     accept = wire.headers.get("accept-encoding", "")
     header = wire.headers.get(JSON_LENGTH_HEADER)
-    if header is not None and parse_json_length(header) == 0:
+    json_length = None if header is None else parse_json_length(header)
+    if json_length == 0:
         response_format = ResponseFormat({}, binary_by_default=True, accept_encoding=accept)
         complete = partial(_complete_raw, model, version, body, response_format)
         return InferRequestReading(PartialInferRequest(model, version, complete), response_format)
     if not body:
         raise bad_request("the body is empty")
     features: frozenset[WireFeature] = frozenset()
-    fields = read_small(body, limits) if header is None else None
+    fields = read_small(body, limits) if json_length is None else None
     if fields is None:
-        fields, features = _read_fields(split_body(wire.headers, body, limits), limits)
+        message = split_at(json_length, body, limits)
+        if heads is None:
+            fields, features, _ = _read_fields(message, limits)
+        else:
+            fields, features = heads.read(message, limits)
     parameters = fields.parameters
     wants_stream = parameters.get(STREAM_PARAMETER) is True
     if wants_stream:
@@ -152,8 +194,11 @@ def read_body(
     )
 
 
-def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, frozenset[WireFeature]]:
-    """Read the JSON of any request, and the features of its message."""
+def _read_fields(
+    body: MessageBody, limits: Limits
+) -> tuple[RequestFields, frozenset[WireFeature], int]:
+    """Read the JSON of any request, the features of its message, and the number of inputs that are
+    binary data."""
     reader = TensorReader(_TENSOR_RULES, BinaryDataReader(body.binary), limits)
     members = reader.read_members(parse_json(body.json, limits), "the body", _FIELDS)
     if "inputs" not in members:
@@ -180,7 +225,7 @@ def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, froz
     fields = RequestFields(
         request_id, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
     )
-    return fields, frozenset(reader.features)
+    return fields, frozenset(reader.features), reader.binary_data.count
 
 
 def _complete_raw(

@@ -8,6 +8,7 @@ decoded and lose the mark. A backend's content type is ignored.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest
@@ -32,11 +33,13 @@ from infergate.codecs.v2_rest.json_document import (
     read_members,
     read_string,
 )
+from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.tensors import (
     BINARY_DATA_SIZE,
     BINARY_TYPE,
     JSON_LENGTH_HEADER,
     BinaryDataReader,
+    MessageBody,
     TensorReader,
     TensorRules,
     encode_json,
@@ -181,40 +184,80 @@ def unusable_response(error: GatewayError) -> GatewayError:
     return backend_garbage(f"invalid response from the backend: {error.public}")
 
 
-def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -> InferResponse:
+class ResponseHeadCache(JsonHeadCache[InferResponse]):
+    """The heads of binary responses."""
+
+    __slots__ = ()
+
+    def read(self, body: MessageBody, operation: InferRequest, limits: Limits) -> InferResponse:
+        """Return what the full check returns for ``body``, with its errors."""
+        if operation.outputs and any(output.shared_memory for output in operation.outputs):
+            return _read_message(body, operation, limits)[0]
+        split, head = self.find(body, limits)
+        if head is None or split is None or body.binary is None:
+            response, names_model, binary_count = _read_message(body, operation, limits)
+            if names_model:
+                rest = replace(response, id="", outputs=())
+                self.store(split, rest, response.id, response.outputs, binary_count, limits)
+            return response
+        response = head.fields
+        return InferResponse(
+            response.model,
+            response.version,
+            head.id if split.id is None else split.id,
+            response.parameters,
+            head.read(body.binary),
+        )
+
+
+def read_response(
+    wire: HttpResponse,
+    operation: InferRequest,
+    limits: Limits,
+    heads: ResponseHeadCache | None = None,
+) -> InferResponse:
     """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
     body = read_response_body(wire, limits)
     try:
         message = split_body(wire.headers, body, limits)
-        fields = read_members(
-            parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error")
-        )
-        if "outputs" not in fields:
-            # Triton and Seldon report some errors with status 200
-            raise _error_member(fields) if "error" in fields else bad_request("outputs is missing")
-        # Triton sends no length header if every binary output is empty
-        binary_data = BinaryDataReader(
-            memoryview(b"") if message.binary is None else message.binary
-        )
-        regions = {output.name: output.shared_memory for output in operation.outputs}
-        reader = TensorReader(_TENSOR_RULES, binary_data, limits, regions)
-        outputs = read_tensors(
-            fields["outputs"], "outputs", lambda node, path: read_tensor(node, path, reader), limits
-        )
-        binary_data.check_consumed()
-        response = InferResponse(
-            read_string(fields.get("model_name", operation.model), "model_name"),
-            read_string(fields.get("model_version", ""), "model_version"),
-            read_string(fields.get("id", ""), "id"),
-            read_parameters(fields, "", reader),
-            outputs,
-        )
+        if heads is None:
+            response, _, _ = _read_message(message, operation, limits)
+        else:
+            response = heads.read(message, operation, limits)
     except GatewayError as error:
         if error.kind is Kind.BACKEND_ERROR:
             raise
         raise unusable_response(error) from None
-    _check_outputs(operation, response)
+    if operation.outputs:
+        _check_outputs(operation, response)
     return response
+
+
+def _read_message(
+    message: MessageBody, operation: InferRequest, limits: Limits
+) -> tuple[InferResponse, bool, int]:
+    """Read any response; return also whether it names the model, and the number of outputs that are
+    binary data."""
+    fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
+    if "outputs" not in fields:
+        # Triton and Seldon report some errors with status 200
+        raise _error_member(fields) if "error" in fields else bad_request("outputs is missing")
+    # Triton sends no length header if every binary output is empty
+    binary_data = BinaryDataReader(memoryview(b"") if message.binary is None else message.binary)
+    regions = {output.name: output.shared_memory for output in operation.outputs}
+    reader = TensorReader(_TENSOR_RULES, binary_data, limits, regions)
+    outputs = read_tensors(
+        fields["outputs"], "outputs", lambda node, path: read_tensor(node, path, reader), limits
+    )
+    binary_data.check_consumed()
+    response = InferResponse(
+        read_string(fields.get("model_name", operation.model), "model_name"),
+        read_string(fields.get("model_version", ""), "model_version"),
+        read_string(fields.get("id", ""), "id"),
+        read_parameters(fields, "", reader),
+        outputs,
+    )
+    return response, "model_name" in fields, binary_data.count
 
 
 def _error_member(members: dict[str, Node]) -> GatewayError:

@@ -20,7 +20,12 @@ from typing import Final
 from infergate.codecs.base import ParsedRequest, Profile
 from infergate.codecs.v2_rest.encodings import decode_body, without_encoding
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.infer_request import ResponseFormat, infer_path, read_body
+from infergate.codecs.v2_rest.infer_request import (
+    RequestHeadCache,
+    ResponseFormat,
+    infer_path,
+    read_body,
+)
 from infergate.codecs.v2_rest.infer_response import (
     ok_response,
     read_response,
@@ -71,10 +76,12 @@ class CheckedRequest(HttpRequest):
     sequence_id: SequenceId | None = None
 
 
-def validate_inference(wire: HttpRequest, match: V2PathMatch, limits: Limits) -> CheckedRequest:
+def validate_inference(
+    wire: HttpRequest, match: V2PathMatch, limits: Limits, heads: RequestHeadCache
+) -> CheckedRequest:
     """Validate ``wire``, whose path is ``match``, and undo its content encoding."""
     body = decode_body(wire.headers, wire.body, limits)
-    reading = read_body(wire, body, match.model, match.version, limits)
+    reading = read_body(wire, body, match.model, match.version, limits, heads)
     return CheckedRequest(
         wire.method,
         wire.path,

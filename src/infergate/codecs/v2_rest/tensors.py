@@ -88,10 +88,15 @@ class MessageBody:
 def split_body(headers: Mapping[str, str], body: Buffer, limits: Limits) -> MessageBody:
     """Split ``body`` by the length header. Raises BAD_REQUEST, TOO_LARGE."""
     header = headers.get(JSON_LENGTH_HEADER)
-    if header is None:
+    return split_at(None if header is None else parse_json_length(header), body, limits)
+
+
+def split_at(length: int | None, body: Buffer, limits: Limits) -> MessageBody:
+    """Split ``body`` after ``length`` bytes of JSON; None: there is no length header. Raises
+    BAD_REQUEST, TOO_LARGE."""
+    if length is None:
         check_json_size(len(body), limits)
         return MessageBody(body if isinstance(body, bytes) else bytes(body), None)
-    length = parse_json_length(header)
     if length > len(body):
         raise bad_request(
             f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
@@ -127,6 +132,8 @@ class BinaryDataReader:
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
         self._position = 0
+        self.count = 0
+        """The number of tensors read."""
 
     def take(self, name: str, size: int) -> Buffer:
         """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
@@ -141,6 +148,7 @@ class BinaryDataReader:
                 f"tensor '{name}': {BINARY_DATA_SIZE} is {size}, but {left} bytes are left"
             )
         self._position += size
+        self.count += 1
         return self._binary[self._position - size : self._position]
 
     def check_consumed(self) -> None:

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from infergate.codecs.base import ParsedRequest
+from infergate.codecs.message_heads import MAX_CACHED_HEAD, MAX_WEIGHT, MessageHeadCache
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.protos.wire_scanner import MalformedMessageError, field_prefix, scan_fields
 from infergate.codecs.v2_grpc import codec as codec_module
-from infergate.codecs.v2_grpc import head_cache, validated_heads
+from infergate.codecs.v2_grpc import validated_heads
 from infergate.codecs.v2_grpc.codec import V2Grpc
-from infergate.codecs.v2_grpc.head_cache import MAX_CACHED_HEAD, MessageHeadCache, split_message
 from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.codecs.v2_grpc.methods import INFER
+from infergate.codecs.v2_grpc.split_message import split_message
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -284,6 +285,51 @@ def test_unusual_messages_are_not_split(message: bytes) -> None:
     assert split_message(message, 7) is None
 
 
+# ---- requests that are not validated
+
+
+def test_the_names_of_a_recurring_head_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = V2Grpc()
+
+    def forward(number: int) -> RpcRequest | None:
+        wire = RpcRequest(INFER, (request(*RAW, id=str(number)).SerializeToString(),))
+        assert codec.summarize(wire).model == "m"
+        return codec.rewrite_request(wire, "other", "2", GENERIC)
+
+    first = forward(1)
+    assert not codec._request_heads._heads._newer, "a head seen once is not cached"
+    forward(2)
+    monkeypatch.setattr(codec_module, "read_strings", None)
+    monkeypatch.setattr(codec_module, "remove_fields", None)
+    third = forward(3)
+    assert first is not None
+    assert third is not None
+    message = pb.ModelInferRequest.FromString(bytes(join_parts(third.message)))
+    assert (message.model_name, message.model_version, message.id) == ("other", "2", "3")
+    assert list(message.raw_input_contents) == list(RAW)
+    message.id = "1"
+    assert message == pb.ModelInferRequest.FromString(bytes(join_parts(first.message)))
+
+
+def test_a_head_that_was_not_validated_gets_the_full_check_later() -> None:
+    codec = V2Grpc()
+    message = request(b"short", RAW[1]).SerializeToString()
+    for _ in range(3):
+        wire = RpcRequest(INFER, (message,))
+        codec.summarize(wire)
+        codec.rewrite_request(wire, "other", "", GENERIC)
+    assert codec._request_heads._heads._newer
+    for _ in range(2):
+        with pytest.raises(GatewayError, match="needs 4 bytes"):
+            codec.validate(RpcRequest(INFER, (message,)), LIMITS)
+    valid = request(*RAW).SerializeToString()
+    codec.validate(RpcRequest(INFER, (valid,)), LIMITS)
+    (head,) = codec._request_heads._heads._newer.values()
+    assert head.validated is not None, "the results of the full check are cached too"
+    codec.rewrite_request(RpcRequest(INFER, (valid,)), "other", "", GENERIC)
+    assert list(codec._request_heads._heads._newer.values()) == [head]
+
+
 # ---- bounds
 
 
@@ -296,7 +342,7 @@ def test_an_output_in_shared_memory_is_reported_each_time() -> None:
         assert codec.rewrite_request(wire, "m", "", GENERIC) is None
 
 
-def flood(head: Callable[[int], Any], count: int) -> int:
+def flood(head: Callable[[int], Any], count: int, *, validates: bool = True) -> int:
     """Return the bytes that a codec caches after many distinct heads from ``head``."""
     codec = V2Grpc()
     assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, "too long for the cache"
@@ -307,8 +353,9 @@ def flood(head: Callable[[int], Any], count: int) -> int:
             message = head(number).SerializeToString()
             for _ in range(3):
                 wire = RpcRequest(INFER, (message,))
-                codec.rewrite_request(codec.validate(wire, LIMITS), "other", "9", GENERIC)
-        del wire
+                checked = codec.validate(wire, LIMITS) if validates else wire
+                codec.rewrite_request(checked, "other", "9", GENERIC)
+        del wire, checked
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
     finally:
@@ -367,7 +414,8 @@ def test_a_message_with_a_long_id_gets_the_full_check() -> None:
     ],
 )
 def test_a_flood_of_heads_stays_within_the_limit(head: Callable[[int], Any], count: int) -> None:
-    assert flood(head, count) < 2 * head_cache.MAX_WEIGHT
+    assert flood(head, count) < 2 * MAX_WEIGHT
+    assert flood(head, count, validates=False) < 2 * MAX_WEIGHT
 
 
 def test_a_head_seen_once_is_not_cached() -> None:

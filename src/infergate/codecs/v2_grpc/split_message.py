@@ -1,24 +1,19 @@
-"""Message heads, and a bounded cache for them.
+"""Splits a message into its head, its id and its raw tensor data.
 
 The head of a ModelInferRequest or ModelInferResponse is everything in it but the id and the raw
 tensor data. Clients send the same head over and over, so a message is split in one pass and the
-parsed head is looked up. Messages in an unusual encoding are not split; the full check reads them,
-and it alone reports errors.
+parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split; the
+full check reads them, and it alone reports errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from infergate.core.bounded_cache import BoundedCache
-from infergate.core.limits import KIB, MIB
+from infergate.codecs.message_heads import MAX_CACHED_HEAD, RawEntry
 from infergate.core.tensor import Buffer
 
-T = TypeVar("T")
-
-MAX_CACHED_HEAD: Final = 2 * KIB
-"""Maximum size of a cached head, in bytes."""
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
 """The steps of splitting a message, one per field. A head of `MAX_CACHED_HEAD` bytes has at most
 half as many fields, and describes at most half as many raw entries. Two more steps read the id and
@@ -27,17 +22,6 @@ _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7)
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
 """The shift of the 7 bits in a length's last byte."""
-
-MAX_WEIGHT: Final = MIB
-"""The maximum weight of a generation, an upper bound of its memory in bytes."""
-_MAX_SEEN: Final = 4096
-_ENTRY_WEIGHT: Final = KIB
-_BYTE_WEIGHT: Final = 24
-"""Two bytes of a head may become a dictionary entry."""
-
-
-RawEntry = tuple[int, int, int]
-"""A raw entry's positions: the start of its field, the start of its value, and its end."""
 
 
 class SplitMessage(NamedTuple):
@@ -116,40 +100,3 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
     if head_start < end:
         head_parts.append(data[head_start:end])
     return SplitMessage(b"".join(head_parts), fields, id_text, id_field, raw)
-
-
-class MessageHeadCache(Generic[T]):
-    """A cache of recently used heads in two generations: a full new one replaces the old one."""
-
-    __slots__ = ("_newer", "_older", "_seen", "_weight")
-
-    def __init__(self) -> None:
-        self._newer: dict[bytes, T] = {}
-        self._older: dict[bytes, T] = {}
-        self._weight = 0
-        self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
-
-    def has_recurred(self, head: bytes) -> bool:
-        """Return whether `head` occurred recently. Some clients never repeat a head."""
-        digest = hash(head)
-        if digest in self._seen:
-            return True
-        self._seen[digest] = None
-        return False
-
-    def get(self, head: bytes) -> T | None:
-        """Return the entry for `head`, or None."""
-        entry = self._newer.get(head)
-        if entry is None:
-            entry = self._older.get(head)
-            if entry is not None:
-                self.store(head, entry)
-        return entry
-
-    def store(self, head: bytes, entry: T) -> None:
-        """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
-        weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
-        self._weight += weight
-        if self._weight > MAX_WEIGHT:
-            self._older, self._newer, self._weight = self._newer, {}, weight
-        self._newer[head] = entry

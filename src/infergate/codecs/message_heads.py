@@ -1,0 +1,118 @@
+"""A bounded cache of validated message heads, for the codecs whose messages have raw tensor data.
+
+The head of a message is everything in it but its id and the tensor data. Clients send the same head
+over and over, so the results of its validation are cached under its bytes. A cached head gives the
+same result as the full check, which reads all messages that do not fit their cached head, and which
+alone reports errors (docs/decisions/0015-message-header-cache.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Generic, TypeVar
+
+from infergate.core.bounded_cache import BoundedCache
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB, MIB
+from infergate.core.tensor import Buffer, Tensor, check_data
+
+T = TypeVar("T")
+
+MAX_CACHED_HEAD: Final = 2 * KIB
+"""Maximum size of a cached head, in bytes."""
+MAX_WEIGHT: Final = MIB
+"""The maximum weight of a generation, an upper bound of its memory in bytes."""
+_MAX_SEEN: Final = 4096
+_ENTRY_WEIGHT: Final = KIB
+_BYTE_WEIGHT: Final = 24
+"""Two bytes of a protobuf head may become a dictionary entry."""
+
+
+RawEntry = tuple[int, int, int]
+"""A raw entry's positions: the start of its field, the start of its value, and its end."""
+
+
+class MessageHeadCache(Generic[T]):
+    """A cache of recently used heads in two generations: a full new one replaces the old one."""
+
+    __slots__ = ("_byte_weight", "_newer", "_older", "_seen", "_weight")
+
+    def __init__(self, byte_weight: int = _BYTE_WEIGHT) -> None:
+        """``byte_weight`` is the maximum memory of an entry per byte of its head."""
+        self._byte_weight: Final = byte_weight
+        self._newer: dict[bytes, T] = {}
+        self._older: dict[bytes, T] = {}
+        self._weight = 0
+        self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
+
+    def has_recurred(self, head: bytes) -> bool:
+        """Return whether `head` occurred recently. Some clients never repeat a head."""
+        digest = hash(head)
+        if digest in self._seen:
+            return True
+        self._seen[digest] = None
+        return False
+
+    def get(self, head: bytes) -> T | None:
+        """Return the entry for `head`, or None."""
+        entry = self._newer.get(head)
+        if entry is None:
+            entry = self._older.get(head)
+            if entry is not None:
+                self.store(head, entry)
+        return entry
+
+    def store(self, head: bytes, entry: T) -> None:
+        """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
+        weight = _ENTRY_WEIGHT + self._byte_weight * len(head)
+        self._weight += weight
+        if self._weight > MAX_WEIGHT:
+            self._older, self._newer, self._weight = self._newer, {}, weight
+        self._newer[head] = entry
+
+
+class TensorLayout:
+    """The tensors described by a head, and the sizes their raw entries must have."""
+
+    __slots__ = ("_described", "_sizes", "has_elements")
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
+        self._sizes: Final = [
+            None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
+        ]
+        self.has_elements: Final = None in self._sizes
+        """Whether any tensor is BYTES, whose elements are checked one by one."""
+
+    def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
+        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
+        if len(raw) != len(self._sizes):
+            return False
+        for index, size in enumerate(self._sizes):
+            _, value, end = raw[index]
+            if end - value != size and (
+                size is not None or not self._is_valid(index, data[value:end])
+            ):
+                return False
+        return True
+
+    def _is_valid(self, index: int, data: Buffer) -> bool:
+        tensor = self._described[index]
+        try:
+            check_data(tensor.name, tensor.datatype, tensor.shape, data)
+        except GatewayError:
+            return False
+        return True
+
+    def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
+        """Return the tensors with the `raw` entries of `data`, for which `fits` must be true."""
+        view = memoryview(data)
+        tensors: list[Tensor] = []
+        for tensor, (_, value, end) in zip(self._described, raw, strict=True):
+            elements = view[value:end]
+            tensors.append(
+                Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
+            )
+        return tuple(tensors)

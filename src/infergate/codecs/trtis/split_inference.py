@@ -1,0 +1,136 @@
+"""Splits the usual form of a gRPC InferRequest or InferResponse in one pass.
+
+The parts are the name, the header without its ``id``, which is the key of a validated header, and
+the positions of the raw data. Messages in an unusual form are not split; the other functions, which
+scan them several times, read these, and they alone report errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
+from infergate.core.tensor import Buffer
+
+REQUEST: Final = (3, 4)
+"""InferRequest.meta_data and raw_input; ``first`` is model_name, ``version`` model_version."""
+RESPONSE: Final = (2, 3)
+"""InferResponse.meta_data and raw_output; ``first`` is request_status."""
+_FIRST_TAG: Final = 1 << 3 | 2
+_VERSION_TAG: Final = 2 << 3
+_ID_TAG: Final = 5 << 3
+_STEPS: Final = range(4096)
+"""One step per field; more are scanned by the other functions."""
+_LAST_SHIFT: Final = 63
+"""The shift of the last of a varint's ten bytes."""
+
+
+class SplitInference(NamedTuple):
+    """A split message: its first field, its ``version`` (0 if it has none), its header without the
+    ``id``, and the start and end of each raw entry in ``data``."""
+
+    data: Buffer
+    first: Buffer
+    version: int
+    header: bytes
+    id: int
+    raw: Sequence[tuple[int, int]]
+
+    def entries(self) -> list[memoryview]:
+        """Return the raw entries, without copying."""
+        view = memoryview(self.data)
+        return [view[start:end] for start, end in self.raw]
+
+    def has_sizes(self, sizes: Sequence[int]) -> bool:
+        """Return whether there are as many raw entries as ``sizes``, with these sizes."""
+        return [end - start for start, end in self.raw] == [*sizes]
+
+
+def split_inference(  # noqa: C901, PLR0912 - calls per field would double the cost
+    data: Buffer, numbers: tuple[int, int]
+) -> SplitInference | None:
+    """Split ``data``, whose header and raw data are the fields ``numbers``; None if it has an
+    unusual form."""
+    header_tag, raw_tag = numbers[0] << 3 | 2, numbers[1] << 3 | 2
+    first: Buffer | None = None
+    header: tuple[bytes, int] | None = None
+    raw: list[tuple[int, int]] = []
+    version: int | None = None
+    position = 0
+    end = len(data)
+    try:
+        for _ in _STEPS:
+            if position >= end:
+                break
+            tag = data[position]
+            value = data[position + 1]
+            position += 2
+            if value > 0x7F:
+                value &= 0x7F
+                shift = 7
+                while (byte := data[position]) > 0x7F:
+                    value |= (byte & 0x7F) << shift
+                    position += 1
+                    if (shift := shift + 7) > _LAST_SHIFT:
+                        return None
+                value |= byte << shift
+                position += 1
+            if tag == _VERSION_TAG and version is None:
+                version = value % 2**64
+                continue
+            start = position
+            position += value
+            if tag == raw_tag:
+                raw.append((start, position))
+            elif value > 2 * MAX_KEY_LENGTH or position > end:
+                return None
+            elif tag == _FIRST_TAG and first is None:
+                first = data[start:position]
+            elif tag == header_tag and header is None:
+                header = _split_id(bytes(data[start:position]))
+                if header is None:
+                    return None
+            else:
+                return None
+        else:
+            return None
+    except IndexError:
+        return None
+    if position != end or first is None or header is None:
+        return None
+    return SplitInference(data, first, version or 0, header[0], header[1], raw)
+
+
+def _split_id(header: bytes) -> tuple[bytes, int] | None:
+    """Return ``header`` without its id, and the id."""
+    position = id_start = id_end = id_ = 0
+    end = len(header)
+    while position < end:
+        start = position
+        tag = header[position]
+        value = header[position + 1]
+        position += 2
+        if value > 0x7F:
+            value &= 0x7F
+            shift = 7
+            while (byte := header[position]) > 0x7F:
+                value |= (byte & 0x7F) << shift
+                position += 1
+                if (shift := shift + 7) > _LAST_SHIFT:
+                    return None
+            value |= byte << shift
+            position += 1
+        wire_type = tag & 7
+        if tag > 0x7F or tag < 1 << 3 or wire_type not in {0, 2}:
+            return None
+        if tag == _ID_TAG:
+            if id_end:
+                return None
+            id_start, id_end, id_ = start, position, value % 2**64
+        elif wire_type:
+            position += value
+    if position != end:
+        return None
+    key = header[:id_start] + header[id_end:] if id_end else header
+    return (key, id_) if len(key) <= MAX_KEY_LENGTH else None

@@ -1,0 +1,124 @@
+"""Caches of the JSON of binary messages, for requests and for responses.
+
+The head of a binary message is its JSON without the ``id``. It contains the size of each tensor, so
+only the total size and the elements of BYTES tensors are left to check.
+Heads with data in the JSON or with tensors in shared memory are not cached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from infergate.codecs.message_heads import (
+    MAX_CACHED_HEAD,
+    MessageHeadCache,
+    RawEntry,
+    TensorLayout,
+)
+from infergate.codecs.v2_rest.tensors import MessageBody
+from infergate.core.limits import Limits
+from infergate.core.tensor import Tensor
+
+T = TypeVar("T")
+
+BYTE_WEIGHT: Final = 36
+"""The maximum memory of a cached head per byte of JSON: ``{"":0}`` becomes a dictionary."""
+_ID: Final = re.compile(
+    rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
+    rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
+)
+"""An ``id`` before all members but the names, where clients and servers write it. The id has no
+characters with a special meaning in JSON, so other ids in its place are as valid."""
+
+
+class SplitJson(NamedTuple):
+    """The JSON of a message without the text of its ``id``. ``id`` is None if it was not found;
+    ``head`` is then the whole JSON."""
+
+    head: bytes
+    id: str | None
+
+
+def split_json(text: bytes) -> SplitJson:
+    """Split ``text`` at its ``id``."""
+    match = _ID.match(text)
+    if match is None:
+        return SplitJson(text, None)
+    start, end = match.span(1)
+    return SplitJson(text[:start] + text[end:], str(match[1], "ascii"))
+
+
+class JsonHead(Generic[T]):
+    """A cached head, valid under ``limits``: its ``fields`` without the tensors, and the layout of
+    the binary data. ``id`` is the message's if the head contains it."""
+
+    __slots__ = ("_layout", "_raw", "_size", "fields", "id", "limits")
+
+    def __init__(self, fields: T, id_: str, tensors: Sequence[Tensor], limits: Limits) -> None:
+        self.fields: Final = fields
+        self.id: Final = id_
+        self.limits: Final = limits
+        raw: list[RawEntry] = []
+        position = 0
+        for tensor in tensors:
+            start, position = position, position + len(tensor.data)
+            raw.append((start, start, position))
+        self._raw: Final = raw
+        self._size: Final = position
+        self._layout: Final = TensorLayout(tensors)
+
+    def fits(self, binary: memoryview, limits: Limits) -> bool:
+        """Return whether a message with this head and ``binary`` passes the full check."""
+        return (
+            limits is self.limits
+            and len(binary) == self._size
+            and (not self._layout.has_elements or self._layout.fits(self._raw, binary))
+        )
+
+    def read(self, binary: memoryview) -> tuple[Tensor, ...]:
+        """Return the tensors in ``binary``, for which ``fits`` must be true."""
+        return self._layout.read(self._raw, binary)
+
+
+class JsonHeadCache(Generic[T]):
+    """The heads of binary messages that passed the full check, with the fields of each."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: Final = MessageHeadCache[JsonHead[T]](BYTE_WEIGHT)
+
+    def find(
+        self, body: MessageBody, limits: Limits
+    ) -> tuple[SplitJson | None, JsonHead[T] | None]:
+        """Split the JSON of ``body``, or return None if it is not cached; and return its head if
+        ``body`` has no need of the full check."""
+        binary = body.binary
+        if binary is None or len(body.json) > MAX_CACHED_HEAD:
+            return None, None
+        split = split_json(body.json)
+        head = self._heads.get(split.head)
+        return split, head if head is not None and head.fits(binary, limits) else None
+
+    def store(  # noqa: PLR0913, PLR0917 - a message
+        self,
+        split: SplitJson | None,
+        fields: T,
+        id_: str,
+        tensors: Sequence[Tensor],
+        binary_count: int,
+        limits: Limits,
+    ) -> None:
+        """Cache the head of a message that passed the full check; ``binary_count`` of its
+        ``tensors`` were binary data."""
+        if (
+            split is not None
+            and binary_count == len(tensors)
+            and self._heads.has_recurred(split.head)
+        ):
+            self._heads.store(
+                split.head,
+                JsonHead(fields, "" if split.id is not None else id_, tensors, limits),
+            )
