@@ -29,6 +29,10 @@ class TokenVerifier(Protocol):
         """Return the permit of the token's subject. Raises AccessRejected."""
         ...
 
+    def cached_permit(self, token: str, now: float, wall_time: float) -> RulePermit | None:
+        """Return the permit of a token that was verified before; None if ``verify`` is needed."""
+        ...
+
 
 class KeyRing:
     """The keys in the configuration and those in its key file."""
@@ -36,6 +40,15 @@ class KeyRing:
     def __init__(self, configured: ApiKeys, file: WatchedFile[ApiKeys] | None) -> None:
         self._configured: Final = configured
         self._file: Final = file
+
+    def find_owner_now(self, secret: str, now: float) -> str | None:
+        """Return the name of the key's owner; None for an unknown key, or if its file must be
+        read."""
+        name = self._configured.find_owner(secret)
+        if name is None and self._file is not None:
+            current = self._file.current_if_checked(now)
+            name = None if current is None else current.find_owner(secret)
+        return name
 
     async def find_owner(self, secret: str, now: float) -> str | None:
         """Return the name of the key's owner; None for an unknown key."""
@@ -56,22 +69,36 @@ class Authenticator:
         """The permit of clients without credentials; None if there is no rule for them."""
         self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
 
-    async def identify(self, context: RequestContext, now: float) -> RulePermit:
-        """Return the permit of the client. Raises AccessRejected."""
+    def identify_now(self, context: RequestContext, now: float) -> RulePermit | None:
+        """Return the permit of the client, or None if ``identify`` must find out: the credential is
+        unknown so far. Raises AccessRejected."""
         credential = read_credential(context.headers)
         if credential is not None:
             secret = credential.secret
             if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
-                return await self._tokens.verify(secret, now, time.time())
-            name = await self._keys.find_owner(secret, now)
-            if name is None:
-                raise rejections.unknown_key()
-            return self._permit_of(KEY_PREFIX + name)
+                return self._tokens.cached_permit(secret, now, time.time())
+            name = self._keys.find_owner_now(secret, now)
+            return None if name is None else self._permit_of(KEY_PREFIX + name)
         if context.peer_identity:
             return self._permit_of(CERTIFICATE_PREFIX + context.peer_identity[0])
         if self.anonymous is None:
             raise rejections.no_credentials()
         return self.anonymous
+
+    async def identify(self, context: RequestContext, now: float) -> RulePermit:
+        """Return the permit of the client. Raises AccessRejected."""
+        permit = self.identify_now(context, now)
+        if permit is not None:
+            return permit
+        credential = read_credential(context.headers)
+        assert credential is not None
+        secret = credential.secret
+        if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
+            return await self._tokens.verify(secret, now, time.time())
+        name = await self._keys.find_owner(secret, now)
+        if name is None:
+            raise rejections.unknown_key()
+        return self._permit_of(KEY_PREFIX + name)
 
     def _permit_of(self, identity: str) -> RulePermit:
         permit = self._permits.get(identity)

@@ -73,29 +73,66 @@ class Authorizer:
         opened under, but must not outlive a revoked key."""
         self._successor = successor
 
+    def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
+        """Do the same as ``authorize``, or return None without any effect if that takes I/O."""
+        if self._successor is not None:
+            return self._successor.decide(summary, context)
+        operation, rates = summary.operation, self._rates
+        kind = OPERATION_NAMES[operation]
+        if kind == HEALTH:
+            if self._settings.open_health:
+                return summary
+            rates = None
+        if rates is not None and not rates.is_local:
+            return None
+        now = time.monotonic()
+        try:
+            permit = self._authenticator.identify_now(context, now)
+            if permit is None:
+                return None
+            self._admit(permit, summary, context)
+            if rates is not None:
+                route = self._route_label(summary, context)
+                size = context.record.bytes_in
+                exceeded = rates.charge_now(permit, summary.model, route, size, now)
+                if exceeded is not None:
+                    raise rejections.rate_exceeded(*exceeded)
+        except AccessRejected as rejection:
+            self._report(rejection, operation, context)
+            raise rejection.error from None
+        return self._permitted(summary, permit)
+
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         """Authorize the request described by ``summary``; return the summary to continue with and
         set the context's permit. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
         if self._successor is not None:
             return await self._successor.authorize(summary, context)
-        operation = summary.operation
-        kind = OPERATION_NAMES[operation]
-        settings = self._settings
-        if kind == HEALTH and settings.open_health:
-            return summary
-        now = time.monotonic()
+        decided = self.decide(summary, context)
+        if decided is not None:
+            return decided
+        operation, now = summary.operation, time.monotonic()
         try:
-            permit = context.permit = await self._authenticator.identify(context, now)
-            if not permit.allows(operation, summary.model):
-                raise self._forbidden_rejection(permit, operation, summary.model)
-            if self._rates is not None and kind != HEALTH:
+            permit = await self._authenticator.identify(context, now)
+            self._admit(permit, summary, context)
+            if self._rates is not None and OPERATION_NAMES[operation] != HEALTH:
                 await self._charge_rates(self._rates, permit, summary, context, now)
         except AccessRejected as rejection:
-            settings.on_rejected(rejection.reason.value)
-            if kind in STATE_CHANGING:
-                settings.on_change_denied(operation, context, rejection.error)
+            self._report(rejection, operation, context)
             raise rejection.error from None
-        if settings.has_shared_memory and not permit.allows(SharedMemoryStatusRequest, ""):
+        return self._permitted(summary, permit)
+
+    def _admit(self, permit: RulePermit, summary: RequestSummary, context: RequestContext) -> None:
+        context.permit = permit
+        if not permit.allows(summary.operation, summary.model):
+            raise self._forbidden_rejection(permit, summary.operation, summary.model)
+
+    def _report(self, rejection: AccessRejected, operation: type, context: RequestContext) -> None:
+        self._settings.on_rejected(rejection.reason.value)
+        if OPERATION_NAMES[operation] in STATE_CHANGING:
+            self._settings.on_change_denied(operation, context, rejection.error)
+
+    def _permitted(self, summary: RequestSummary, permit: RulePermit) -> RequestSummary:
+        if self._settings.has_shared_memory and not permit.allows(SharedMemoryStatusRequest, ""):
             # The message is parsed, so that its references to shared memory are checked.
             return replace(summary, can_pass_through=False)
         return summary
@@ -127,14 +164,17 @@ class Authorizer:
         context: RequestContext,
         now: float,
     ) -> None:
-        model, size = summary.model, context.record.bytes_in
-        route = self.route_label(model, summary.version, context.headers) if model else ""
+        route, size = self._route_label(summary, context), context.record.bytes_in
         try:
-            exceeded = await rates.charge(permit, model, route, size, now)
+            exceeded = await rates.charge(permit, summary.model, route, size, now)
         except RateStoreUnavailableError:
             raise rejections.rate_store_unavailable() from None
         if exceeded is not None:
             raise rejections.rate_exceeded(*exceeded)
+
+    def _route_label(self, summary: RequestSummary, context: RequestContext) -> str:
+        model = summary.model
+        return self.route_label(model, summary.version, context.headers) if model else ""
 
     async def close(self) -> None:
         for close in self._close_callbacks:

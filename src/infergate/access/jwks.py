@@ -109,6 +109,10 @@ def _parse_key(key: dict[str, Any], algorithm: str) -> PyJWK | None:
 class JwkSource(Protocol):
     """A source of keys."""
 
+    def current_keys(self, now: float) -> JwkSet | None:
+        """Return the keys at ``now``; None if there are none yet, or they must be read again."""
+        ...
+
     async def keys(self, now: float) -> JwkSet | None:
         """Return the keys at ``now`` (``time.monotonic``); None if there are none yet."""
         ...
@@ -123,6 +127,10 @@ class JwkFileSource:
 
     def __init__(self, file: WatchedFile[JwkSet]) -> None:
         self._file: Final = file
+
+    def current_keys(self, now: float) -> JwkSet | None:
+        """Return the keys in the file, unless it is due to be checked."""
+        return self._file.current_if_checked(now)
 
     async def keys(self, now: float) -> JwkSet | None:
         return await self._file.current(now)
@@ -151,6 +159,11 @@ class JwkUrlSource:
         self._refresh_at = 0.0  # when the keys are due to be fetched again
         self._next_fetch = 0.0  # the earliest time of the next fetch
         self._fetch_task: asyncio.Task[None] | None = None
+
+    def current_keys(self, now: float) -> JwkSet | None:
+        """Return the keys, unless they are due to be fetched."""
+        is_due = now >= self._refresh_at and now >= self._next_fetch
+        return None if is_due else self._keys
 
     async def keys(self, now: float) -> JwkSet | None:
         """Return the keys. One request fetches them when they are due; others wait for it only if

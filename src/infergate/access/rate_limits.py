@@ -147,6 +147,12 @@ class _ChargePlan(NamedTuple):
     charges: Sequence[BucketCharge]
     reasons: Sequence[RejectionReason]
 
+    def describe(self, exceeded: ExceededLimit | None) -> tuple[RejectionReason, float] | None:
+        """Return the kind of limit that is exceeded and the seconds to wait."""
+        if exceeded is None:
+            return None
+        return self.reasons[exceeded.charge_index], exceeded.wait_seconds
+
     def charges_for(self, size: int) -> Sequence[BucketCharge]:
         if RejectionReason.BYTES not in self.reasons:
             return self.charges
@@ -192,6 +198,9 @@ class RateLimits:
     def __init__(self, limits: Sequence[RateLimit], store: RateStore) -> None:
         self._limits: Final = [_CompiledLimit(index, limit) for index, limit in enumerate(limits)]
         self._store: Final = store
+        self._buckets: Final = store.buckets if isinstance(store, LocalRateStore) else None
+        self.is_local: Final = self._buckets is not None
+        """Whether the rates are counted on this host."""
         self._plans: Final = BoundedCache[tuple[str, str, str], _ChargePlan](_MAX_CACHED_PLANS)
 
     async def charge(
@@ -203,10 +212,17 @@ class RateLimits:
         plan = self._plan(permit.identity, model, route)
         if not plan.charges:
             return None
-        exceeded = await self._store.charge(plan.charges_for(size), now)
-        if exceeded is None:
+        return plan.describe(await self._store.charge(plan.charges_for(size), now))
+
+    def charge_now(
+        self, permit: RulePermit, model: str, route: str, size: int, now: float
+    ) -> tuple[RejectionReason, float] | None:
+        """Like ``charge``, if the store ``is_local``."""
+        plan = self._plan(permit.identity, model, route)
+        if not plan.charges:
             return None
-        return plan.reasons[exceeded.charge_index], exceeded.wait_seconds
+        assert self._buckets is not None
+        return plan.describe(self._buckets.fill(plan.charges_for(size), now))
 
     def _plan(self, identity: str, model: str, route: str) -> _ChargePlan:
         key = identity, model, route

@@ -62,6 +62,19 @@ class JwtVerifier:
         self._rules: Final = rules
         self._cache: Final[OrderedDict[bytes, _CachedToken]] = OrderedDict()
 
+    def cached_permit(self, token: str, now: float, wall_time: float) -> RulePermit | None:
+        """Return the permit of a token that was verified before; None if ``verify`` is needed."""
+        digest = hashlib.sha256(token.encode()).digest()
+        cached = self._cache.get(digest)
+        if (
+            cached is None
+            or cached.issuer.source.current_keys(now) is not cached.keys
+            or wall_time >= cached.expires_at
+        ):
+            return None
+        self._cache.move_to_end(digest)
+        return cached.permit
+
     async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
         """Return the permit of the token's subject. ``now`` is from ``time.monotonic``,
         ``wall_time`` from ``time.time``. Raises AccessRejected."""

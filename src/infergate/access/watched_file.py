@@ -44,6 +44,10 @@ class WatchedFile(Generic[T]):
         self._check_count = 0
         self._lock: Final = asyncio.Lock()
 
+    def current_if_checked(self, now: float) -> T | None:
+        """Return the current value, or None if the file is due to be checked."""
+        return None if now >= self._next_check else self._value
+
     async def current(self, now: float) -> T:
         """Return the current value. ``now`` is from ``time.monotonic``."""
         if now >= self._next_check:

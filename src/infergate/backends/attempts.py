@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle, Endpoints
 from infergate.backends.request_queue import RequestQueue
@@ -47,6 +47,15 @@ class SenderState:
     retry_budget: RetryBudget
     queue: RequestQueue | None
     counters: BackendCounters
+
+
+class BegunExchange(NamedTuple):
+    """An exchange whose first attempt, on ``handle``, could not begin without a task, or failed
+    with ``error``. It is counted in the retry budget."""
+
+    started_at: float
+    handle: EndpointHandle
+    error: GatewayError | None
 
 
 class StreamAttempt(Generic[Resp]):

@@ -44,6 +44,11 @@ class ProfileDetection:
         self._cache: Final = SingleFlightCache(self._detect)
 
     @property
+    def current_profile(self) -> Profile | None:
+        """The declared or cached profile; None if it must be detected."""
+        return self.declared or self._cache.cached
+
+    @property
     def cached_profile(self) -> Profile:
         """The declared or cached profile, else the generic one; never contacts the server."""
         return self.declared or self._cache.cached or self._generic

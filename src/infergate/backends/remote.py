@@ -171,6 +171,12 @@ class RemoteBackend(Generic[Req, Resp]):
         return self._endpoints.has_several
 
     @property
+    def relay_sender(self) -> RequestSender[Req, Resp] | None:
+        """The sender of messages that are exchanged without a task; None if the upstream needs
+        tasks."""
+        return None if self._sender.begin is None else self._sender
+
+    @property
     def is_ready(self) -> bool | None:
         return self._endpoints.is_ready if self._monitor.is_checking else None
 
@@ -365,6 +371,12 @@ class RemoteBackend(Generic[Req, Resp]):
         if not self.codec.needs_profile:
             return self._profile_detection.cached_profile
         return await self.server_profile(context)
+
+    def current_profile(self) -> Profile | None:
+        """Return the profile for a request; None if ``request_profile`` must detect it."""
+        if self.codec.needs_profile:
+            return self._profile_detection.current_profile
+        return self._profile_detection.cached_profile
 
     async def server_profile(self, context: RequestContext) -> Profile:
         """Return the declared or detected profile. Raises GatewayError."""

@@ -24,7 +24,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from infergate.backends.attempts import Attempts, ChooseEndpoint, SenderState, StreamAttempt
+from infergate.backends.attempts import (
+    Attempts,
+    BegunExchange,
+    ChooseEndpoint,
+    SenderState,
+    StreamAttempt,
+)
 from infergate.backends.base import add_backend_name
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
 from infergate.backends.header_filter import HeaderFilter
@@ -37,7 +43,7 @@ from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.route_policy import HedgePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.routing.latency import LatencyQuantile
-from infergate.transport.base import StreamingUpstream, Upstream
+from infergate.transport.base import CallbackUpstream, StreamingUpstream, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -72,30 +78,34 @@ class RequestSender(Generic[Req, Resp]):
         upstream: Upstream[Req, Resp],
         access: MessageAccess[Req, Resp],
     ) -> None:
-        self._backend: Final = settings.backend
-        self._endpoints: Final = state.endpoints
+        self.backend: Final = settings.backend
+        self.endpoints: Final = state.endpoints
         self._upstream: Final = upstream
         self._access: Final = access
-        self._timeout: Final = settings.timeout
+        self.timeout: Final = settings.timeout
         self._request_filter: Final = settings.request_filter
         self._response_filter: Final = settings.response_filter
         self._state: Final = state
-        self._queue: Final = state.queue
-        self._hash_key: Final = settings.hash_key
-        self._returns_headers: Final = settings.response_filter.selects_any
+        self.retry_budget: Final = state.retry_budget
+        self.queue: Final = state.queue
+        self.begin: Final = upstream.begin if isinstance(upstream, CallbackUpstream) else None
+        """Begins an exchange without a task, if the upstream can."""
+        self.hash_key: Final = settings.hash_key
+        self.returns_headers: Final = settings.response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
         """By route, for routes that hedge after a percentile."""
 
     def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
         """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
         copied = copy.copy(self)
-        vars(copied)["_upstream"] = upstream
+        begin = upstream.begin if isinstance(upstream, CallbackUpstream) else None
+        vars(copied).update(_upstream=upstream, begin=begin)
         return copied
 
     def timeout_for(self, context: RequestContext) -> float:
         """Return the route's timeout, else the backend's."""
         timeout = context.policy.timeout
-        return self._timeout if timeout is None else timeout
+        return self.timeout if timeout is None else timeout
 
     def prepare_request(self, wire: Req, context: RequestContext) -> None:
         """Add the forwarded client headers to ``wire``, and charge the response to the client's
@@ -110,31 +120,35 @@ class RequestSender(Generic[Req, Resp]):
         context: RequestContext,
         sequence: SequenceKey | None = None,
         hedge: HedgePolicy | None = None,
+        begun: BegunExchange | None = None,
     ) -> Resp:
         """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
-        response, whatever its status. Only idempotent routes have a ``hedge``."""
-        started = time.monotonic()
-        timeout, attempts, budget = context.policy.timeout, None, self._state.retry_budget
-        context.shorten_deadline(started + (self._timeout if timeout is None else timeout))
-        assert context.deadline is not None
-        if context.deadline <= started:
-            raise deadline_error(self._backend)
-        self.prepare_request(wire, context)
-        budget.active_requests += 1
+        response, whatever its status. Only idempotent routes have a ``hedge``. ``begun`` is the
+        state of an exchange that was begun without a task."""
+        attempts, budget = None, self.retry_budget
+        if begun is None:
+            started = time.monotonic()
+            self.set_deadline(context, started)
+            self.prepare_request(wire, context)
+            budget.active_requests += 1
+        else:
+            started = begun.started_at
         try:
-            if (
+            if begun is not None or (
                 sequence is None
-                and self._hash_key is None
+                and self.hash_key is None
                 and not context.policy.retry.is_idempotent
             ):
                 # Almost every exchange: the first attempt needs no state for retries.
-                handle = self._endpoints.choose()
+                handle = self.endpoints.choose() if begun is None else begun.handle
                 try:
+                    if begun is not None and begun.error is not None:
+                        raise begun.error
                     response = await self._attempt(wire, context, handle)
                 except GatewayError as error:
                     attempts = self._make_attempts(context, None)
                     attempts.tried.append(handle)
-                    attempts.record_error(add_backend_name(error, self._backend))
+                    attempts.record_error(add_backend_name(error, self.backend))
             else:
                 attempts = self._make_attempts(context, sequence)
             if attempts is not None:
@@ -148,30 +162,41 @@ class RequestSender(Generic[Req, Resp]):
             context.record.backend_seconds += time.monotonic() - started
             if attempts is not None:
                 attempts.return_budget()
-        if self._returns_headers:
-            self._collect_headers(response, context)
+        if self.returns_headers:
+            self.collect_headers(response, context)
         return response
 
+    def set_deadline(self, context: RequestContext, now: float) -> float:
+        """Apply the timeout to ``context`` and return its deadline. Raises TIMEOUT if it has
+        passed."""
+        timeout, deadline = context.policy.timeout, context.deadline
+        latest = now + (self.timeout if timeout is None else timeout)
+        if deadline is None or latest < deadline:
+            context.deadline = deadline = latest
+        if deadline <= now:
+            raise deadline_error(self.backend)
+        return deadline
+
     def _make_attempts(self, context: RequestContext, sequence: SequenceKey | None) -> Attempts:
-        choose: ChooseEndpoint = self._endpoints.choose
+        choose: ChooseEndpoint = self.endpoints.choose
         if sequence is not None:
             choose = functools.partial(self._choose_owner, sequence)
-        elif self._hash_key is not None:
-            choose = functools.partial(self._endpoints.choose, key=self._hash_key(context))
+        elif self.hash_key is not None:
+            choose = functools.partial(self.endpoints.choose, key=self.hash_key(context))
         may_resend = sequence is None and context.policy.retry.is_idempotent
         return Attempts(context, choose, self._state, sequence, may_resend=may_resend)
 
     def _choose_owner(self, sequence: SequenceKey, _tried: object) -> EndpointHandle:
-        return self._endpoints.sequence_owner(sequence)
+        return self.endpoints.sequence_owner(sequence)
 
     def infer(
         self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Resp]:
         """Like ``exchange``, but within the concurrency limit and with the route's hedging."""
         hedge = context.policy.retry.hedge if sequence is None else None
-        if self._queue is None:
+        if self.queue is None:
             return self.exchange(wire, context, sequence, hedge)
-        return self._exchange_queued(self._queue, wire, context, sequence, hedge)
+        return self._exchange_queued(self.queue, wire, context, sequence, hedge)
 
     async def _exchange_queued(
         self,
@@ -216,7 +241,7 @@ class RequestSender(Generic[Req, Resp]):
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
         """Start a hedge on another endpoint, or return None if there is none or the concurrency
         limit or the retry budget is exhausted."""
-        queue = self._queue
+        queue = self.queue
         if queue is not None and not queue.try_enter():
             return None
         handle = attempts.begin_hedge()
@@ -230,9 +255,9 @@ class RequestSender(Generic[Req, Resp]):
         try:
             return await self._attempt(wire, attempts.context, handle, attempts.per_try_timeout)
         finally:
-            self._state.retry_budget.release()
-            if self._queue is not None:
-                self._queue.leave()
+            self.retry_budget.release()
+            if self.queue is not None:
+                self.queue.leave()
 
     async def exchange_with(
         self, handle: EndpointHandle, wire: Req, context: RequestContext
@@ -241,13 +266,13 @@ class RequestSender(Generic[Req, Resp]):
         request's deadline."""
         assert context.deadline is not None
         if context.deadline <= time.monotonic():
-            raise deadline_error(self._backend)
+            raise deadline_error(self.backend)
         attempts = Attempts(context, lambda _: handle.begin_attempt(), self._state)
-        self._state.retry_budget.active_requests += 1
+        self.retry_budget.active_requests += 1
         try:
             return await self._run_attempts(wire, attempts, self._attempt)
         finally:
-            self._state.retry_budget.active_requests -= 1
+            self.retry_budget.active_requests -= 1
             attempts.return_budget()
 
     async def _run_attempts(
@@ -267,7 +292,7 @@ class RequestSender(Generic[Req, Resp]):
                 declined = response
             except GatewayError as error:
                 declined = None
-                attempts.record_error(add_backend_name(error, self._backend))
+                attempts.record_error(add_backend_name(error, self.backend))
         if declined is not None:
             return declined
         raise self._take_error(attempts)
@@ -287,9 +312,9 @@ class RequestSender(Generic[Req, Resp]):
         outcome = AttemptOutcome.UNKNOWN
         try:
             response = await self._upstream.exchange(wire, handle.endpoint, seconds)
-            outcome = self._response_outcome(response, context)
+            outcome = self.response_outcome(response, context)
         except GatewayError as error:
-            outcome = self._error_outcome(error, time.monotonic() - started, context)
+            outcome = self.error_outcome(error, time.monotonic() - started, context)
             raise
         finally:
             handle.finish_attempt(outcome)
@@ -300,23 +325,23 @@ class RequestSender(Generic[Req, Resp]):
     ) -> AsyncGenerator[Resp, None]:
         """Send ``wire``, within the concurrency limit, and yield the messages of the response on
         demand. The upstream must support streams."""
-        queue = self._queue
+        queue = self.queue
         if queue is not None:
             context.shorten_deadline(time.monotonic() + self.timeout_for(context))
             await queue.enter(context)
         try:
             self.prepare_request(wire, context)
             attempts = self._make_attempts(context, sequence)
-            self._state.retry_budget.active_requests += 1
+            self.retry_budget.active_requests += 1
             try:
                 open_stream = functools.partial(self._open_stream, attempts)
                 message = await self._run_attempts(wire, attempts, open_stream)
                 while message is not None:
-                    self._collect_headers(message, context)
+                    self.collect_headers(message, context)
                     yield message
                     message = await self._following_message(attempts)
             finally:
-                self._state.retry_budget.active_requests -= 1
+                self.retry_budget.active_requests -= 1
                 if attempts.stream is not None:
                     await attempts.stream.close()
                 attempts.return_budget()
@@ -354,7 +379,7 @@ class RequestSender(Generic[Req, Resp]):
         try:
             return await self._next_message(attempts.stream, attempts.context)
         except GatewayError as error:
-            raise add_backend_name(error, self._backend) from error
+            raise add_backend_name(error, self.backend) from error
 
     async def _next_message(
         self, stream: StreamAttempt[Resp], context: RequestContext, max_wait: float | None = None
@@ -373,31 +398,31 @@ class RequestSender(Generic[Req, Resp]):
                     Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
                 ) from None
         except GatewayError as error:
-            stream.outcome = self._error_outcome(error, time.monotonic() - started, context)
+            stream.outcome = self.error_outcome(error, time.monotonic() - started, context)
             raise
         finally:
             context.record.backend_seconds += time.monotonic() - started
         if message is not None:
-            stream.outcome = self._response_outcome(message, context)
+            stream.outcome = self.response_outcome(message, context)
         return message
 
     def _can_serve(self, response: Any) -> bool:
         return response is None or not self._access.is_unavailable(response)
 
-    def _response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
+    def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
         """Return the implication of ``response`` for its endpoint. Being unavailable for a model
         counts as a failure only if some endpoint has served that model, because clients may
         request models that are not loaded, or their readiness."""
         model = context.record.model
-        has_been_served = model in self._endpoints.served_models
+        has_been_served = model in self.endpoints.served_models
         if not self._access.is_unavailable(response):
             if not has_been_served and self._access.response_status(response) in _SUCCESS_STATUSES:
-                self._endpoints.record_served_model(model)
+                self.endpoints.record_served_model(model)
             return AttemptOutcome.OK
         counts_as_failure = has_been_served and context.record.operation not in _STATUS_OPERATIONS
         return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
 
-    def _error_outcome(
+    def error_outcome(
         self, error: GatewayError, seconds: float, context: RequestContext
     ) -> AttemptOutcome:
         """Return the implication of ``error``, after ``seconds``, for the endpoint. A timeout
@@ -417,7 +442,7 @@ class RequestSender(Generic[Req, Resp]):
         used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - CLOCK_TOLERANCE
         return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
 
-    def _collect_headers(self, response: Resp, context: RequestContext) -> None:
+    def collect_headers(self, response: Resp, context: RequestContext) -> None:
         headers = self._access.response_headers(response)
         if headers and (returned := self._response_filter.select(headers)):
             context.response_headers = {**context.response_headers, **returned}
@@ -429,7 +454,7 @@ class RequestSender(Generic[Req, Resp]):
         try:
             if sequence is None or error.kind is not Kind.CONNECT:
                 return error
-            position = self._endpoints.describe_position(attempts.tried[-1])
+            position = self.endpoints.describe_position(attempts.tried[-1])
             return error.reworded(
                 f"{error.public} ({position}, which holds the state of sequence "
                 f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"

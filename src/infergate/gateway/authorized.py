@@ -58,6 +58,7 @@ class AuthorizedGateway:
         self._inner: Final = inner
         self.name_rule: Final = inner.name_rule
         self.bind: Final = inner.bind
+        self.find_binding: Final = inner.find_binding
         self.describe: Final = inner.describe
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:

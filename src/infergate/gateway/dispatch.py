@@ -23,6 +23,7 @@ from infergate.core.wire import (
     total_size,
 )
 from infergate.gateway.frontend import Frontend
+from infergate.gateway.relay import Relay
 from infergate.gateway.services import UnaryHandler
 from infergate.gateway.streaming import (
     InferenceStream,
@@ -30,7 +31,12 @@ from infergate.gateway.streaming import (
     RpcStreaming,
     UnaryStreamCodec,
 )
-from infergate.transport.base import RequestStream, StreamHandler
+from infergate.transport.base import (
+    Cancellable,
+    RelayCallbacks,
+    RequestStream,
+    StreamHandler,
+)
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -59,13 +65,36 @@ class Dispatch(ABC, Generic[Req, Resp]):
         frontends: Mapping[str, Frontend[Req, Resp]],
         record: RequestObserver,
         assign_id: RequestObserver,
+        *,
+        relays: bool,
     ) -> None:
         """``frontends`` are keyed by path segment; the first one also handles requests for other
-        paths. ``assign_id`` is called first for every request and sets its id."""
+        paths. ``assign_id`` is called first for every request and sets its id. Without ``relays``,
+        every request is served in a task."""
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
         self._default_frontend: Final = next(iter(self._frontends.values()))
         self._record: Final = record
+        self._has_relays: Final = relays
+        self._relays: Final[dict[str, Relay[Req, Resp]]] = {}
+
+    def _relay(
+        self,
+        segment: str,
+        wire: Req,
+        context: RequestContext,
+        callbacks: RelayCallbacks[Resp],
+    ) -> Cancellable | None:
+        relay = self._relays.get(segment)
+        if relay is None:
+            frontend = self._frontends.get(segment)
+            if frontend is None or not self._has_relays or not frontend.can_relay:
+                return None
+            relay = Relay(frontend, self._finish, self._record_cancelled)
+            self._relays[segment] = relay
+        self._assign_id(context)
+        context.record.received_at = time.monotonic()
+        return relay.start(wire, context, callbacks)
 
     @abstractmethod
     def _frontend_of(self, wire: Req) -> Frontend[Req, Resp]:
@@ -85,13 +114,18 @@ class Dispatch(ABC, Generic[Req, Resp]):
         context.record.received_at = time.monotonic()
         try:
             response = await self._serve(wire, context)
-        except BaseException:  # the client disconnected: only log and metrics are left to update
-            if context.abort_error is None:  # otherwise the transport calls ``refuse``
-                context.record.outcome = Kind.CANCELLED.value
-                self._record(context)
+        except BaseException:
+            self._record_cancelled(context)
             raise
         self._finish(response, context)
         return response
+
+    def _record_cancelled(self, context: RequestContext) -> None:
+        """Record a request whose client disconnected. If the gateway aborts the request, the
+        transport calls ``refuse``."""
+        if context.abort_error is None:
+            context.record.outcome = Kind.CANCELLED.value
+            self._record(context)
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Build the transport's refusal in the protocol that the request addressed, and record
@@ -110,8 +144,10 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]],
         record: RequestObserver,
         assign_id: RequestObserver | None = None,
+        *,
+        relays: bool = True,
     ) -> None:
-        super().__init__(frontends, record, assign_id or assign_request_id)
+        super().__init__(frontends, record, assign_id or assign_request_id, relays=relays)
 
     def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
         return self._frontends.get(wire.path[1:].partition("/")[0], self._default_frontend)
@@ -163,9 +199,11 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         streams: Mapping[str, StreamHandler],
         record: RequestObserver,
         assign_id: RequestObserver | None = None,
+        *,
+        relays: bool = True,
     ) -> None:
         assign_id = assign_id or assign_request_id
-        super().__init__(frontends, record, assign_id)
+        super().__init__(frontends, record, assign_id, relays=relays)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
         self.request_streams: Mapping[str, Callable[[RequestContext], RequestStream]] = {
@@ -175,6 +213,17 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
             for frontend in frontends.values()
             for codec in _stream_codecs(frontend.codec)
         }
+
+    def relay(
+        self,
+        wire: RpcRequest,
+        context: RequestContext,
+        callbacks: RelayCallbacks[RpcResponse],
+    ) -> Cancellable | None:
+        """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
+        if wire.method in self._services:
+            return None
+        return self._relay(wire.method[1:].partition("/")[0], wire, context, callbacks)
 
     def _frontend_of(self, wire: RpcRequest) -> Frontend[RpcRequest, RpcResponse]:
         return self._frontends.get(wire.method[1:].partition("/")[0], self._default_frontend)

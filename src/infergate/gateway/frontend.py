@@ -10,7 +10,7 @@ backend speak the same protocol and the route renames no tensor, otherwise ``Tra
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend
 from infergate.codecs.base import (
@@ -58,6 +58,15 @@ class RequestAuthorizer(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsDecisions(Protocol):
+    """An authorizer that can decide on most requests without I/O."""
+
+    def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
+        """Do the same as ``authorize``, or return None without any effect if that takes I/O."""
+        ...
+
+
 def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
     return replace(wire, message=(leading_fields(deferred.prefix),), deferred=None)
 
@@ -77,11 +86,17 @@ class Frontend(Generic[Req, Resp]):
         """``offload`` reads and writes long text in helper processes; None does it in this process.
         ``authorizer`` None allows every request."""
         self.codec: Final = codec
-        self._open_request: Final = (
+        self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
         )
         self._authorizer: Final = authorizer
-        self._unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
+        self.decide: Final = (
+            authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
+        )
+        """Authorizes a request without I/O, if that is possible."""
+        self.can_relay: Final = authorizer is None or self.decide is not None
+        """Whether any request can be authorized without a task."""
+        self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model
         if offload is not None:
@@ -93,11 +108,12 @@ class Frontend(Generic[Req, Resp]):
         )
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
         """By backend: the models whose outputs must be translated; see ``PassThrough``."""
-        self._pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
+        self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
         """Created when a route is first used: there may be thousands, and a reload builds the
         frontend on the event loop."""
 
-    def _make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
+    def make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
+        """Create and keep the pipeline of ``binding``."""
         route, backend, codec = binding.route, binding.backend, self.codec
         pipeline: Pipeline[Req, Resp] = self._translation
         if (
@@ -113,7 +129,7 @@ class Frontend(Generic[Req, Resp]):
             pipeline = PassThrough(
                 route, codec, self.codec_offload, backend, self._translation, models, self._steps
             )
-        self._pipelines[binding] = pipeline
+        self.pipelines[binding] = pipeline
         return pipeline
 
     async def respond(
@@ -123,7 +139,7 @@ class Frontend(Generic[Req, Resp]):
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name
-        context.unsupported_datatypes = self._unsupported_datatypes
+        context.unsupported_datatypes = self.unsupported_datatypes
         try:
             summary = self.codec.summarize(
                 wire if deferred is None else _with_first_bytes(wire, deferred)
@@ -135,14 +151,14 @@ class Frontend(Generic[Req, Resp]):
                 summary = await self._authorizer.authorize(summary, context)
             if deferred is not None:
                 await self._inflate(wire, deferred, summary, context)
-            if self._open_request is not None:
-                self._open_request(wire)
+            if self.open_request is not None:
+                self.open_request(wire)
             if summary.operation is not InferRequest:
                 return await self._translation.perform(wire, context)
             binding = self.gateway.bind(summary.model, summary.version, context)
             pipeline: Pipeline[Req, Resp] = self._translation
             if summary.can_pass_through:
-                pipeline = self._pipelines.get(binding) or self._make_pipeline(binding)
+                pipeline = self.pipelines.get(binding) or self.make_pipeline(binding)
             record.pipeline = pipeline.name
             return await pipeline.infer(wire, summary, binding, context)
         except GatewayError as error:
@@ -186,7 +202,7 @@ class Frontend(Generic[Req, Resp]):
         route, which is recorded in ``context``. Raises GatewayError."""
         record = context.record
         record.protocol = self.codec.name
-        context.unsupported_datatypes = self._unsupported_datatypes
+        context.unsupported_datatypes = self.unsupported_datatypes
         record.pipeline = self._translation.name
         summary = self.codec.summarize(wire)
         record.model = summary.model

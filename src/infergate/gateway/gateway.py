@@ -168,6 +168,13 @@ class Gateway:
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
+    def find_binding(
+        self, model: str, version: str, headers: Mapping[str, str]
+    ) -> RouteBinding | None:
+        """Return the route of ``model``, if it has one. Nothing is recorded."""
+        route = self._table.find(model, version, headers)
+        return None if route is None else self._binding_of[id(route)]
+
     def _bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         route = self._table.find(model, version, context.headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import Protocol
 
 from infergate.core.messages import (
@@ -23,6 +23,12 @@ class InferenceGateway(Protocol):
     @property
     def name_rule(self) -> NameRule:
         """The rule for names of models and versions."""
+        ...
+
+    def find_binding(
+        self, model: str, version: str, headers: Mapping[str, str]
+    ) -> RouteBinding | None:
+        """Return the route of ``model``, if it has one. Nothing is recorded."""
         ...
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:

@@ -12,8 +12,8 @@ from infergate.core.log_events import BUG
 _log: Final = logging.getLogger(__name__)
 
 
-def internal_error(activity: str) -> GatewayError:
-    """Log the exception being handled, which interrupted ``activity``, and return the client's
-    error."""
-    _log.exception("internal error while %s", activity, extra=BUG)
+def internal_error(activity: str, error: BaseException | None = None) -> GatewayError:
+    """Log ``error``, by default the exception being handled, which interrupted ``activity``, and
+    return the client's error."""
+    _log.error("internal error while %s", activity, exc_info=error or True, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import attribute_parse_error
+from infergate.backends.request_sender import RequestSender
 from infergate.codecs.base import (
     Codec,
     OutputsNeedTranslationError,
@@ -62,6 +63,20 @@ class SupportsRawMessages(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsRelay(Protocol):
+    """A backend that exchanges messages without a task."""
+
+    @property
+    def relay_sender(self) -> RequestSender[Any, Any] | None:
+        """The sender of its messages; None if its upstream needs tasks."""
+        ...
+
+    def current_profile(self) -> Profile | None:
+        """Return the profile for a request; None if ``request_profile`` must detect it."""
+        ...
+
+
 class PassThrough(Generic[Req, Resp]):
     """Passes the messages of one route on unchanged after ``validate``; no tensor is decoded."""
 
@@ -83,63 +98,100 @@ class PassThrough(Generic[Req, Resp]):
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
         self._renames_version: Final = bool(rewrite.version)
+        self.renames: Final = self._renames_model or self._renames_version
         self._may_repeat: Final = route.retry.is_idempotent
         self._codec: Final = codec
         # None: the operator trusts this route's clients.
-        self._validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
-        self._rewrite_request: Final = codec.rewrite_request
-        self._rewrite_response: Final = steps.sync(RENDER, codec.rewrite_response)
-        self._codec_offload: Final = codec_offload
-        self._limits: Final = codec_offload.limits
-        self._is_always_inline: Final = codec_offload.is_always_inline
+        self.validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
+        self.sequence_of: Final = codec.sequence_of
+        self.rewrite_request: Final = codec.rewrite_request
+        self.rewrite_response: Final = steps.sync(RENDER, codec.rewrite_response)
+        self.codec_offload: Final = codec_offload
+        self.limits: Final = codec_offload.limits
+        self.is_always_inline: Final = codec_offload.is_always_inline
         self._backend: Final = backend
-        self._profile: Final = backend.fixed_profile
-        self._translation: Final = translation
-        self._translated_models: Final = translated_models
+        self.profile: Final = backend.fixed_profile
+        self.translation: Final = translation
+        self.translated_models: Final = translated_models
+        relaying = (
+            backend
+            if isinstance(backend, SupportsRelay) and not route.retry.is_idempotent
+            else None
+        )
+        self.sender: Final = None if relaying is None else relaying.relay_sender
+        """The sender of relayed requests; None if requests need tasks."""
+        self.current_profile: Final = _no_profile if relaying is None else relaying.current_profile
 
-    async def infer(  # noqa: C901, PLR0912 - one path; an error raised in a helper would keep the message alive
-        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
+    async def infer(
+        self,
+        wire: Req,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
+        checked: Any = None,
     ) -> Resp:
         """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
-        translated."""
-        limits, offload = self._limits, self._codec_offload
-        checked: Any = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
-        if self._validate is not None:
-            inline = self._is_always_inline or offload.can_read_inline(wire)
+        translated. ``checked`` is the result of ``validate``, if it was called."""
+        offload = self.codec_offload
+        if checked is None:
+            checked = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
+        if self.validate is not None:
+            inline = self.is_always_inline or offload.can_read_inline(wire)
             try:
-                if inline:
-                    checked = self._validate(wire, limits)
+                if checked is not wire:
+                    pass
+                elif inline:
+                    checked = self.validate(wire, self.limits)
                 else:
                     checked = await offload.run_in_helper(
-                        context, self._codec.validate, wire, limits
+                        context, self._codec.validate, wire, self.limits
                     )
                 if isinstance(checked, PartialInferRequest):
-                    checked = await self._translation.complete(checked, context, inline=inline)
+                    checked = await self.translation.complete(checked, context, inline=inline)
             except NeedsOffloadError:
-                return await self._translate(wire, summary, binding, context)
+                return await self.translate(wire, summary, binding, context)
             if checked is not wire:
                 _count_inflated(checked, wire, context)
+        model, version, _ = self.rename(summary)
+        sequence = None
+        if self._may_repeat or self._backend.has_several_endpoints:
+            sequence = await self._sequence_name(checked, model, context)
+        profile = self.profile or await self._backend.request_profile(context)
+        request = self.rewrite_request(checked, model, version, profile)
+        if (
+            request is None or model in self.translated_models
+        ):  # the server does not accept this format
+            return await self.translate(checked, summary, binding, context)
+        response = await self._backend.infer(request, context, sequence)
+        del request
+        return await self.deliver(response, checked, summary, binding, context)
+
+    def rename(self, summary: RequestSummary) -> tuple[str, str, tuple[str, str]]:
+        """Return the backend's model and version, and those that the response gets instead (empty:
+        unchanged)."""
         model, version = summary.model, summary.version
-        client_model = client_version = ""  # in the backend's names
+        client_model = client_version = ""
         if self._renames_model:
             client_model, model = model, self._route.backend_model(model)
         if self._renames_version:
             client_version, version = version or self._route.version, self._route.rewrite.version
-        sequence = None
-        if self._may_repeat or self._backend.has_several_endpoints:
-            sequence = await self._sequence_name(checked, model, context)
-        profile = self._profile or await self._backend.request_profile(context)
-        request = self._rewrite_request(checked, model, version, profile)
-        if (
-            request is None or model in self._translated_models
-        ):  # the server does not accept this format
-            return await self._translate(checked, summary, binding, context)
-        response = await self._backend.infer(request, context, sequence)
-        names = client_model, client_version
+        return model, version, (client_model, client_version)
+
+    async def deliver(
+        self,
+        response: Resp,
+        checked: Any,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
+    ) -> Resp:
+        """Rewrite the ``response`` to ``checked``, or translate the request once more."""
+        offload, limits = self.codec_offload, self.limits
+        model, _, names = self.rename(summary)
         try:
             try:
-                if self._is_always_inline or offload.can_rewrite_inline(response, checked):
-                    return self._rewrite_response(response, checked, *names, limits)
+                if self.is_always_inline or offload.can_rewrite_inline(response, checked):
+                    return self.rewrite_response(response, checked, *names, limits)
             except NeedsOffloadError:  # the codec may read the request again, with its tensors
                 return await offload.build_in_helper(
                     context, self._codec.rewrite_response, response, checked, *names, limits
@@ -148,13 +200,14 @@ class PassThrough(Generic[Req, Resp]):
         except GatewayError as error:
             if not await self._should_translate(error, checked, model, context):
                 raise attribute_parse_error(error, binding.backend.name) from None
-        return await self._translate(checked, summary, binding, context)
+        return await self.translate(checked, summary, binding, context)
 
-    def _translate(
+    def translate(
         self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[Resp]:
-        context.record.pipeline = self._translation.name
-        return self._translation.infer(wire, summary, binding, context)
+        """Serve the request by the other pipeline."""
+        context.record.pipeline = self.translation.name
+        return self.translation.infer(wire, summary, binding, context)
 
     async def _should_translate(
         self, error: GatewayError, checked: Req, model: str, context: RequestContext
@@ -167,7 +220,7 @@ class PassThrough(Generic[Req, Resp]):
         """
         if not isinstance(error, OutputsNeedTranslationError):
             return False
-        self._translated_models[model] = None
+        self.translated_models[model] = None
         return await self._sequence_name(checked, model, context) is None
 
     async def _rewrite_in_helper(
@@ -176,23 +229,27 @@ class PassThrough(Generic[Req, Resp]):
         """Rewrite the response in a helper process, which needs no tensors of the request."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
-        rewrite, limits = self._codec.rewrite_response, self._limits
-        return await self._codec_offload.build_in_helper(
+        rewrite, limits = self._codec.rewrite_response, self.limits
+        return await self.codec_offload.build_in_helper(
             context, rewrite, response, request, *names, limits
         )
 
     async def _sequence_name(
         self, wire: Req, model: str, context: RequestContext
     ) -> SequenceKey | None:
-        offload, read_sequence, limits = self._codec_offload, self._codec.sequence_of, self._limits
+        offload, read_sequence, limits = self.codec_offload, self._codec.sequence_of, self.limits
         try:
-            if self._validate is not None or offload.can_read_inline(wire):
+            if self.validate is not None or offload.can_read_inline(wire):
                 sequence_id = read_sequence(wire, limits)
             else:
                 sequence_id = await offload.run_in_helper(context, read_sequence, wire, limits)
         except NeedsOffloadError:
             sequence_id = await offload.run_in_helper(context, read_sequence, wire, limits)
         return None if sequence_id is None else SequenceKey(model, sequence_id)
+
+
+def _no_profile() -> Profile | None:
+    return None
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:

@@ -146,7 +146,7 @@ class RunningGateway:
         self._retiring: Final[list[GatewayParts]] = []
         """Generations that still have calls in progress."""
         self._being_prepared: GatewayParts | None = None
-        self._old_calls: Final[set[asyncio.Task[None]]] = set()
+        self._old_calls: Final[set[asyncio.Future[None]]] = set()
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
@@ -320,7 +320,9 @@ class RunningGateway:
         old, self._active, self._being_prepared = self._active, parts, None
         old_listeners, self._listeners = self._listeners, listeners
         calls = {
-            call for listener in old_listeners.values() for call in listener.server.active_tasks()
+            call
+            for listener in old_listeners.values()
+            for call in listener.server.active_requests()
         }
         calls -= self._old_calls | parts.gateway.readiness.watchers
         for listener in listeners.values():
@@ -339,7 +341,7 @@ class RunningGateway:
         self._spawn(self._retire(old, calls, removed))
 
     async def _retire(
-        self, old: GatewayParts, calls: set[asyncio.Task[None]], removed: Sequence[Server]
+        self, old: GatewayParts, calls: set[asyncio.Future[None]], removed: Sequence[Server]
     ) -> None:
         """Close ``old`` and its removed servers once its ``calls`` have ended."""
         grace = self.config.drain.timeout

@@ -26,6 +26,7 @@ from infergate.transport.worker_loads import WorkerLoads
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
+Resp_contra = TypeVar("Resp_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,41 @@ class BoundSockets:
 
 BindFunction = Callable[[Address], Awaitable[BoundSockets]]
 """Returns the sockets to listen on at an address. Raises OSError."""
+
+
+class Cancellable(Protocol):
+    """Work in progress whose result is reported by a callback."""
+
+    def cancel(self) -> None:
+        """Stop the work; no callback follows."""
+        ...
+
+
+class RelayCallbacks(Protocol[Resp_contra]):
+    """The transport's side of a relayed request. It gets exactly one of these calls, unless it
+    cancels the request."""
+
+    def on_response(self, response: Resp_contra) -> None:
+        """Send the response."""
+        ...
+
+    def continue_in_task(self, respond: Callable[[], Awaitable[Resp_contra]]) -> None:
+        """Await the response in a task, because the rest of the work needs one. Until ``respond``
+        has been called, the request is still cancelled by its ``cancel``; from then on, by
+        cancelling the task."""
+        ...
+
+
+@runtime_checkable
+class RelayApp(Protocol[Req_contra, Resp_co]):
+    """An application that serves most requests without a task (docs/decisions/0048)."""
+
+    def relay(
+        self, wire: Req_contra, context: RequestContext, callbacks: RelayCallbacks[Resp_co], /
+    ) -> Cancellable | None:
+        """Begin to serve ``wire``. None: nothing has happened, and the transport calls ``respond``
+        in a task. A callback may be called before this returns. Never raises."""
+        ...
 
 
 class HttpApp(Protocol):
@@ -198,8 +234,9 @@ class Server(Protocol):
         previous one. New connections apply ``limits``."""
         ...
 
-    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Return the tasks that are serving requests and streams."""
+    def active_requests(self) -> Iterable[asyncio.Future[None]]:
+        """Return a future, or the task, of each request and stream in progress. It is done when the
+        request has been served."""
         ...
 
     def stop_accepting(self) -> None:
@@ -223,6 +260,34 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
     async def close(self) -> None:
         """Close all connections."""
+        ...
+
+
+class ExchangeCallbacks(Protocol[Resp_contra]):
+    """Receives the result of an exchange: exactly one call, unless the exchange is cancelled."""
+
+    def on_response(self, response: Resp_contra) -> None:
+        """Take the response. Never raises."""
+        ...
+
+    def on_error(self, error: Exception) -> None:
+        """Take the error that ``exchange`` would raise. Never raises."""
+        ...
+
+
+@runtime_checkable
+class CallbackUpstream(Protocol[Req_contra, Resp_co]):
+    """An upstream that can also exchange messages without a task."""
+
+    def begin(
+        self,
+        wire: Req_contra,
+        endpoint: Endpoint,
+        timeout: float,
+        callbacks: ExchangeCallbacks[Resp_co],
+    ) -> Cancellable | None:
+        """Begin an exchange if a connection is free; otherwise return None, and ``exchange`` must
+        be used. No callback is called before this returns. Never raises."""
         ...
 
 

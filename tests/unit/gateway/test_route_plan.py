@@ -63,12 +63,12 @@ async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
     backends = {"b": WireBackend("b", codec), "other": Memory("other")}
     gateway = Gateway(RouteTable([PLAIN, Route("n", "other"), Route("o", "b")]), backends, {})
     frontend: Frontend[Any, Any] = Frontend(codec, gateway, DEFAULT_LIMITS)
-    assert not frontend._pipelines
+    assert not frontend.pipelines
     assert not gateway._plans
     for _ in range(2):
         for model in ("m", "n"):
             await frontend.respond(RpcRequest(f"infer {model} 1 id"), new_context())
-    assert [binding.route.pattern for binding in frontend._pipelines] == ["m", "n"]
+    assert [binding.route.pattern for binding in frontend.pipelines] == ["m", "n"]
     assert [binding.route.pattern for binding in gateway._plans] == ["n"]
 
 

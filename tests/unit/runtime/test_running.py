@@ -331,7 +331,7 @@ async def test_an_open_stream_continues_after_its_route_is_removed() -> None:
                 HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body])
             )
         )
-        await until(lambda: bool(list(harness.running.listeners["http"].active_tasks())))
+        await until(lambda: bool(list(harness.running.listeners["http"].active_requests())))
         routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
         await harness.running.reload(config_with(routes=routes))
         response = await pending

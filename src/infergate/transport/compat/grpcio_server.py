@@ -143,7 +143,7 @@ class GrpcioServer:
         self._methods.app = app
         self._methods.admission.apply_limits(limits)
 
-    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
+    def active_requests(self) -> Iterable[asyncio.Future[None]]:
         return tuple(self._methods.active)
 
     def stop_accepting(self) -> None:

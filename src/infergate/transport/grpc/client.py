@@ -22,10 +22,14 @@ from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
-from infergate.transport.base import Endpoint
+from infergate.transport.base import Endpoint, ExchangeCallbacks
 from infergate.transport.client.connect import failure_origin, open_connection
 from infergate.transport.client.pool import EndpointPools, PooledUpstream
-from infergate.transport.grpc.client_calls import StreamingClientCall, UnaryClientCall
+from infergate.transport.grpc.client_calls import (
+    ResponseWaiter,
+    StreamingClientCall,
+    UnaryClientCall,
+)
 from infergate.transport.grpc.client_connection import (
     GrpcClientConnection,
     Http2NotNegotiatedError,
@@ -51,15 +55,41 @@ class H2Upstream(PooledUpstream):
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self._check(wire)
         pool = self._pools[endpoint]
-        deadline = pool.loop.time() + timeout
-        for _ in range(_MAX_ATTEMPTS):
+        return await self._exchange(wire, pool, pool.loop.time() + timeout, _MAX_ATTEMPTS)
+
+    async def _exchange(
+        self, wire: RpcRequest, pool: _EndpointPool, deadline: float, attempts: int
+    ) -> RpcResponse:
+        for _ in range(attempts):
             connection = pool.find_free() or await pool.acquire(deadline)
-            call = UnaryClientCall(connection, wire, deadline)
+            waiter = ResponseWaiter(pool.loop)
+            call = UnaryClientCall(connection, wire, deadline, waiter)
             try:
-                return await call.wait_response()
+                return await waiter.wait()
             except StreamRefused as refused:
                 reason = refused
-        raise _connect_error(endpoint, reason)
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+        raise _connect_error(pool.endpoint, reason)
+
+    def begin(
+        self,
+        wire: RpcRequest,
+        endpoint: Endpoint,
+        timeout: float,
+        callbacks: ExchangeCallbacks[RpcResponse],
+    ) -> UnaryClientCall | None:
+        """See `CallbackUpstream`."""
+        pool = self._pools.get(endpoint)
+        if pool is None or total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
+            return None
+        connection = pool.find_free()
+        if connection is None:
+            return None
+        deadline = pool.loop.time() + timeout
+        retry = functools.partial(self._exchange, wire, pool, deadline, _MAX_ATTEMPTS - 1)
+        return UnaryClientCall(connection, wire, deadline, callbacks, retry)
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -101,7 +131,7 @@ class _EndpointPool:
     """The connections to one endpoint, and the calls that wait for a free stream."""
 
     def __init__(self, limits: Limits, endpoint: Endpoint, tls: ClientTlsContext | None) -> None:
-        self._endpoint: Final = endpoint
+        self.endpoint: Final = endpoint
         self._limits: Final = limits
         self.loop: Final = asyncio.get_running_loop()
         self._tls: Final = tls
@@ -142,7 +172,7 @@ class _EndpointPool:
                 self.notify_capacity()  # pass the wakeup on to the next waiter
             if isinstance(error, TimeoutError):
                 public = "the backend could not be reached in time"
-                raise backend_failure(Kind.TIMEOUT, public, str(self._endpoint)) from None
+                raise backend_failure(Kind.TIMEOUT, public, str(self.endpoint)) from None
             raise
         finally:
             # Break the cycle waiter → error → traceback → frame, which would keep messages.
@@ -153,7 +183,7 @@ class _EndpointPool:
         try:
             async with asyncio.timeout(self._limits.connect_time):
                 connection = await open_connection(
-                    self.loop, self._create_connection, self._endpoint, self._tls
+                    self.loop, self._create_connection, self.endpoint, self._tls
                 )
                 await connection.wait_ready(_PROTOCOL if self._tls is not None else "")
         except BaseException:
@@ -163,7 +193,7 @@ class _EndpointPool:
 
     def _create_connection(self) -> GrpcClientConnection:
         return GrpcClientConnection(
-            self.loop, self._endpoint, self._limits, self.add, self.notify_capacity
+            self.loop, self.endpoint, self._limits, self.add, self.notify_capacity
         )
 
     def _on_connect_done(self, task: asyncio.Task[None]) -> None:
@@ -176,7 +206,7 @@ class _EndpointPool:
             if error is None:  # the first call without a free stream opens another connection
                 waiter.set_result(None)
             else:  # a new error object for each waiter, because handlers may modify it
-                waiter.set_exception(_connect_error(self._endpoint, error))
+                waiter.set_exception(_connect_error(self.endpoint, error))
 
     def add(self, connection: GrpcClientConnection) -> None:
         """Add `connection`, which is ready, to the pool."""

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from infergate.core.errors import backend_garbage
 from infergate.core.tensor import Buffer
-from infergate.core.wire import NO_HEADERS, RpcResponse
+from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
+from infergate.transport.base import ExchangeCallbacks
 from infergate.transport.grpc import framing
-from infergate.transport.grpc.client_connection import ClientCall
+from infergate.transport.grpc.client_connection import (
+    ClientCall,
+    GrpcClientConnection,
+    StreamRefused,
+)
 from infergate.transport.grpc.headers import ResponseHeaders
+from infergate.transport.net.deferred_inflation import DeferredInflation
 
 
 class UnaryClientCall(ClientCall):
-    """A call with one response."""
+    """A call with one response, which is reported to `callbacks`. `retry`, if given, is called if
+    the server refused the stream, and gives another response."""
 
-    _reader: framing.SingleMessageReader | None = None
+    def __init__(
+        self,
+        connection: GrpcClientConnection,
+        wire: RpcRequest,
+        deadline: float,
+        callbacks: ExchangeCallbacks[RpcResponse],
+        retry: Callable[[], Awaitable[RpcResponse]] | None = None,
+    ) -> None:
+        self._callbacks: ExchangeCallbacks[RpcResponse] | None = callbacks
+        self._retry: Final = retry
+        self._reader: framing.SingleMessageReader | None = None
+        self._task: asyncio.Task[None] | None = None  # obtains the response if that takes awaiting
+        super().__init__(connection, wire, deadline)
 
     def _on_response(self, response: ResponseHeaders) -> None:
         self._reader = framing.SingleMessageReader(self._connection.max_message, response.encoding)
@@ -36,32 +58,107 @@ class UnaryClientCall(ClientCall):
         ):  # compressed: longer than announced
             self._set_counted(len(message))
 
-    async def wait_response(self) -> RpcResponse:
-        """Wait for the response. Raises StreamRefused and GatewayError."""
+    def cancel(self) -> None:
+        """End the call and release its memory; the caller no longer waits."""
+        self._callbacks = None
+        if self._task is not None:
+            self._task.cancel()
+        self.close()
+        self._set_counted(0)
+
+    def _on_over(self) -> None:
+        callbacks, error = self._callbacks, self._error
+        self._error = None  # its traceback may refer to this call
+        if callbacks is None:
+            return
+        if error is not None:
+            self._set_counted(0)
+            if self._retry is not None and type(error) is StreamRefused:
+                self._start_task(self._retry)
+                return
+            self._callbacks = None
+            callbacks.on_error(error)
+            return
+        reader, ending = self._reader, self._end_headers
+        assert ending is not None
+        assert ending.code is not None
+        message = None if reader is None else reader.message
+        metadata = ending.metadata
+        if self._initial_metadata:
+            metadata = {**self._initial_metadata, **metadata}
+        if isinstance(message, DeferredInflation):
+            if not ending.code:
+                self._start_task(functools.partial(self._inflated, message, metadata))
+                return
+            message = None
+        self._callbacks = None
+        if ending.code:
+            callbacks.on_response(RpcResponse((), ending.code, ending.details, metadata))
+        elif message is None:
+            self._set_counted(0)
+            detail = self._detail("status OK")
+            callbacks.on_error(backend_garbage("the backend's answer holds no message", detail))
+        else:
+            callbacks.on_response(RpcResponse((message,), 0, "", metadata))
+
+    async def _inflated(
+        self, message: DeferredInflation, metadata: Mapping[str, str]
+    ) -> RpcResponse:
         try:
-            try:
-                if not self._is_over:
-                    await self._wait()
-            finally:
-                self.close()
-            self._raise_error()
-            return await self._build_response()
+            return RpcResponse((await self._inflate(message),), metadata=metadata)
         except BaseException:
             self._set_counted(0)
             raise
 
-    async def _build_response(self) -> RpcResponse:
-        ending = self._end_headers
-        assert ending is not None
-        assert ending.code is not None
-        metadata = _merged_metadata(self._initial_metadata, ending.metadata)
-        if ending.code:
-            return RpcResponse(code=ending.code, details=ending.details, metadata=metadata)
-        message = None if self._reader is None else self._reader.message
-        if message is None:
-            detail = self._detail("status OK")
-            raise backend_garbage("the backend's answer holds no message", detail)
-        return RpcResponse((await self._inflate(message),), metadata=metadata)
+    def _start_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
+        self._task = self._connection.loop.create_task(self._report(respond))
+
+    async def _report(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
+        """Await the response, and report it."""
+        try:
+            response = await respond()
+        except Exception as error:  # noqa: BLE001 - the callbacks decide
+            callbacks, self._callbacks, self._task = self._callbacks, None, None
+            if callbacks is not None:
+                callbacks.on_error(error)
+        else:
+            callbacks, self._callbacks, self._task = self._callbacks, None, None
+            if callbacks is not None:
+                callbacks.on_response(response)
+
+
+class ResponseWaiter:
+    """Awaits the result of a call: the callbacks of a coroutine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: Final[asyncio.Future[None]] = loop.create_future()
+        self._response: RpcResponse | None = None
+        self._error: Exception | None = None
+
+    def on_response(self, response: RpcResponse) -> None:
+        """Wake the coroutine with `response`."""
+        self._response = response
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def on_error(self, error: Exception) -> None:
+        """Wake the coroutine with `error`."""
+        self._error = error
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> RpcResponse:
+        """Return the response. Raises the error, and forgets it: its traceback refers to this
+        object."""
+        await self._future
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        assert self._response is not None
+        return self._response
 
 
 class StreamingClientCall(ClientCall):
@@ -69,6 +166,7 @@ class StreamingClientCall(ClientCall):
 
     _reader: framing.MessageReader | None = None
     _has_returned_end = False
+    _waiter: asyncio.Future[None] | None = None
 
     def _on_response(self, response: ResponseHeaders) -> None:
         self._reader = framing.MessageReader(self._connection.max_message, response.encoding)
@@ -115,17 +213,34 @@ class StreamingClientCall(ClientCall):
         self._set_counted(0)
         super().close()
 
+    def _on_over(self) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._connection.loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
     def _final_response(self) -> RpcResponse | None:
-        self._raise_error()
+        error, self._error = self._error, None  # its traceback will refer to this call
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         ending = self._end_headers
         assert ending is not None
         assert ending.code is not None
-        metadata = _merged_metadata(self._initial_metadata, ending.metadata)
+        metadata = ending.metadata
+        if self._initial_metadata:
+            metadata = {**self._initial_metadata, **metadata}
         if self._has_returned_end or not (ending.code or metadata):
             return None
         self._has_returned_end = True
         return RpcResponse(code=ending.code, details=ending.details, metadata=metadata)
-
-
-def _merged_metadata(first: Mapping[str, str], last: Mapping[str, str]) -> Mapping[str, str]:
-    return {**first, **last} if first else last

@@ -242,8 +242,7 @@ class ClientCall:
         message = wire.message
         self._connection: Final = connection
         self.deadline: Final = math.inf if deadline is None else deadline
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._is_over = False
         self._has_response = False
         self._end_headers: ResponseHeaders | None = None
@@ -328,7 +327,7 @@ class ClientCall:
         else:
             self.fail(backend_garbage("the backend closed the connection before answering", detail))
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """End the call with `error`."""
         if not self._is_over:
             self._error = error
@@ -356,11 +355,11 @@ class ClientCall:
             connection.engine.reset(stream, Code.CANCEL)
             connection.flush_soon()
         connection.unregister(self)
-        self._wake()
+        self._on_over()
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _on_over(self) -> None:
+        """Called when the call has ended: report `_error`, if set, or the response."""
+        raise NotImplementedError
 
     def expire(self) -> None:
         """Fail the call, because the deadline has passed."""
@@ -368,22 +367,6 @@ class ClientCall:
             self._connection.retire()
         endpoint = str(self._connection.endpoint)
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
-
-    def _raise_error(self) -> None:
-        """Raise the error of the call, if any, and forget it: its traceback refers to this call."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-
-    async def _wait(self) -> None:
-        waiter = self._waiter = self._connection.loop.create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
 
     def _set_counted(self, size: int) -> None:
         """Record that `size` bytes of the response are held. Raises OVERLOADED."""

@@ -52,6 +52,7 @@ class GrpcServerConnection(server_call.CallConnection):
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
         self._calls: set[server_call.ServerCall] = set()
+        self._complete_calls: list[server_call.ServerCall] = []  # see `begin_soon`
         self._max_streams: Final = listener.limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
@@ -78,6 +79,13 @@ class GrpcServerConnection(server_call.CallConnection):
             return
         self._active_at = self._progress_at = self.loop.time()
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._complete_calls:
+            calls, self._complete_calls = self._complete_calls, []
+            for call in calls:
+                call.begin()
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -176,6 +184,9 @@ class GrpcServerConnection(server_call.CallConnection):
             self._unregister_if_done()
         elif self.listener.is_stopping:
             self.flush_soon()
+
+    def begin_soon(self, call: server_call.ServerCall) -> None:
+        self._complete_calls.append(call)
 
     def _release_early(self) -> None:
         self.listener.admission.bytes -= self._early_header_bytes
@@ -307,10 +318,9 @@ class GrpcServerConnection(server_call.CallConnection):
         self.engine.announce_last_stream()
         self.flush()
 
-    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
-        for call in self._calls:
-            if call.task is not None:
-                yield call.task
+    def active_requests(self) -> Iterator[asyncio.Future[None]]:
+        completions = (call.completion() for call in self._calls)
+        return (completion for completion in completions if completion is not None)
 
     def abort(self) -> None:
         """Close now and cancel the calls."""

@@ -69,6 +69,11 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         """Remove `call`, which has ended."""
         raise NotImplementedError
 
+    def begin_soon(self, call: ServerCall) -> None:
+        """Begin `call`, whose message is complete, after all frames just read: one of them may
+        reset it."""
+        raise NotImplementedError
+
 
 class ServerCall(IncomingRequest):
     """A call. The connection calls its methods for the events on its stream."""
@@ -119,6 +124,10 @@ class ServerCall(IncomingRequest):
         """Process trailers, which gRPC requests do not use."""
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """Pass the message to the application."""
+        raise NotImplementedError
+
     def sent(self) -> None:
         """Called when the whole response has been sent."""
 
@@ -134,6 +143,11 @@ class ServerCall(IncomingRequest):
         else:
             task.add_done_callback(lambda _: self._close())
             task.cancel()
+
+    def completion(self) -> asyncio.Future[None] | None:
+        """Return a future that is done when the application has served the call; None if it has not
+        begun."""
+        return self.task
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Return whether the client has exceeded a time limit."""

@@ -7,7 +7,8 @@ when the application pulls it; only then is the stream's window raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from infergate.core.errors import GatewayError
@@ -15,7 +16,7 @@ from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
-from infergate.transport.base import RpcApp, StreamHandler
+from infergate.transport.base import Cancellable, StreamHandler
 from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.drain import DRAIN_GRACE
 from infergate.transport.grpc.headers import RequestHeaders
@@ -29,9 +30,18 @@ _TRUNCATED: Final = "the call ended in the middle of a message"
 
 
 class UnaryCall(ServerCall):
-    """A call with one request message and one response."""
+    """A call with one request message and one response. The application relays it by callbacks
+    (`RelayCallbacks`), or serves it in a task."""
 
-    __slots__ = ("_counted_bytes", "_last_progress", "_reader", "_received_bytes", "_started_at")
+    __slots__ = (
+        "_completion",
+        "_counted_bytes",
+        "_last_progress",
+        "_reader",
+        "_received_bytes",
+        "_relayed",
+        "_started_at",
+    )
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
@@ -39,6 +49,8 @@ class UnaryCall(ServerCall):
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
         self._counted_bytes = 0
+        self._relayed: Cancellable | None = None  # the application's work, while it needs no task
+        self._completion: asyncio.Future[None] | None = None
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         if self.task is not None or self._has_ended:
@@ -98,17 +110,56 @@ class UnaryCall(ServerCall):
             self._finish_with(self.invalid_message_response(error))
             return
         self.context.record.bytes_in = len(message)
+        self._connection.begin_soon(self)
+
+    def begin(self) -> None:
+        """Pass the complete message to the application, unless the call has ended."""
+        message = self._reader.message
+        if self._stream.owner is not self or message is None:
+            return
         wire = RpcRequest(self._request.method, (), self._request.headers)
         if isinstance(message, DeferredInflation):
             wire.deferred = message
         else:
             wire.message = (message,)
-        connection = self._connection
-        self.task = connection.loop.create_task(self._serve(wire, connection.listener.app))
+        listener = self._connection.listener
+        if listener.relay is not None and wire.deferred is None:
+            relayed = listener.relay(wire, self.context, self)
+            if relayed is not None:
+                if not self._has_ended:
+                    self._relayed = relayed
+                return
+        self.continue_in_task(functools.partial(listener.app.respond, wire, self.context))
 
-    async def _serve(self, wire: RpcRequest, app: RpcApp) -> None:
+    def on_response(self, response: RpcResponse) -> None:
+        """Send the response of a relayed call."""
+        self._relayed = None
+        self._respond(response)
+        self._complete()
+
+    def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
+        """Serve the call in a task."""
+        self.task = self._connection.loop.create_task(self._serve(respond))
+
+    def completion(self) -> asyncio.Future[None] | None:
+        if self._relayed is not None and self.task is None and self._completion is None:
+            self._completion = self._connection.loop.create_future()
+        return self._completion or self.task
+
+    def _complete(self) -> None:
+        if self._completion is not None and not self._completion.done():
+            self._completion.set_result(None)
+
+    def cancel(self) -> None:
+        relayed, self._relayed = self._relayed, None
+        if relayed is not None:
+            relayed.cancel()
+            self._complete()
+        super().cancel()
+
+    async def _serve(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
         try:
-            response = await app.respond(wire, self.context)
+            response = await respond()
         except GatewayError as error:
             response = self.build_refusal(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
@@ -119,7 +170,10 @@ class UnaryCall(ServerCall):
         ):
             # The application has already recorded the error.
             response = self.invalid_message_status(message.error)
-        del wire, message
+        del respond, message
+        self._respond(response)
+
+    def _respond(self, response: RpcResponse) -> None:
         self._reader.message = None
         self.account.release()
         self.finish(response)
@@ -131,6 +185,11 @@ class UnaryCall(ServerCall):
     def sent(self) -> None:
         """Close the call after its response was sent."""
         self._close()
+
+    def _close(self) -> None:
+        super()._close()
+        self._relayed = None
+        self._complete()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Check the pause and the total time of the arriving message or of the response."""

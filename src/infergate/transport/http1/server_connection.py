@@ -376,7 +376,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Whether the connection ends with this response, even if the client wants to keep it."""
         return self._listener.is_stopping
 
-    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
+    def active_requests(self) -> Iterator[asyncio.Future[None]]:
         """Return the task that is serving the request, if any."""
         if self._task is not None:
             yield self._task

@@ -26,8 +26,8 @@ class AcceptedConnection(Protocol):
         """Close now and cancel the request in progress."""
         ...
 
-    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Return the tasks that serve its requests."""
+    def active_requests(self) -> Iterable[asyncio.Future[None]]:
+        """Return a future of each of its requests in progress."""
         ...
 
 

@@ -7,10 +7,18 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from infergate.core.limits import Limits
-from infergate.transport.base import Address, BindFunction, BoundSockets, HttpApp
+from infergate.core.request_context import RequestContext
+from infergate.transport.base import (
+    Address,
+    BindFunction,
+    BoundSockets,
+    Cancellable,
+    HttpApp,
+    RelayApp,
+)
 from infergate.transport.net.bind import BACKLOG, bind_sockets
 from infergate.transport.server.accept import Acceptor
 from infergate.transport.server.admission import Admission, shutting_down
@@ -22,6 +30,11 @@ _CLEANUP_SECONDS: Final = 1.0
 """Seconds for clients to read how their requests ended, and for cancelled requests to clean up."""
 
 AppT = TypeVar("AppT")
+RelayFunction = Callable[[Any, RequestContext, Any], Cancellable | None]
+
+
+def _relay_of(app: object) -> RelayFunction | None:
+    return app.relay if isinstance(app, RelayApp) else None
 
 
 class SocketListener(Generic[AppT]):
@@ -39,6 +52,8 @@ class SocketListener(Generic[AppT]):
         self._requested_address = address
         self.address = address  # the address that was actually bound
         self.app = app
+        self.relay: RelayFunction | None = _relay_of(app)
+        """The application's ``relay``, if it has one."""
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
         self.limits = limits
@@ -96,12 +111,13 @@ class SocketListener(Generic[AppT]):
 
     def set_app(self, app: AppT, limits: Limits) -> None:
         self.app = app
+        self.relay = _relay_of(app)
         self.limits = limits
         self.admission.apply_limits(limits)
 
-    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
+    def active_requests(self) -> Iterator[asyncio.Future[None]]:
         for connection in self._connections:
-            yield from connection.active_tasks()
+            yield from connection.active_requests()
 
     def stop_accepting(self) -> None:
         listeners, self._servers = self._servers, []

@@ -341,8 +341,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Abort. The listener calls this only during the handshake."""
         self.abort()
 
-    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Return no tasks: no request exists before the handshake is complete."""
+    def active_requests(self) -> Iterable[asyncio.Future[None]]:
+        """Return nothing: no request exists before the handshake is complete."""
         return ()
 
     def is_closing(self) -> bool:

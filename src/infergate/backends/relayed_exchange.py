@@ -1,0 +1,150 @@
+"""The exchange of one relayed request: its first attempt, driven by callbacks.
+
+Most requests are sent once and get a response, which takes no task. ``RequestSender`` does the
+rest in a task, from the state of this object: waiting for a connection, and retrying a request that
+was not sent (docs/decisions/0048).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Generic, TypeVar
+
+from infergate.backends.attempts import BegunExchange
+from infergate.backends.base import add_backend_name
+from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
+from infergate.backends.request_sender import RequestSender
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
+from infergate.transport.base import Cancellable
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+
+class RelayedExchange(Generic[Req, Resp]):
+    """The state of a relayed request that concerns its backend. A subclass handles the result."""
+
+    __slots__ = (
+        "context",
+        "error",
+        "exchange",
+        "handle",
+        "is_counted",
+        "request",
+        "sender",
+        "started_at",
+    )
+
+    sender: RequestSender[Req, Resp]
+    request: Req
+    handle: EndpointHandle
+    started_at: float
+
+    def __init__(self, context: RequestContext) -> None:
+        self.context = context
+        self.exchange: Cancellable | None = None
+        """The first attempt, while it is in progress."""
+        self.error: GatewayError | None = None
+        """The error of the first attempt, if it is retried."""
+        self.is_counted = False
+        """Whether the exchange is in progress: it has a slot of the queue and of the budget."""
+
+    # ---- to be implemented by subclasses
+
+    def _on_backend_response(self, response: Resp) -> None:
+        """Take the response. Never raises."""
+        raise NotImplementedError
+
+    def _on_backend_error(self, error: Exception) -> None:
+        """Take the error of the exchange. Never raises."""
+        raise NotImplementedError
+
+    def _continue_exchange(self) -> None:
+        """Await ``_resume_exchange`` in a task."""
+        raise NotImplementedError
+
+    # ---- sending
+
+    def _start_exchange(self, sender: RequestSender[Req, Resp], request: Any) -> None:
+        """Send ``request``, which has a slot of the queue, to an endpoint. Raises GatewayError."""
+        context = self.context
+        started = self.started_at = time.monotonic()
+        try:
+            deadline = sender.set_deadline(context, started)
+            sender.prepare_request(request, context)
+            hash_key = sender.hash_key
+            if hash_key is None:
+                handle = sender.endpoints.choose()
+            else:
+                handle = sender.endpoints.choose((), hash_key(context))
+        except BaseException:
+            if sender.queue is not None:
+                sender.queue.leave()
+            raise
+        self.sender, self.request, self.handle = sender, request, handle
+        sender.retry_budget.active_requests += 1
+        self.is_counted = True
+        assert sender.begin is not None
+        self.exchange = sender.begin(request, handle.endpoint, deadline - started, self)
+        if self.exchange is None:
+            self._continue_exchange()
+
+    # ---- called by the upstream
+
+    def on_response(self, response: Resp) -> None:
+        """Record the attempt and take the response."""
+        sender, context = self.sender, self.context
+        self.exchange = None
+        self.handle.finish_attempt(sender.response_outcome(response, context))
+        self._finish_exchange()
+        if sender.returns_headers:
+            sender.collect_headers(response, context)
+        self._on_backend_response(response)
+
+    def on_error(self, error: Exception) -> None:
+        """Record the attempt, and retry a request that was not sent."""
+        sender, context = self.sender, self.context
+        self.exchange = None
+        outcome = AttemptOutcome.UNKNOWN
+        if isinstance(error, GatewayError):
+            outcome = sender.error_outcome(error, time.monotonic() - self.started_at, context)
+        self.handle.finish_attempt(outcome)
+        if isinstance(error, GatewayError) and error.kind is Kind.CONNECT:
+            self.error = error
+            self._continue_exchange()
+            return
+        self._finish_exchange()
+        if isinstance(error, GatewayError):
+            error = add_backend_name(error, sender.backend)
+        self._on_backend_error(error)
+
+    def _finish_exchange(self) -> None:
+        sender = self.sender
+        self.is_counted = False
+        sender.retry_budget.active_requests -= 1
+        self.context.record.backend_seconds += time.monotonic() - self.started_at
+        if sender.queue is not None:
+            sender.queue.leave()
+
+    async def _resume_exchange(self) -> Resp:
+        """Finish an exchange that needs a task. Raises like ``RequestSender.exchange``."""
+        sender, error = self.sender, self.error
+        self.error, self.is_counted = None, False
+        begun = BegunExchange(self.started_at, self.handle, error)
+        del error  # its traceback will refer to this frame
+        try:
+            return await sender.exchange(self.request, self.context, begun=begun)
+        finally:
+            del begun
+            if sender.queue is not None:
+                sender.queue.leave()
+
+    def _cancel_exchange(self) -> None:
+        """Cancel the attempt in progress, or the exchange that waits for its task to start."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.cancel()
+        if self.error is None:  # otherwise the attempt has been recorded
+            self.handle.finish_attempt(AttemptOutcome.UNKNOWN)
+        self._finish_exchange()

@@ -1,0 +1,282 @@
+"""Relays inferences without a task: from a complete message to its response by plain calls.
+
+``Dispatch.relay`` is the alternative to ``respond`` for a route whose client and backend speak the
+same protocol and which needs nothing but the steps below (``PassThrough.sender``).
+
+- ``Relay.start`` chooses: summary, name rule, route, access. It returns None, without any effect,
+  for a request that ``respond`` must serve.
+- ``RelayedRequest`` checks and sends the request, and gets its response or error by a callback of
+  the upstream. The end is the same as that of ``respond``: response, metrics, log.
+- A step that must wait continues the request in a task from its present state: with
+  ``PassThrough.infer`` if nothing was sent, else with ``PassThrough.deliver``.
+- ``cancel`` ends the request in every state but the last one, in which its task is cancelled.
+
+See docs/decisions/0048-callback-fast-path.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from infergate.backends.base import attribute_parse_error
+from infergate.backends.relayed_exchange import RelayedExchange
+from infergate.codecs.base import OutputsNeedTranslationError, RequestSummary
+from infergate.core.errors import GatewayError
+from infergate.core.limits import NeedsOffloadError
+from infergate.core.messages import OPERATION_NAMES, InferRequest
+from infergate.core.request_context import RequestContext
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.internal_error import internal_error
+from infergate.gateway.pass_through import PassThrough
+from infergate.gateway.route_binding import RouteBinding
+from infergate.transport.base import Cancellable, RelayCallbacks
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+_UNCHANGED: Final = "", ""  # the names of model and version in a response
+_INFER: Final = OPERATION_NAMES[InferRequest]
+
+
+class Relay(Generic[Req, Resp]):
+    """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are those of its
+    dispatcher."""
+
+    def __init__(
+        self,
+        frontend: Frontend[Req, Resp],
+        finish: Callable[[Resp, RequestContext], None],
+        record_cancelled: Callable[[RequestContext], None],
+    ) -> None:
+        self.frontend: Final = frontend
+        self.finish: Final = finish
+        self.record_cancelled: Final = record_cancelled
+        self._summarize: Final = frontend.codec.summarize
+        self._check_model: Final = frontend.gateway.name_rule.check_model
+        self._find_binding: Final = frontend.gateway.find_binding
+
+    def start(
+        self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
+    ) -> Cancellable | None:
+        """Serve ``wire``, or return None without any effect. Never raises."""
+        frontend = self.frontend
+        try:
+            summary = self._summarize(wire)
+            if summary.operation is not InferRequest or not summary.can_pass_through:
+                return None
+            self._check_model(summary.model, summary.version)
+            binding = self._find_binding(summary.model, summary.version, context.headers)
+            if binding is None:
+                return None
+            pipeline = frontend.pipelines.get(binding) or frontend.make_pipeline(binding)
+        except Exception:  # noqa: BLE001 - ``respond`` meets the error again, and reports it
+            return None
+        if not isinstance(pipeline, PassThrough) or pipeline.sender is None:
+            return None
+        request = RelayedRequest(self, pipeline, wire, summary, binding, context, callbacks)
+        record = context.record
+        record.protocol, record.operation = frontend.codec.name, _INFER
+        record.model = summary.model
+        context.unsupported_datatypes = frontend.unsupported_datatypes
+        try:
+            if frontend.decide is not None:
+                permitted = frontend.decide(summary, context)
+                if permitted is None:
+                    return None
+                request.summary = permitted
+            if frontend.open_request is not None:
+                frontend.open_request(wire)
+            binding.apply_to(context)
+            request.send()
+        except GatewayError as error:
+            request.refuse(error)
+        except Exception:  # noqa: BLE001 - a bug must cost one request, not the connection
+            request.refuse(internal_error(f"relaying {frontend.codec.name}"))
+        return request
+
+
+class RelayedRequest(RelayedExchange[Req, Resp]):
+    """One request. ``summary`` is the authorized one."""
+
+    __slots__ = (
+        "_binding",
+        "_callbacks",
+        "_checked",
+        "_has_task",
+        "_names",
+        "_pipeline",
+        "_relay",
+        "_response",
+        "_wire",
+        "summary",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
+        self,
+        relay: Relay[Req, Resp],
+        pipeline: PassThrough[Req, Resp],
+        wire: Req,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
+        callbacks: RelayCallbacks[Resp],
+    ) -> None:
+        self.context = context  # not by super(): the call would slow down each request
+        self.exchange = None
+        self.error = None
+        self.is_counted = False
+        self.summary = summary
+        self._relay: Final = relay
+        self._pipeline: Final = pipeline
+        self._wire: Final = wire
+        self._binding: Final = binding
+        self._callbacks: RelayCallbacks[Resp] | None = callbacks
+        self._checked: Any = None  # the validated message
+        self._names: tuple[str, str] = _UNCHANGED
+        self._response: Resp | None = None
+        self._has_task = False
+
+    # ---- the request
+
+    def send(self) -> None:
+        """Check, rewrite and send the message, like ``PassThrough.infer``. Raises GatewayError."""
+        pipeline, summary, wire = self._pipeline, self.summary, self._wire
+        self.context.record.pipeline = pipeline.name
+        if not summary.can_pass_through:
+            self._continue(self._translate)
+            return
+        checked: Any = wire
+        if not (pipeline.is_always_inline or pipeline.codec_offload.can_read_inline(wire)):
+            self._continue(self._infer)
+            return
+        try:
+            if pipeline.validate is not None:
+                checked = self._checked = pipeline.validate(wire, pipeline.limits)
+                if checked is not wire:
+                    self._continue(self._infer)
+                    return
+            sender = pipeline.sender
+            assert sender is not None
+            if (
+                sender.endpoints.has_several
+                and pipeline.sequence_of(wire, pipeline.limits) is not None
+            ):
+                self._continue(self._infer)
+                return
+        except NeedsOffloadError:
+            self._continue(self._infer)
+            return
+        model, version = summary.model, summary.version
+        if pipeline.renames:
+            model, version, self._names = pipeline.rename(summary)
+        profile = pipeline.profile or pipeline.current_profile()
+        if profile is None or model in pipeline.translated_models:
+            self._continue(self._infer)
+            return
+        request = pipeline.rewrite_request(wire, model, version, profile)
+        if request is None or (sender.queue is not None and not sender.queue.try_enter()):
+            self._continue(self._infer)
+            return
+        self._checked = wire
+        self._start_exchange(sender, request)
+
+    # ---- the result
+
+    def _on_backend_response(self, response: Resp) -> None:
+        pipeline, checked = self._pipeline, self._checked
+        try:
+            if pipeline.is_always_inline or pipeline.codec_offload.can_rewrite_inline(
+                response, checked
+            ):
+                limits = pipeline.limits
+                rewritten = pipeline.rewrite_response(response, checked, *self._names, limits)
+                self._respond(rewritten)
+                return
+        except (NeedsOffloadError, OutputsNeedTranslationError):
+            pass  # ``deliver`` meets it again
+        except GatewayError as error:
+            self.refuse(attribute_parse_error(error, self._binding.backend.name))
+            return
+        except Exception:  # noqa: BLE001 - a bug must cost one request, not the connection
+            self.refuse(internal_error("relaying a response"))
+            return
+        self._response = response
+        self._continue(self._deliver)
+
+    def _on_backend_error(self, error: Exception) -> None:
+        if not isinstance(error, GatewayError):
+            error = internal_error("relaying a request", error)
+        self.refuse(error)
+
+    def refuse(self, error: GatewayError) -> None:
+        """Respond with ``error``."""
+        if self.is_counted:  # a bug has interrupted the exchange
+            self._cancel_exchange()
+        self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
+
+    def _respond(self, response: Resp) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        self._relay.finish(response, self.context)
+        if callbacks is not None:
+            callbacks.on_response(response)
+
+    # ---- in a task
+
+    def _continue(self, rest: Callable[[], Awaitable[Resp]]) -> None:
+        assert self._callbacks is not None
+        self._callbacks.continue_in_task(functools.partial(self._run, rest))
+
+    def _continue_exchange(self) -> None:
+        self._continue(self._exchange)
+
+    async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
+        """Finish the request in a task, like ``Dispatch.respond``."""
+        self._has_task = True
+        self._callbacks = None
+        relay, context = self._relay, self.context
+        try:
+            try:
+                response = await rest()
+            except GatewayError as error:
+                response = relay.frontend.refuse(error, self._wire, context)
+            except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
+                failure = internal_error(f"serving {relay.frontend.codec.name}")
+                response = relay.frontend.refuse(failure, self._wire, context)
+        except BaseException:
+            relay.record_cancelled(context)
+            raise
+        relay.finish(response, context)
+        return response
+
+    def _infer(self) -> Awaitable[Resp]:
+        """Serve a request of which nothing has been sent."""
+        return self._pipeline.infer(
+            self._wire, self.summary, self._binding, self.context, self._checked
+        )
+
+    def _translate(self) -> Awaitable[Resp]:
+        return self._pipeline.translate(self._wire, self.summary, self._binding, self.context)
+
+    async def _exchange(self) -> Resp:
+        self._response = await self._resume_exchange()
+        return await self._deliver()
+
+    def _deliver(self) -> Awaitable[Resp]:
+        response, self._response = self._response, None
+        assert response is not None
+        return self._pipeline.deliver(
+            response, self._checked, self.summary, self._binding, self.context
+        )
+
+    # ---- called by the transport
+
+    def cancel(self) -> None:
+        """Cancel the request; its task, if it has one, is cancelled by the transport."""
+        if self._has_task or self._callbacks is None:
+            return
+        self._callbacks = None
+        if self.is_counted:
+            self._cancel_exchange()
+        self._relay.record_cancelled(self.context)
