@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-_WHOLE: Final = os.environ.get("INFERGATE_SEARCH") == "count"
+_WHOLE: Final = os.environ.get("INFERGATE_SEARCH") == "whole"
 _SHARE: Final = 3
 
 
