@@ -35,7 +35,7 @@ class TokenVerifier(Protocol):
 
 
 class KeyRing:
-    """The keys in the configuration and those in its key file."""
+    """The keys in the configuration and in its key file."""
 
     def __init__(self, configured: ApiKeys, file: WatchedFile[ApiKeys] | None) -> None:
         self._configured: Final = configured

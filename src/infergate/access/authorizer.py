@@ -18,14 +18,13 @@ from infergate.access.rate_limits import LocalRateStore, RateLimits, RateStoreUn
 from infergate.access.rejection import AccessRejected
 from infergate.access.rules import (
     HEALTH,
-    OPERATION_NAMES,
+    RULE_OPERATIONS,
     STATE_CHANGING,
     RulePermit,
 )
 from infergate.codecs.base import RequestSummary
 from infergate.core.errors import GatewayError
-from infergate.core.messages import OPERATION_NAMES as NAMES
-from infergate.core.messages import SharedMemoryStatusRequest
+from infergate.core.messages import OPERATION_NAMES, SharedMemoryStatusRequest
 from infergate.core.request_context import RequestContext
 
 RouteLabelLookup = Callable[[str, str, Mapping[str, str]], str]
@@ -78,7 +77,7 @@ class Authorizer:
         if self._successor is not None:
             return self._successor.decide(summary, context)
         operation, rates = summary.operation, self._rates
-        kind = OPERATION_NAMES[operation]
+        kind = RULE_OPERATIONS[operation]
         if kind == HEALTH:
             if self._settings.open_health:
                 return summary
@@ -114,7 +113,7 @@ class Authorizer:
         try:
             permit = await self._authenticator.identify(context, now)
             self._admit(permit, summary, context)
-            if self._rates is not None and OPERATION_NAMES[operation] != HEALTH:
+            if self._rates is not None and RULE_OPERATIONS[operation] != HEALTH:
                 await self._charge_rates(self._rates, permit, summary, context, now)
         except AccessRejected as rejection:
             self._report(rejection, operation, context)
@@ -128,7 +127,7 @@ class Authorizer:
 
     def _report(self, rejection: AccessRejected, operation: type, context: RequestContext) -> None:
         self._settings.on_rejected(rejection.reason.value)
-        if OPERATION_NAMES[operation] in STATE_CHANGING:
+        if RULE_OPERATIONS[operation] in STATE_CHANGING:
             self._settings.on_change_denied(operation, context, rejection.error)
 
     def _permitted(self, summary: RequestSummary, permit: RulePermit) -> RequestSummary:
@@ -182,5 +181,5 @@ class Authorizer:
 
 
 def _describe_action(operation: type, model: str) -> str:
-    names: Mapping[type, str] = NAMES
+    names: Mapping[type, str] = OPERATION_NAMES
     return f"{names[operation]} of model '{model[:256]}'" if model else names[operation]

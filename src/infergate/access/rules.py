@@ -32,7 +32,7 @@ REPOSITORY: Final = "repository"
 SETTINGS: Final = "settings"
 SHARED_MEMORY: Final = "shared_memory"
 STATISTICS: Final = "statistics"
-OPERATION_NAMES: Final[Mapping[type, str]] = MappingProxyType(
+RULE_OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
     {
         messages.ServerLiveRequest: HEALTH,
         messages.ServerReadyRequest: HEALTH,
@@ -105,7 +105,7 @@ def matcher(
 @dataclass(frozen=True, slots=True)
 class AccessRule:
     """``identities``, ``models`` and the values of ``claims`` (keyed by name) are patterns as in
-    routes; ``operations`` are values of ``OPERATION_NAMES``."""
+    routes; ``operations`` are values of ``RULE_OPERATIONS``."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)
@@ -137,7 +137,7 @@ class CompiledRule:
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether the rule allows ``operation`` on ``model`` (rule 3)."""
-        kind = OPERATION_NAMES[operation]
+        kind = RULE_OPERATIONS[operation]
         if kind not in self._operations:
             return False
         if model or operation in _MODEL_OPERATIONS:

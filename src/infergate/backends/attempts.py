@@ -35,7 +35,7 @@ _RESEND_REASONS: Final[Mapping[Kind, str]] = {
 }
 
 ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
-"""Returns the best endpoint for the next attempt, preferably not one of those given."""
+"""Returns the best endpoint for the next attempt, preferably none of the given endpoints."""
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
             response = self._codec.parse_response(wire_response, operation, self._limits, model)
         except GatewayError as error:
             raise attribute_parse_error(error, self._name) from None
-        if isinstance(response, InferResponse) and needs_accounting(response.outputs):
-            charge_tensors(response.outputs, body_parts(wire_response), context.memory)
-        return response
+        return _charge_outputs(response, wire_response, context)
 
     async def read_in_helper(
         self,
@@ -122,9 +120,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         """Run ``Codec.parse_response`` in a helper process."""
         parse = self._codec.parse_response
         response = await self._parse_in_helper(parse, wire_response, operation, context, model)
-        if isinstance(response, InferResponse) and needs_accounting(response.outputs):
-            charge_tensors(response.outputs, body_parts(wire_response), context.memory)
-        return response
+        return _charge_outputs(response, wire_response, context)
 
     async def read_response(
         self, response: Resp, operation: Operation, context: RequestContext
@@ -196,3 +192,10 @@ class BackendCodecOffload(Generic[Req, Resp]):
             memory=context.memory,
             size=estimate_read_bytes(cost, json_bytes),
         )
+
+
+def _charge_outputs(response: Response, wire_response: Any, context: RequestContext) -> Response:
+    """Charge the memory of the outputs to the request, and return ``response``."""
+    if isinstance(response, InferResponse) and needs_accounting(response.outputs):
+        charge_tensors(response.outputs, body_parts(wire_response), context.memory)
+    return response

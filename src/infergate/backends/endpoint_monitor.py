@@ -94,7 +94,8 @@ def is_dns_name(host: str) -> bool:
 
 
 class EndpointMonitor:
-    """Monitors ``endpoints``: ``check`` checks one, ``upstream`` closes connections."""
+    """Monitors ``endpoints``. ``check`` checks the health of an endpoint, ``upstream`` closes the
+    connections to removed addresses."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class EndpointMonitor:
 
     @property
     def is_checking(self) -> bool:
-        """Whether servers are checked at present."""
+        """Whether health checks currently run."""
         return (
             self._endpoints.has_several
             if self._settings.health_checks is None

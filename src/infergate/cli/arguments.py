@@ -186,7 +186,7 @@ def _admin_url(text: str) -> str:
 
 
 def _workers(text: str) -> int:
-    from infergate.config.fields import MAX_WORKERS  # noqa: PLC0415 - only needed by serve  # noqa: PLC0415 - only needed by serve
+    from infergate.config.fields import MAX_WORKERS  # noqa: PLC0415 - only needed by serve
 
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), MAX_WORKERS)

@@ -55,7 +55,7 @@ TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_
 GRAPHPIPE_GO: Final = Profile("graphpipe-go", accepts_versions=False)
 GRAPHPIPE_PY: Final = Profile("graphpipe-py", accepts_versions=False)
 
-BY_NAME: Final = {
+PROFILES: Final = {
     p.name: p
     for p in (
         GENERIC,
@@ -70,7 +70,7 @@ BY_NAME: Final = {
     )
 }
 """All profiles, by the name used in the configuration."""
-_BY_METADATA_NAME: Final = {**BY_NAME, "openvino model server": OVMS}
+_BY_METADATA_NAME: Final = {**PROFILES, "openvino model server": OVMS}
 """Profiles by the server name in metadata, in lower case."""
 
 

@@ -10,14 +10,13 @@ from typing import Final
 from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.mistakes import Finding, KeyPath, format_path, nearest, suggestion
-from infergate.config.names import findings as name_findings
+from infergate.config.names import name_findings
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
 from infergate.config.schema import BackendConfig, TensorConfig
 from infergate.config.values import Url
 from infergate.core.conversion import LOSSLESS_TARGETS
-from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
-from infergate.core.datatypes import Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.routing import table
 from infergate.transport.base import Address
 
@@ -212,11 +211,11 @@ def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 
 def _cast_problem(name: str, to: Datatype) -> str | None:
     castable = [datatype.value for datatype in LOSSLESS_TARGETS]
-    if name not in DATATYPES:
+    if name not in DATATYPES_BY_NAME:
         return f"'{name}' is not a datatype{suggestion(name, castable)}"
     if name not in castable:
         return f"all protocols support {name}: only {' and '.join(castable)} can be cast"
-    exact = LOSSLESS_TARGETS[DATATYPES[name]]
+    exact = LOSSLESS_TARGETS[DATATYPES_BY_NAME[name]]
     if to not in exact:
         allowed = ", ".join(datatype.value for datatype in Datatype if datatype in exact)
         return f"{name} cannot be cast to {to.value}; expected one of: {allowed}"

@@ -11,7 +11,7 @@ from infergate.config.listeners import GraphPipeListener
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
-from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
+from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.name_rules import NameRule
@@ -43,7 +43,7 @@ def _route(route: RouteConfig) -> Route:
         retry=_retry_policy(route),
         validate=route.validate_,
         labels=route.labels,
-        cast={DATATYPES[name]: substitute for name, substitute in route.cast.items()},
+        cast={DATATYPES_BY_NAME[name]: substitute for name, substitute in route.cast.items()},
         headers=route.headers,
         split=[
             SplitTarget(target.backend, target.percent, _rewrite(target.rewrite or route.rewrite))

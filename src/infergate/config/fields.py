@@ -14,7 +14,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from infergate.codecs.profiles import BY_NAME as PROFILES
+from infergate.codecs.profiles import PROFILES
 from infergate.config import protocols
 from infergate.config.labels import parse_labels
 from infergate.config.mistakes import suggestion
@@ -37,8 +37,7 @@ from infergate.config.values import (
     parse_text,
     size_text,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
-from infergate.core.datatypes import Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
@@ -66,11 +65,11 @@ def _read_path(value: Any, info: ValidationInfo) -> Path:
 
 
 def _parse_datatype(value: Any) -> Datatype:
-    if not isinstance(value, str) or value not in DATATYPES:
+    if not isinstance(value, str) or value not in DATATYPES_BY_NAME:
         raise ValueError(
-            f"{describe_value(value)} is not a datatype{suggestion(str(value), DATATYPES)}"
+            f"{describe_value(value)} is not a datatype{suggestion(str(value), DATATYPES_BY_NAME)}"
         )
-    return DATATYPES[value]
+    return DATATYPES_BY_NAME[value]
 
 
 def _parse_profile(value: Any) -> str:
@@ -171,7 +170,7 @@ TensorType = Annotated[
     Datatype,
     BeforeValidator(_parse_datatype),
     PlainSerializer(lambda datatype: datatype.value),
-    WithJsonSchema({"enum": list(DATATYPES)}),
+    WithJsonSchema({"enum": list(DATATYPES_BY_NAME)}),
 ]
 Labels = Annotated[
     tuple[str, ...],

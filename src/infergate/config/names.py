@@ -18,7 +18,7 @@ _GROUP: Final = re.compile(r"\\(?:[0-9]+|g<[^>]*>)")
 _OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 
 
-def findings(outline: Outline) -> Iterator[Finding]:
+def name_findings(outline: Outline) -> Iterator[Finding]:
     """Yield names that no request could have or that must not be sent to a backend."""
     rule = NameRule(allow_slash=outline.allows_slash)
     for index, model in outline.per_model.items():

@@ -49,7 +49,7 @@ class Outline:
     used_backends: frozenset[str] | None
     """Names of backends that routes refer to; None if a reference may be unreadable."""
     has_frontend: bool
-    """False if certainly no listener accepts requests."""
+    """False only if it is certain that no listener accepts requests."""
     has_all_routes: bool
     """False if a route is unreadable: it might match models that no other route matches."""
     access: AccessConfig | None
@@ -169,7 +169,8 @@ def _validated(section: type[AnySection], data: Any) -> AnySection | None:
 
 
 def _readable(section: type[AnySection], data: Any) -> AnySection | None:
-    """Return ``data`` as a ``section``, without invalid keys; None if those are essential."""
+    """Return ``data`` as a ``section``, without its invalid keys; None if an essential key is
+    invalid."""
     try:
         return section.model_validate(data)
     except ValidationError as error:

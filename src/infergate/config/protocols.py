@@ -1,4 +1,4 @@
-"""The protocols that a backend may speak: those of the codec registry, and builtin."""
+"""The protocols that a backend may speak: the installed codecs, and builtin."""
 
 from __future__ import annotations
 

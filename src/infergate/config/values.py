@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from infergate.access.keys import KEY_TEXT_PREFIX as KEY_PREFIX
+from infergate.access.keys import KEY_TEXT_PREFIX
 from infergate.core.route_policy import HedgePolicy
 from infergate.routing import table
 from infergate.transport.base import Address
@@ -95,7 +95,7 @@ def describe_value(value: Any) -> str:
             return "a mapping"
         case tuple() | list():
             return "a list"
-        case str() if value.startswith(KEY_PREFIX):
+        case str() if value.startswith(KEY_TEXT_PREFIX):
             return "a key, which is not repeated here"
         case str():
             return f"'{value}'"

@@ -30,7 +30,7 @@ _LENGTH_PREFIX_BYTES: Final = 4
 _STRING_OVERHEAD: Final = (3, 128)
 """The minimum is two quotes and a comma; the maximum includes the temporary Python string."""
 _MAX_ESCAPED_CHARACTERS: Final = 6
-"""The maximum number of characters that one byte is escaped to."""
+"""The maximum number of characters in the JSON escape of one byte."""
 
 
 def json_size_bounds(tensors: Iterable[Tensor]) -> tuple[int, int]:

@@ -53,10 +53,11 @@ class CodecOffload(Generic[Req, Resp]):
         )
         self._text_estimator: Final = None if offload is None else self._text_codec
         self.is_always_inline: Final = self._text_estimator is None
-        """Whether no message is known beforehand to need a helper."""
+        """Whether every message is at first handled on the event loop: without helpers, or if the
+        codec cannot estimate the work."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """One object, so that the helpers can keep it after its first use."""
+        """Created once, because helpers cache the pickled function."""
 
     def can_read_inline(self, wire: Req) -> bool:
         """Return whether ``wire`` is read on the event loop. It is checked first, so that short
@@ -73,8 +74,8 @@ class CodecOffload(Generic[Req, Resp]):
         response: Response,
         parsed: ParsedRequest,
     ) -> tuple[Resp, int]:
-        """Return ``build(response, parsed)`` and the number of its bytes that are counted as
-        memory: none for little text. Raises OVERLOADED, and TOO_LARGE for more than
+        """Return ``build(response, parsed)``, and the number of its bytes charged to the request's
+        memory (0 if it has little text). Raises OVERLOADED, and TOO_LARGE for more than
         ``limits.body``."""
         codec = self._text_codec
         if codec is None:

@@ -4,8 +4,8 @@ For most backends, the gateway copies inputs from their regions before the reque
 theirs after the response. A backend that reads regions itself receives every registration, and its
 requests name the regions.
 
-- Copies are limited like messages: those of one request by ``limits.body``, all together by
-  ``limits.in_flight_bytes``.
+- Copies are limited like messages: ``limits.body`` limits the copies of one request, and
+  ``limits.in_flight_bytes`` all copies together.
 - Outputs are written only after all of them were found to fit; they must not overlap.
 - Every registration and unregistration is logged to ``infergate.audit``.
 """

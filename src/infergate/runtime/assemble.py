@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
-from infergate.backends.backend_settings import BackendSettings as RemoteServer
+from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
 from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Codec, TransportKind
-from infergate.codecs.profiles import BY_NAME as PROFILES
+from infergate.codecs.profiles import PROFILES
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
@@ -395,7 +395,7 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
         limits = replace(limits, connect_time=config.connect_time)
     if plugin.max_response_header_bytes and gateway_config.limits.response_header is None:
         limits = replace(limits, response_header=plugin.max_response_header_bytes)
-    server = RemoteServer(
+    settings = BackendSettings(
         name,
         endpoint_settings.configured_endpoints(config),
         config.timeout,
@@ -428,7 +428,7 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     if tracer is not None:
         upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
     return RemoteBackend(
-        server, codec, upstream, messages, limits, counters=counters, offload=offload
+        settings, codec, upstream, messages, limits, counters=counters, offload=offload
     )
 
 

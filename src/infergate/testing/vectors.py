@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from infergate.codecs.base import Codec, ParsedRequest, PartialInferRequest
-from infergate.codecs.profiles import BY_NAME
+from infergate.codecs.profiles import PROFILES
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, Operation, Response
@@ -239,7 +239,7 @@ def _check_built(codec: Codec[Any, Any], vector: Vector) -> None:
     if vector.error is not None:
         raise AssertionError(f"{vector}: an error cannot be built")
     if vector.operation is None:
-        profile = BY_NAME[vector.profile]
+        profile = PROFILES[vector.profile]
         built = codec.build_request(vector.canonical, profile, vector.model)  # type: ignore[arg-type]
     else:
         built = codec.build_response(vector.canonical, ParsedRequest(vector.operation))  # type: ignore[arg-type]

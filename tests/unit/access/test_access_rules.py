@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from infergate.access.rules import (
     ANONYMOUS,
     HEALTH,
-    OPERATION_NAMES,
+    RULE_OPERATIONS,
     STATE_CHANGING,
     AccessRule,
     AccessRules,
     claim_values,
     matcher,
 )
-from infergate.core.messages import OPERATION_NAMES as ALL_OPERATIONS
 from infergate.core.messages import (
+    OPERATION_NAMES,
     InferRequest,
     LogSettingsRequest,
     ModelConfigRequest,
@@ -39,7 +39,7 @@ def allowed(rules: list[AccessRule], identity: str, operation: type, model: str 
 
 
 def test_every_operation_has_a_name_in_rules() -> None:
-    assert OPERATION_NAMES.keys() == ALL_OPERATIONS.keys()
+    assert RULE_OPERATIONS.keys() == OPERATION_NAMES.keys()
 
 
 def test_operations_without_a_rule_are_rejected() -> None:
@@ -166,14 +166,14 @@ _RULES = st.builds(
     AccessRule,
     st.tuples(_NAMES),
     st.tuples(_NAMES),
-    st.frozensets(st.sampled_from(sorted(set(OPERATION_NAMES.values())))),
+    st.frozensets(st.sampled_from(sorted(set(RULE_OPERATIONS.values())))),
 )
 
 
 @given(
     st.lists(_RULES, max_size=5),
     st.sampled_from(["a", "b", "c"]),
-    st.sampled_from(list(OPERATION_NAMES)),
+    st.sampled_from(list(RULE_OPERATIONS)),
     st.sampled_from(["", "a", "b", "c"]),
     st.randoms(use_true_random=False),
 )
@@ -200,8 +200,8 @@ def test_the_cache_of_models_is_bounded() -> None:
 
 
 def test_health_checks_and_changes_are_distinguished() -> None:
-    assert {each for each, name in OPERATION_NAMES.items() if name == HEALTH} == {
+    assert {each for each, name in RULE_OPERATIONS.items() if name == HEALTH} == {
         ServerLiveRequest,
-        *(each for each in OPERATION_NAMES if each.__name__ == "ServerReadyRequest"),
+        *(each for each in RULE_OPERATIONS if each.__name__ == "ServerReadyRequest"),
     }
     assert sorted(STATE_CHANGING) == ["repository", "settings", "shared_memory"]

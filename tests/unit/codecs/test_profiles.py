@@ -6,12 +6,12 @@ import pytest
 
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import (
-    BY_NAME,
     GENERIC,
     INFERGATE,
     KSERVE,
     MLSERVER,
     OVMS,
+    PROFILES,
     TRITON,
     corrected_kind,
     detect_profile,
@@ -58,8 +58,8 @@ def test_every_configurable_profile() -> None:
         "trtserver-1.x",
         "graphpipe-go",
         "graphpipe-py",
-    } <= set(BY_NAME)
-    assert all(name == profile.name for name, profile in BY_NAME.items())
+    } <= set(PROFILES)
+    assert all(name == profile.name for name, profile in PROFILES.items())
 
 
 @pytest.mark.parametrize(

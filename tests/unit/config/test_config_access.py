@@ -28,7 +28,7 @@ def mistakes(folder: Path, text: str) -> str:
 
 def test_every_operation_of_rules_can_be_configured() -> None:
     choices = RuleConfig.model_json_schema()["properties"]["operations"]["items"]["enum"]
-    assert set(choices) == set(rules.OPERATION_NAMES.values())
+    assert set(choices) == set(rules.RULE_OPERATIONS.values())
 
 
 def test_a_file_of_keys_is_seen_from_the_configuration(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fakes import LineCodec, Memory, new_context
 
 from gateway_errors import raises_kind
-from infergate.access.rules import OPERATION_NAMES, AccessRule, AccessRules
+from infergate.access.rules import RULE_OPERATIONS, AccessRule, AccessRules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import RequestSummary
 from infergate.core.datatypes import Datatype
@@ -45,7 +45,7 @@ from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices
 from infergate.routing.table import Route, RouteTable
 
-EVERY = frozenset(OPERATION_NAMES.values())
+EVERY = frozenset(RULE_OPERATIONS.values())
 
 
 def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:

@@ -18,7 +18,7 @@ from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
 from infergate.core import messages
 from infergate.core.accounting import charge_tensors, needs_accounting
-from infergate.core.classification import CLASSIFICATION as CLASSES
+from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import KIB
@@ -177,5 +177,5 @@ def _timeout_error(request: InferRequest) -> GatewayError:
 def _classifies_large_inputs(request: InferRequest) -> bool:
     size = sum(len(tensor.data) for tensor in request.inputs)
     return size > _MAX_INLINE_CLASSIFY_BYTES and any(
-        CLASSES in tensor.parameters for tensor in request.outputs
+        CLASSIFICATION in tensor.parameters for tensor in request.outputs
     )

@@ -33,7 +33,7 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 @record
 class OutputSelection:
-    """The requested outputs in order; without ``is_explicit``, those of the model."""
+    """The requested outputs in order; without ``is_explicit``, all outputs of the model."""
 
     outputs: tuple[str, ...]
     is_explicit: bool

@@ -4,8 +4,9 @@
 ``sequence_batching``, and the states of versions and of the server. Other configuration is included
 where it fits the API.
 
-*Rule 2.* Statistics are reported by the batch size of requests. V2 backends do not report that, so
-theirs are reported under size 1, and those without a version for the highest version only.
+*Rule 2.* Statistics are reported by the batch size of requests. V2 backends do not report
+batch sizes, so their statistics are reported under size 1. Statistics without a version are
+reported for the highest version only.
 """
 
 from __future__ import annotations

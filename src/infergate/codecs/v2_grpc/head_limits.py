@@ -46,8 +46,8 @@ def max_fields(limits: Limits) -> int:
 
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
-    """Return `head` without typed contents, and those of each description, not copied. Raises
-    MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
+    """Return `head` without typed contents, and the typed contents of each description as views.
+    Raises MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
     budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
     kept_parts: list[Buffer] = []

@@ -113,7 +113,7 @@ def _with_counters(row: Json) -> Json:
 
 
 def _add_exited_workers(rows: _Rows, families: Families) -> None:
-    for sample in _counter_samples(families, "infergate_requests", "_total"):
+    for sample in _counter_samples(families, "infergate_requests"):
         outcomes = _with_counters(rows.get_or_add(sample.labels))["outcomes"]
         outcome = sample.labels["outcome"]
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
@@ -127,7 +127,7 @@ def _add_exited_workers(rows: _Rows, families: Families) -> None:
                 bound = float(sample.labels["le"])
                 histogram["buckets"][_BUCKET_INDEX[bound]][1] += sample.value
     for family, key in (("request", "bytes_in"), ("response", "bytes_out")):
-        for sample in _counter_samples(families, f"infergate_{family}_bytes", "_total"):
+        for sample in _counter_samples(families, f"infergate_{family}_bytes"):
             _with_counters(rows.get_or_add(sample.labels))[key] += sample.value
 
 
@@ -144,14 +144,14 @@ def _endpoints(families: Families) -> list[Json]:
     rows = _Rows(_ENDPOINT_LABELS)
     for sample in families.get("infergate_endpoint_addresses", ()):
         rows.get_or_add(sample.labels)[sample.labels["state"]] = sample.value
-    for family, outcomes in (("requests", ("ok", "failed")), ("checks", ("ok", "failed"))):
-        for sample in _counter_samples(families, f"infergate_endpoint_{family}", "_total"):
-            counts = rows.get_or_add(sample.labels).setdefault(family, dict.fromkeys(outcomes, 0.0))
+    for family in ("requests", "checks"):
+        for sample in _counter_samples(families, f"infergate_endpoint_{family}"):
+            counts = rows.get_or_add(sample.labels).setdefault(family, {"ok": 0.0, "failed": 0.0})
             counts[sample.labels["outcome"]] = sample.value
     for sample in families.get("infergate_endpoint_active_requests", ()):
         rows.get_or_add(sample.labels)["active"] = sample.value
     for key in ("ejections", "lookup_failures"):
-        for sample in _counter_samples(families, f"infergate_endpoint_{key}", "_total"):
+        for sample in _counter_samples(families, f"infergate_endpoint_{key}"):
             rows.get_or_add(sample.labels)[key] = sample.value
     for row in rows.to_list():
         row["health"] = _health(row)
@@ -182,15 +182,15 @@ def _backends(families: Families) -> list[Json]:
         ("hedges", "hedges", "outcome"),
         ("queue_refusals", "refusals", "reason"),
     ):
-        for sample in _counter_samples(families, f"infergate_{family}", "_total"):
+        for sample in _counter_samples(families, f"infergate_{family}"):
             rows.get_or_add(sample.labels).setdefault(key, {})[sample.labels[label]] = sample.value
     return rows.to_list()
 
 
-def _counter_samples(families: Families, family: str, suffix: str) -> Iterator[Sample]:
+def _counter_samples(families: Families, family: str) -> Iterator[Sample]:
     """Yield the samples of a counter, without its ``_created`` samples."""
     for sample in families.get(family, ()):
-        if sample.name == f"{family}{suffix}":
+        if sample.name == f"{family}_total":
             yield sample
 
 

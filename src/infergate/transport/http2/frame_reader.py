@@ -32,8 +32,8 @@ _MAX_FIRST_BYTES: Final = 16  # bytes kept of a connection that does not start a
 
 
 class Http2FrameReader:
-    """The frame parser. All methods of subclasses may raise Http2ConnectionError, and those about
-    one stream Http2StreamError."""
+    """The frame parser. All methods of subclasses may raise Http2ConnectionError; methods that
+    handle one stream may also raise Http2StreamError."""
 
     preface: bytes  # the bytes with which the peer must start
 

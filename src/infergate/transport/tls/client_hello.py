@@ -24,7 +24,7 @@ class AlpnOffer:
     __slots__ = ("_hello", "_protocols", "_received")
 
     def __init__(self, protocols: Collection[str]) -> None:
-        """``protocols`` are those supported by the listener."""
+        """``protocols`` are the protocols that the listener supports."""
         self._protocols: Final = {name.encode("ascii") for name in protocols}
         self._received: bytearray | None = bytearray() if protocols else None
         self._hello = bytearray()
