@@ -20,7 +20,7 @@ from infergate.transport.grpc import framing
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
 from infergate.transport.grpc.headers import ResponseHeaders
-from infergate.transport.http2.events import Failed, Goaway, Headers, Reset
+from infergate.transport.http2.events import Failed, Goaway, Reset
 from infergate.transport.http2.frames import Code
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ClientConnection
@@ -71,7 +71,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._calls: set[ClientCall] = set()
         self._timer_due = math.inf  # when the timer fires; not later than any call's deadline
         self._deadline_timer: asyncio.TimerHandle | None = None
-        self._request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
+        self.request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
         self._calls_without_deadline: set[ClientCall] = set()
         self._silence_timer: asyncio.TimerHandle | None = None
 
@@ -87,13 +87,11 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         """Close now."""
         self._transport.abort()
 
-    def request_prefix(self, method: str) -> bytes:
-        """Return the start of the header block that all calls of `method` share."""
-        block = self._request_prefixes.get(method)
-        if block is None:
-            scheme = "https" if self.endpoint.tls else "http"
-            block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
-            self._request_prefixes[method] = block
+    def encode_prefix(self, method: str) -> bytes:
+        """Return the start of the header block that all calls of `method` share, and cache it."""
+        scheme = "https" if self.endpoint.tls else "http"
+        block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
+        self.request_prefixes[method] = block
         return block
 
     def has_received_since(self, moment: float) -> bool:
@@ -197,9 +195,6 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
             self._ready_callback(self)
             self._ready_future.set_result(None)
 
-    def _on_headers(self, event: Headers) -> None:
-        event.stream.owner.headers(event.fields, event.end)
-
     def _on_goaway(self, event: Goaway) -> None:  # noqa: ARG002
         self._capacity_callback(self)
         if not self._calls:
@@ -236,9 +231,10 @@ class ClientCall:
         self._memory: Final = wire.memory
         self._counted_bytes = 0  # bytes of the response counted in `_memory`
         remaining = None if deadline is None else deadline - self._started_at
-        block = connection.request_prefix(wire.method) + grpc_headers.request_suffix(
-            remaining, wire.metadata
-        )
+        prefix = connection.request_prefixes.get(wire.method)
+        if prefix is None:
+            prefix = connection.encode_prefix(wire.method)
+        block = prefix + grpc_headers.request_suffix(remaining, wire.metadata)
         message = wire.message
         self._connection: Final = connection
         self.deadline: Final = math.inf if deadline is None else deadline
@@ -247,7 +243,7 @@ class ClientCall:
         self._has_response = False
         self._end_headers: ResponseHeaders | None = None
         self._stream: Final[Stream] = connection.engine.open_stream(
-            block, (framing.encode_prefix(total_size(message)), *message)
+            block, (framing.PREFIX.pack(0, total_size(message)), *message)
         )
         self._stream.owner = self
         connection.register(self)
@@ -337,8 +333,8 @@ class ClientCall:
         if self._is_over:
             return
         code, details = response.code, response.details
-        is_abandoned = code is not None and grpc_headers.is_abandoned(code, details)
-        if self._is_late and (is_abandoned or code == grpc_headers.DEADLINE_EXCEEDED):
+        is_abandoned = response.is_abandoned
+        if (is_abandoned or code == grpc_headers.DEADLINE_EXCEEDED) and self._is_late:
             self.expire()
             return
         self._end_headers = response

@@ -32,7 +32,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     # ---- to be implemented by subclasses
 
-    def _on_headers(self, event: events.Headers) -> None:
+    def _on_stream_opened(self, event: events.Headers) -> None:
+        """Handle the headers of a stream that the peer opened."""
         raise NotImplementedError
 
     def _on_ready(self) -> None:
@@ -59,7 +60,11 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             if kind is events.Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
             elif kind is events.Headers:
-                self._on_headers(event)  # type: ignore[arg-type]
+                owner = event.stream.owner  # type: ignore[union-attr]
+                if owner is None:
+                    self._on_stream_opened(event)  # type: ignore[arg-type]
+                else:
+                    owner.headers(event.fields, event.end)  # type: ignore[union-attr]
             elif kind is events.Trailers:
                 event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
@@ -110,14 +115,11 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Write all output of this event loop iteration at its end, in one system call."""
         if not self._will_flush:
             self._will_flush = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._will_flush = False
-        self.flush()
+            self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write pending output."""
+        self._will_flush = False
         parts: list[Any] = self._outbound.output
         if not parts:
             return

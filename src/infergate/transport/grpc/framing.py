@@ -106,6 +106,14 @@ class SingleMessageReader:
             if self._buffer is not None:
                 self._fill(part)
             elif self.message is None:
+                # A whole uncompressed message, the usual case, takes no further call.
+                size = len(part) - _PREFIX_SIZE
+                if size >= 0 and not self._partial_prefix and size <= self._max_length:
+                    flag, length = PREFIX.unpack_from(part)
+                    if not flag and length == size:
+                        self.length = length
+                        self.message = bytes(part[_PREFIX_SIZE:])
+                        continue
                 self._start(part)
             elif len(part):
                 raise InvalidMessageError("more than one message")

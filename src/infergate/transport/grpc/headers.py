@@ -36,6 +36,7 @@ _CODES_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 50
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
+_MAX_MILLISECOND_TIMEOUT: Final = _MAX_TIMEOUT_VALUE // 1000  # seconds
 _CONTENT_TYPE: Final = "application/grpc"
 _CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
 _UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
@@ -79,22 +80,20 @@ class RequestHeaders:
 
 def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
     """Return the parsed headers of `block`, which is a request, and remember them in it."""
-    request: RequestHeaders | None = block.interpretation
+    request: RequestHeaders | None = None
+    template = block.template
+    if template is not None and block.size <= limits.headers:
+        base: RequestHeaders = template.interpretation or interpret_request(template, limits)
+        if base.refusal is None:
+            request = _with_values(base, block.changed)
     if request is None:
-        if block.template is not None and block.size <= limits.headers:
-            request = _with_values(interpret_request(block.template, limits), block.changed)
-        if request is None:
-            request = _read_request(block, limits)
-        block.interpretation = request
+        request = _read_request(block, limits)
+    block.interpretation = request
     return request
 
 
-def _with_values(
-    request: RequestHeaders, changed: Sequence[tuple[str, str]]
-) -> RequestHeaders | None:
-    """Return `request` with other values; None if it was refused."""
-    if request.refusal is not None:
-        return None
+def _with_values(request: RequestHeaders, changed: Sequence[tuple[str, str]]) -> RequestHeaders:
+    """Return `request`, which is not refused, with other values."""
     headers, timeout, encoding = dict(request.headers), request.timeout, request.encoding
     for name, value in changed:
         if name in headers:
@@ -144,7 +143,7 @@ def read_timeout(value: str) -> float | None:
 def write_timeout(seconds: float) -> str:
     """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse unit
     gives calls of one route the same value, which receivers can cache."""
-    unit = "u" if seconds < 1 else "m" if seconds < _MAX_TIMEOUT_VALUE // 1000 else "S"
+    unit = "u" if seconds < 1 else "m" if seconds < _MAX_MILLISECOND_TIMEOUT else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
 
@@ -190,9 +189,9 @@ def encode_trailers_only(
 
 class ResponseHeaders:
     """The parsed headers or trailers of a response. `status` is 0 for trailers; `code` is None
-    without a valid grpc-status."""
+    without a valid grpc-status. `is_abandoned` is the result of that function."""
 
-    __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
+    __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 
     def __init__(self, block: HeaderBlock) -> None:
         values = dict(block.pairs)
@@ -204,6 +203,7 @@ class ResponseHeaders:
             self.details = f"{_HTTP_STATUS_TEXT}{self.status}"
         else:
             self.details = unquote(values.get("grpc-message", ""))
+        self.is_abandoned: Final = self.code is not None and is_abandoned(self.code, self.details)
         self.metadata: Final = grpc_metadata.from_wire(block.pairs)
 
     def _code(self, status: str | None) -> int | None:
@@ -232,7 +232,12 @@ def request_prefix(method: str, authority: str, scheme: str, agent: str) -> byte
 
 def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
     """Return the rest of a request's header block: timeout and metadata."""
-    block = b"" if timeout is None else _encoded_timeout(write_timeout(timeout))
+    if timeout is None:
+        block = b""
+    elif 1 <= timeout < _MAX_MILLISECOND_TIMEOUT:
+        block = _encoded_milliseconds(math.ceil(timeout / 1e-3))
+    else:
+        block = encode_timeout(timeout)
     return block + encode_metadata(metadata) if metadata else block
 
 
@@ -254,6 +259,11 @@ def _encoded_name(name: str) -> bytes:
     return header_blocks.encode_name(name) if grpc_metadata.is_text(name) else b""
 
 
+def encode_timeout(seconds: float) -> bytes:
+    """Return the encoded field grpc-timeout."""
+    return header_blocks.encode_field("grpc-timeout", write_timeout(seconds))
+
+
 @functools.lru_cache(_CACHED_TIMEOUTS)
-def _encoded_timeout(value: str) -> bytes:
-    return header_blocks.encode_field("grpc-timeout", value)
+def _encoded_milliseconds(timeout: int) -> bytes:
+    return header_blocks.encode_field("grpc-timeout", f"{timeout}m")

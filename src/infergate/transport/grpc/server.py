@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -65,6 +66,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._buffered_bytes = 0
         self._buffered_since = 0.0
         self._check_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
         self._is_check_postponed = False
 
     # ---- asyncio callbacks
@@ -108,6 +110,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._release_early()
         if self._check_timer is not None:
             self._check_timer.cancel()
+        self.set_deadline_timer(math.inf)
         self._wake()
         for call in tuple(self._calls):
             call.cancel()
@@ -118,9 +121,11 @@ class GrpcServerConnection(server_call.CallConnection):
     def _on_ready(self) -> None:
         self._is_ready = True
 
-    def _on_headers(self, event: Headers) -> None:
+    def _on_stream_opened(self, event: Headers) -> None:
         stream, fields = event.stream, event.fields
-        request = headers.interpret_request(fields, self.listener.limits)
+        request: RequestHeaders = fields.interpretation or headers.interpret_request(
+            fields, self.listener.limits
+        )
         if request.refusal is not None:
             code, details = request.refusal
             kind = Kind.TOO_LARGE if request.limit else Kind.BAD_REQUEST
@@ -175,6 +180,23 @@ class GrpcServerConnection(server_call.CallConnection):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
+
+    def set_deadline_timer(self, due: float) -> None:
+        """Set the timer to `due`. Calls that end leave it unchanged: most end long before their
+        deadlines, and newer calls have later ones."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self.deadline_timer_due = due
+        if due < math.inf:
+            self._deadline_timer = self.loop.call_at(due, self._expire_calls)
+
+    def _expire_calls(self) -> None:
+        now = self.loop.time()
+        for call in tuple(self._calls):
+            if call.deadline <= now:
+                call.expire()
+        self.set_deadline_timer(min((call.deadline for call in self._calls), default=math.inf))
 
     def remove_call(self, call: server_call.ServerCall) -> None:
         self._calls.discard(call)

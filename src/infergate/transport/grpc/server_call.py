@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -50,6 +51,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
+        self.deadline_timer_due = math.inf  # not later than any call's deadline
 
     def end_stream_soon(self, stream: Stream) -> None:
         """Reset a stream that the client has not ended a moment after the response. Some clients
@@ -64,6 +66,10 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
     def _reset_stream(self, stream: Stream) -> None:
         self.engine.reset(stream, Code.NO_ERROR)
         self.flush()
+
+    def set_deadline_timer(self, due: float) -> None:
+        """Check at `due` which calls have expired."""
+        raise NotImplementedError
 
     def remove_call(self, call: ServerCall) -> None:
         """Remove `call`, which has ended."""
@@ -80,7 +86,6 @@ class ServerCall(IncomingRequest):
 
     __slots__ = (
         "_connection",
-        "_deadline_timer",
         "_has_ended",
         "_has_headers",
         "_incoming_message",
@@ -88,6 +93,7 @@ class ServerCall(IncomingRequest):
         "_request",
         "_stream",
         "_unsent_response",
+        "deadline",
         "task",
     )
 
@@ -108,13 +114,14 @@ class ServerCall(IncomingRequest):
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.deadline = math.inf  # loop time
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
         if timeout is not None:
-            self._deadline_timer = connection.loop.call_later(
-                timeout + _DEADLINE_GRACE, self._expire
-            )
+            received_at = connection.engine.last_received_at
+            self.deadline = deadline = received_at + timeout + _DEADLINE_GRACE
+            if deadline < connection.deadline_timer_due:
+                connection.set_deadline_timer(deadline)
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         """Take `size` bytes of the body."""
@@ -234,13 +241,11 @@ class ServerCall(IncomingRequest):
             self._incoming_message.finish()
         self._stream.owner = NO_OWNER
         self.task = None
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
         self._connection.remove_call(self)
 
-    def _expire(self) -> None:
-        self._deadline_timer = None
+    def expire(self) -> None:
+        """End the call, because its deadline has passed."""
+        self.deadline = math.inf
         self.expire_with(_DEADLINE_TEXT)
 
     def abort_with(self, error: GatewayError) -> None:

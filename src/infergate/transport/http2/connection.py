@@ -242,13 +242,13 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
-    def _on_window_update(self, number: int, payload: bytes) -> None:
+    def _on_window_update(self, number: int, increment: int) -> None:
         out = self.outbound
         if self._expected_updates:
             self._expected_updates -= 1
         else:
             self._charge_budget("window updates")
-        increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
+        increment &= frames.LARGEST_WINDOW
         if number == 0:
             if not increment:
                 raise Http2ConnectionError("WINDOW_UPDATE of 0")

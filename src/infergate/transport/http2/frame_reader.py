@@ -19,6 +19,8 @@ from infergate.transport.http2.frames import (
     LAST_STREAM,
     PADDED,
     SETTINGS,
+    UINT32,
+    WINDOW_UPDATE,
     Code,
     Http2ConnectionError,
     Http2StreamError,
@@ -88,7 +90,8 @@ class Http2FrameReader:
         done than to pass it on; otherwise return False."""
         raise NotImplementedError
 
-    def _on_window_update(self, number: int, payload: bytes) -> None:
+    def _on_window_update(self, number: int, increment: int) -> None:
+        """Handle a WINDOW_UPDATE; the highest bit of `increment` is reserved."""
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
@@ -131,7 +134,7 @@ class Http2FrameReader:
                     length_and_kind, flags, number = FRAME_HEADER.unpack_from(data, position)
                     length, kind = length_and_kind >> 8, length_and_kind & 0xFF
                     stop = start + length
-                    if stop > end or not 0 < number <= LAST_STREAM:
+                    if stop > end or number > LAST_STREAM:
                         pass
                     elif kind == DATA:
                         is_last = flags == END_STREAM
@@ -148,9 +151,17 @@ class Http2FrameReader:
                         kind == HEADERS
                         and flags in _WHOLE_BLOCK_FLAGS
                         and length <= self._max_headers
+                        and number
                     ):
                         try:
                             self._on_block(number, data[start:stop], end=flags != END_HEADERS)
+                        except Http2StreamError as fault:
+                            self._on_stream_error(fault)
+                        position = stop
+                        continue
+                    elif kind == WINDOW_UPDATE and length == UINT32.size:
+                        try:
+                            self._on_window_update(number, UINT32.unpack_from(data, start)[0])
                         except Http2StreamError as fault:
                             self._on_stream_error(fault)
                         position = stop
@@ -209,8 +220,8 @@ class Http2FrameReader:
             return at
         try:
             payload = data[payload_start:payload_end]
-            if kind == frames.WINDOW_UPDATE:
-                self._on_window_update(stream, payload)
+            if kind == WINDOW_UPDATE:
+                self._on_window_update(stream, UINT32.unpack(payload)[0])
             else:
                 self._dispatch_frame(kind, stream, flags, payload)
         except Http2StreamError as fault:

@@ -52,8 +52,8 @@ class HeaderBlockDecoder:
         cache = self.cache
         return (
             cache.get(block)
-            or cache.revive(block)
             or self._templates.read(block)
+            or cache.revive(block)
             or self._read(block)
         )
 

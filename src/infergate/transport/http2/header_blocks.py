@@ -33,6 +33,13 @@ class HeaderBlock:
     A block may differ from the block `template` only in the values `changed`. Their names are
     unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`."""
 
+    content_length: int | None
+    is_malformed: bool
+    is_request: bool
+    is_trailers: bool
+    pseudo: dict[str, str]
+    status: int | None
+
     __slots__ = (
         "changed",
         "content_length",
@@ -47,15 +54,24 @@ class HeaderBlock:
         "template",
     )
 
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self.template: HeaderBlock | None = None
+    def __init__(
+        self, raw: Iterable[tuple[bytes, bytes]], template: HeaderBlock | None = None
+    ) -> None:
+        """`template` replaces `raw`; the caller sets `changed`, `pairs` and `size`."""
+        self.template = template
+        self.interpretation: Any = None
+        if template is not None:
+            self.pseudo = template.pseudo
+            self.is_malformed = template.is_malformed
+            self.is_request, self.is_trailers = template.is_request, template.is_trailers
+            self.content_length, self.status = template.content_length, template.status
+            return
         self.changed: Sequence[tuple[str, str]] = ()
-        self.pseudo: dict[str, str] = {}
+        self.pseudo = {}
         pairs: list[tuple[str, str]] = []
         self.size = 0
         self.is_malformed = False
-        self.content_length: int | None = None
-        self.interpretation: Any = None
+        self.content_length = None
         for name, value in raw:
             self.size += len(name) + len(value) + FIELD_OVERHEAD
             if VALUE.fullmatch(value) is None:
@@ -70,7 +86,7 @@ class HeaderBlock:
                 elif name == b"content-length":
                     self._set_content_length(value)
                 pairs.append((name.decode("ascii"), value.decode("latin-1")))
-        self.pairs = tuple(pairs)
+        self.pairs: Sequence[tuple[str, str]] = tuple(pairs)
         pseudo = self.pseudo
         self.is_trailers = not self.is_malformed and not pseudo
         self.is_request = (
@@ -85,17 +101,6 @@ class HeaderBlock:
             not self.is_malformed and len(pseudo) == 1 and len(status) == 3 and status.isdecimal()
         )
         self.status = int(status) if is_response else None
-
-    def with_values(
-        self, pairs: tuple[tuple[str, str], ...], changed: Sequence[tuple[str, str]], size: int
-    ) -> HeaderBlock:
-        """Return this block with other values."""
-        block = HeaderBlock(())
-        block.template, block.changed = self, changed
-        block.pseudo, block.pairs, block.size = self.pseudo, pairs, size
-        block.content_length, block.status = self.content_length, self.status
-        block.is_request, block.is_trailers = self.is_request, self.is_trailers
-        return block
 
     def _add_pseudo(self, name: bytes, value: bytes, *, after_regular: bool) -> None:
         text = name.decode("latin-1")

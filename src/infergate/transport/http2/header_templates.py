@@ -135,7 +135,11 @@ class _Template:
             size += len(value)
             pairs[index] = pair = name, value.decode("latin-1")
             changed.append(pair)
-        return fields.with_values(tuple(pairs), changed, size) if size <= max_size else None
+        if size > max_size:
+            return None
+        result = HeaderBlock((), fields)
+        result.pairs, result.changed, result.size = tuple(pairs), changed, size
+        return result
 
     def _read_values(self, block: bytes) -> list[bytes] | None:
         """Return the varying values of `block`; None if it differs in something else. Raises

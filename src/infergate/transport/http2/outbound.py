@@ -201,7 +201,9 @@ class OutboundFrames:
         self.window += increment
         if self.window > LARGEST_WINDOW:
             raise Http2ConnectionError("the connection window overflows", Code.FLOW_CONTROL_ERROR)
-        done = []
+        done: list[Stream] = []
+        if not self._waiting:
+            return done
         for stream in tuple(self._waiting):
             if self.window <= 0:
                 break
