@@ -151,7 +151,8 @@ class RemoteBackend(Generic[Req, Resp]):
         )
         self.fixed_profile: Final = self._profile_detection.declared
         """The configured profile; None if it is detected."""
-        self._known_profile: Final = None if codec.needs_profile else self.fixed_profile
+        self._inference_profile: Final = self.fixed_profile or GENERIC
+        """The profile of inferences for a codec that does not need one."""
         self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
     def with_upstream(
@@ -189,7 +190,12 @@ class RemoteBackend(Generic[Req, Resp]):
         """Build the request, exchange it, and parse the response."""
         if self.codec.needs_metadata and isinstance(operation, InferRequest):
             return await self._infer_with_metadata(operation, context)
-        profile = self._known_profile or await self.request_profile(context)
+        if self.codec.needs_profile:
+            profile = await self.server_profile(context)
+        elif isinstance(operation, InferRequest):
+            profile = self._inference_profile
+        else:
+            profile = self._profile_detection.cached_profile
         messages = self._codec_offload
         wire = messages.write_inline(operation, profile, context)
         if wire is None:
@@ -235,7 +241,11 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
-        profile = self._known_profile or await self.request_profile(context)
+        profile = (
+            await self.server_profile(context)
+            if self.codec.needs_profile
+            else self._inference_profile
+        )
         declared, messages = context.policy.declared_metadata, self._codec_offload
         model = declared or await self.describe(request.model, request.version, context)
         try:

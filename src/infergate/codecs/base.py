@@ -144,7 +144,8 @@ class Codec(Protocol[Req, Resp]):
     name: str
     capabilities: Capabilities
     needs_profile: bool
-    """Whether requests depend on the backend's :class:`Profile`. If false, it is not detected."""
+    """Whether requests depend on the backend's :class:`Profile`. If false, it is not detected, and
+    inferences do not depend on it."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]

@@ -6,6 +6,7 @@ with the client's errors, which the caller converts for a backend.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -87,11 +88,14 @@ def write_description(messages: Any, tensor: Tensor) -> None:
         write_parameters(message.parameters, region_parameters(tensor.shared_memory))
 
 
+_cached_prefix: Final = functools.lru_cache(1024)(field_prefix)
+
+
 def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
     """Return `head` and one raw entry per tensor in field `number`, without copying data."""
     parts: list[Buffer] = []
     for tensor in tensors:
-        head += field_prefix(number, len(tensor.data))
+        head += _cached_prefix(number, len(tensor.data))
         if len(tensor.data):
             parts += (head, tensor.data)
             head = b""

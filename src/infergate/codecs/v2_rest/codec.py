@@ -103,21 +103,16 @@ class V2RestCodec:
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read operation, model and version from the path."""
         match = wire.codec_state = match_request(wire.method, wire.path)
-        return RequestSummary(
-            match.operation,
-            match.model,
-            match.version,
-            match.action not in streams.TRANSLATED_ACTIONS,
-        )
+        return match.summary
 
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Parse any request. Raises NOT_FOUND for an unknown path, and the client's errors."""
-        match = _match_of(wire)
+        match: V2PathMatch = wire.codec_state or match_request(wire.method, wire.path)
         operation = match.operation
         if operation is InferRequest:
-            if match.action in streams.TRANSLATED_ACTIONS:
+            if not match.summary.can_pass_through:
                 return streams.read_request(wire, match, limits)
             return read_request(wire, match.model, match.version, limits, self._request_heads)
         if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
@@ -158,9 +153,10 @@ class V2RestCodec:
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
         """Return the maximum size of the JSON; of a compressed body, the inflated size."""
-        if CONTENT_ENCODING in wire.headers and not is_unencoded(wire.headers):
-            return max_decoded_bytes(wire.headers, wire.body)
-        return _max_json_bytes(wire, total_size(wire.body))
+        headers, size = wire.headers, total_size(wire.body)
+        if CONTENT_ENCODING in headers and not is_unencoded(headers):
+            return max_decoded_bytes(headers, wire.body)
+        return _max_json_bytes(wire, size) if JSON_LENGTH_HEADER in headers else size
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
         """Return the length of the JSON by the length header, if any, else that of the body."""

@@ -74,6 +74,7 @@ from infergate.core.wire import HttpRequest
 
 STREAM_PARAMETER: Final = "stream"
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
+_NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ def read_request(
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
     """Parse an inference of ``model``. Raises the client's errors."""
     body = decode_body(wire.headers, wire.body, limits)
-    return read_body(wire, body, model, version, limits, heads).parsed
+    return _read_parts(wire, body, model, version, limits, heads)[0]
 
 
 def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
@@ -154,16 +155,43 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
     heads: RequestHeadCache | None = None,
 ) -> InferRequestReading:
     """Parse an inference whose body's content encoding is undone."""
-    accept = wire.headers.get("accept-encoding", "")
-    header = wire.headers.get(JSON_LENGTH_HEADER)
+    parsed, response_format, features = _read_parts(wire, body, model, version, limits, heads)
+    if isinstance(parsed, PartialInferRequest):
+        return InferRequestReading(parsed, response_format)
+    request = parsed.operation
+    assert isinstance(request, InferRequest)
+    return InferRequestReading(
+        parsed,
+        response_format,
+        request.id,
+        features,
+        request.outputs if WireFeature.SHARED_MEMORY in features else (),
+        sequence_id(request.parameters),
+    )
+
+
+def _read_parts(  # noqa: PLR0913, PLR0917 - those of its callers
+    wire: HttpRequest,
+    body: Buffer,
+    model: str,
+    version: str,
+    limits: Limits,
+    heads: RequestHeadCache | None,
+) -> tuple[
+    ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
+]:
+    """Parse an inference; return also its response format and the features of its message."""
+    headers = wire.headers
+    accept = headers.get("accept-encoding", "")
+    header = headers.get(JSON_LENGTH_HEADER)
     json_length = None if header is None else parse_json_length(header)
     if json_length == 0:
         response_format = ResponseFormat({}, binary_by_default=True, accept_encoding=accept)
         complete = partial(_complete_raw, model, version, body, response_format)
-        return InferRequestReading(PartialInferRequest(model, version, complete), response_format)
+        return PartialInferRequest(model, version, complete), response_format, _NO_FEATURES
     if not body:
         raise bad_request("the body is empty")
-    features: frozenset[WireFeature] = frozenset()
+    features = _NO_FEATURES
     fields = read_small(body, limits) if json_length is None else None
     if fields is None:
         message = split_at(json_length, body, limits)
@@ -172,26 +200,18 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
         else:
             fields, features = heads.read(message, limits)
     parameters = fields.parameters
-    wants_stream = parameters.get(STREAM_PARAMETER) is True
-    if wants_stream:
-        parameters = {name: value for name, value in parameters.items() if name != STREAM_PARAMETER}
-        features |= {WireFeature.STREAM}
+    wants_stream = False
+    if parameters:
+        wants_stream = parameters.get(STREAM_PARAMETER) is True
+        if wants_stream:
+            parameters = {k: value for k, value in parameters.items() if k != STREAM_PARAMETER}
+            features |= {WireFeature.STREAM}
+        sequence_id(parameters)  # raises BAD_REQUEST
     request = InferRequest(model, version, fields.id, parameters, fields.inputs, fields.outputs)
     response_format = ResponseFormat(
         fields.binary_by_output, fields.binary_by_default or False, accept
     )
-    shared_memory_outputs = (
-        request.outputs if features and WireFeature.SHARED_MEMORY in features else ()
-    )
-    sequence = sequence_id(parameters)
-    return InferRequestReading(
-        ParsedRequest(request, response_format, wants_stream),
-        response_format,
-        fields.id,
-        features,
-        shared_memory_outputs,
-        sequence,
-    )
+    return ParsedRequest(request, response_format, wants_stream), response_format, features
 
 
 def _read_fields(

@@ -74,6 +74,7 @@ def write_response(
     """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    binary_by_output = response_format.binary_by_output
     head: dict[str, Any] = {}
     if response.id:
         head["id"] = response.id
@@ -87,7 +88,7 @@ def write_response(
     for tensor in response.outputs:
         if tensor.shared_memory is not None:
             outputs.append(_write_region_output(tensor))
-        elif response_format.is_binary(tensor.name):
+        elif binary_by_output.get(tensor.name, response_format.binary_by_default):
             outputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             binary_data.append(tensor.data)
         else:
@@ -98,18 +99,23 @@ def write_response(
         headers = {"content-type": JSON_TYPE}
     else:
         headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
-    return ok_response(headers, [text, *binary_data], response_format.accept_encoding, compress_min)
+    body = [text, *binary_data]
+    if not response_format.accept_encoding:
+        return HttpResponse(200, headers, body)
+    return ok_response(headers, body, response_format.accept_encoding, compress_min)
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
-    accept = response_format.accept_encoding
+    accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
     is_compressed = bool(accept and preferred_encoding(accept))
     text_bytes = 0
     for tensor in response.outputs:
-        if is_compressed or not response_format.is_binary(tensor.name):
+        if is_compressed or not binary_by_output.get(
+            tensor.name, response_format.binary_by_default
+        ):
             text_bytes += len(tensor.data)
     return text_bytes
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from infergate.codecs.base import RequestSummary
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import InferRequest, Operation
@@ -18,6 +20,8 @@ MODEL_LIST_PATH: Final = "/v2/models"
 STATISTICS_PATH: Final = "/v2/models/stats"
 LOGGING_PATH: Final = "/v2/logging"
 TRACE_PATH: Final = "/v2/trace/setting"
+TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
+"""Inference requests that few servers understand; the gateway translates them."""
 
 
 @record
@@ -25,7 +29,8 @@ class V2PathMatch:
     """The operation and the names in a path; absent names are empty.
 
     ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes
-    inference requests. ``region`` is a shared memory region, on a GPU if ``cuda``.
+    inference requests. ``region`` is a shared memory region, on a GPU if ``cuda``. ``summary``
+    describes a request for the path.
     """
 
     method: str
@@ -37,6 +42,11 @@ class V2PathMatch:
     region: str = ""
     cuda: bool = False
     action: str = ""
+    summary: RequestSummary = field(init=False)
+
+    def __post_init__(self) -> None:
+        can_pass_through = self.action not in TRANSLATED_ACTIONS
+        self.summary = RequestSummary(self.operation, self.model, self.version, can_pass_through)  # type: ignore[misc]
 
     @property
     def allowed_methods(self) -> str:

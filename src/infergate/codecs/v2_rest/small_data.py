@@ -42,26 +42,22 @@ def _pack_texts(elements: list[str]) -> bytes:
     return pack_bytes([element.encode() for element in elements])
 
 
-def _pack_numbers(code: str) -> Callable[[list[Any]], bytes]:
-    def pack(elements: list[Any]) -> bytes:
-        return struct.pack(f"<{len(elements)}{code}", *elements)
-
-    return pack
-
-
-_PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], Callable[[list[Any]], bytes]]]] = {
-    "BOOL": (Datatype.BOOL, frozenset({bool}), bytes),
-    "BYTES": (Datatype.BYTES, frozenset({str}), _pack_texts),
+_Packer = Callable[[list[Any]], bytes] | None
+_PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], str, _Packer]]] = {
+    "BOOL": (Datatype.BOOL, frozenset({bool}), "", bytes),
+    "BYTES": (Datatype.BYTES, frozenset({str}), "", _pack_texts),
     **{
         datatype.value: (
             datatype,
             frozenset({int} if datatype in INTEGERS else {int, float}),
-            _pack_numbers(code),
+            code,
+            None,
         )
         for datatype, code in _STRUCT_CODES.items()
     },
 }
-"""Datatype, accepted Python types (Rule 1 of ``json_data``) and packing function by name."""
+"""Datatype, accepted Python types (Rule 1 of ``json_data``), and ``struct`` code or packing
+function, by name."""
 _LIST_TYPES: Final = frozenset({list})
 
 
@@ -75,7 +71,7 @@ def read_small_data(
     packer = _PACKERS.get(datatype_name)
     if packer is None:
         return None
-    datatype, allowed, pack = packer
+    datatype, allowed, code, pack = packer
     types = set(map(type, data))
     depth = 1
     while types == _LIST_TYPES and depth < _MAX_DEPTH:
@@ -85,7 +81,7 @@ def read_small_data(
     if len(data) != count or not types <= allowed:
         return None
     try:
-        return datatype, pack(data)
+        return datatype, struct.pack(f"<{count}{code}", *data) if pack is None else pack(data)
     except (OverflowError, struct.error):
         return None
 

@@ -30,6 +30,8 @@ from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 MAX_BYTES: Final = 4 * KIB
 """Maximum size in bytes of a body that is read here."""
 _INT64_END: Final = 2**63
+_MAX_SHORT_NAME: Final = 64
+"""Maximum length of a tensor name that is only checked for being printable."""
 _SPECIAL_PARAMETERS: Final = frozenset({REGION_PARAMETER, CLASSES, BINARY_DATA_SIZE})
 """Parameters that change the meaning of other parts of a message."""
 _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
@@ -45,6 +47,10 @@ class RequestFields(NamedTuple):
     outputs: tuple[RequestedOutput, ...]
     binary_by_output: dict[str, bool]
     binary_by_default: bool | None
+
+
+_new_tuple: Final = tuple.__new__
+"""Creates ``RequestFields`` at a third of the cost of calling the class."""
 
 
 class _NotSimpleError(Exception):
@@ -67,7 +73,9 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
-    input_items = _check_array(document["inputs"], limits.tensors)
+    input_items = document["inputs"]
+    if type(input_items) is not list or len(input_items) > limits.tensors:
+        raise _NotSimpleError
     expected_members = 1
     member_count = len(document)
     for item in input_items:
@@ -102,13 +110,16 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
         or _may_have_duplicates(text, member_count, document)
     ):
         raise _NotSimpleError
-    return RequestFields(
-        request_id,
-        parameters,
-        tuple(inputs.values()),
-        tuple(outputs.values()),
-        binary_by_output,
-        binary_by_default,
+    return _new_tuple(
+        RequestFields,
+        (
+            request_id,
+            parameters,
+            tuple(inputs.values()),
+            tuple(outputs.values()),
+            binary_by_output,
+            binary_by_default,
+        ),
     )
 
 
@@ -151,7 +162,7 @@ def _read_tensor(item: Any, limits: Limits) -> Tensor:
         type(name) is type(datatype_name) is str and type(data) is type(shape) is list and name
     ):
         raise _NotSimpleError
-    if find_tensor_name_problem(name):
+    if not (len(name) <= _MAX_SHORT_NAME and name.isprintable()) and find_tensor_name_problem(name):
         raise _NotSimpleError
     parameters: Parameters = NO_PARAMETERS
     if len(item) > 4:

@@ -30,8 +30,6 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""Inference requests that few servers understand; the gateway translates them."""
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
 """Statuses for an unknown path, or for an unknown model, which the next request reports."""
