@@ -70,8 +70,8 @@ class Authenticator:
         self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
 
     def identify_now(self, context: RequestContext, now: float) -> RulePermit | None:
-        """Return the permit of the client, or None if ``identify`` must find out: the credential is
-        unknown so far. Raises AccessRejected."""
+        """Return the permit of the client, or None if its credential is not cached and ``identify``
+        must be called. Raises AccessRejected."""
         credential = read_credential(context.headers)
         if credential is not None:
             secret = credential.secret

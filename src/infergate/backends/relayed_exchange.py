@@ -53,11 +53,11 @@ class RelayedExchange(Generic[Req, Resp]):
     # ---- to be implemented by subclasses
 
     def _on_backend_response(self, response: Resp) -> None:
-        """Take the response. Never raises."""
+        """Handle the response. Never raises."""
         raise NotImplementedError
 
     def _on_backend_error(self, error: Exception) -> None:
-        """Take the error of the exchange. Never raises."""
+        """Handle the error of the exchange. Never raises."""
         raise NotImplementedError
 
     def _continue_exchange(self) -> None:
@@ -93,7 +93,7 @@ class RelayedExchange(Generic[Req, Resp]):
     # ---- called by the upstream
 
     def on_response(self, response: Resp) -> None:
-        """Record the attempt and take the response."""
+        """Record the attempt and handle the response."""
         sender, context = self.sender, self.context
         self.exchange = None
         self.handle.finish_attempt(sender.response_outcome(response, context))

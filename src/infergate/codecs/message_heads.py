@@ -1,9 +1,9 @@
 """A bounded cache of validated message heads, for the codecs whose messages have raw tensor data.
 
 The head of a message is everything in it but its id and the tensor data. Clients send the same head
-over and over, so the results of its validation are cached under its bytes. A cached head gives the
-same result as the full check, which reads all messages that do not fit their cached head, and which
-alone reports errors (docs/decisions/0015-message-header-cache.md).
+over and over, so the results of its validation are cached under its bytes. The cache gives the same
+result as the full check. Only the full check reports errors, and it reads every message that does
+not match its cached head (docs/decisions/0015-message-header-cache.md).
 """
 
 from __future__ import annotations

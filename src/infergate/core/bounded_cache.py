@@ -42,7 +42,7 @@ class WeightedCache(BoundedCache[K, V]):
         self._weight = 0
 
     def add(self, key: K, value: V, weight: int) -> None:
-        """Add an entry that is not there yet; one that is too heavy is left out."""
+        """Add an entry with a new key; an entry that is too heavy is left out."""
         if weight > self._max_weight:
             return
         if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
@@ -69,11 +69,11 @@ class GenerationalCache(WeightedCache[K, V]):
         self._weights: dict[K, int] = {}
 
     def add(self, key: K, value: V, weight: int) -> None:
-        """Add an entry that is not there yet; one that is too heavy is left out."""
+        """Add an entry with a new key; an entry that is too heavy is left out."""
         if weight > self._max_weight:
             return
         if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
-            older = {each: (self[each], self._weights[each]) for each in self}
+            older = {old: (self[old], self._weights[old]) for old in self}
             self.clear()
             self._older = older
         self._weights[key] = weight

@@ -192,7 +192,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     ``services`` and ``streams`` are the gateway's own methods, by ``/package.Service/Method``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
         services: Mapping[str, UnaryHandler],

@@ -167,7 +167,7 @@ class PassThrough(Generic[Req, Resp]):
         return await self.deliver(response, checked, summary, binding, context)
 
     def rename(self, summary: RequestSummary) -> tuple[str, str, tuple[str, str]]:
-        """Return the backend's model and version, and those that the response gets instead (empty:
+        """Return the backend's model and version, and the names for the response (empty:
         unchanged)."""
         model, version = summary.model, summary.version
         client_model = client_version = ""
@@ -205,7 +205,7 @@ class PassThrough(Generic[Req, Resp]):
     def translate(
         self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[Resp]:
-        """Serve the request by the other pipeline."""
+        """Serve the request with the ``Translation`` pipeline."""
         context.record.pipeline = self.translation.name
         return self.translation.infer(wire, summary, binding, context)
 

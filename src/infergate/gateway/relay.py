@@ -41,8 +41,8 @@ _INFER: Final = OPERATION_NAMES[InferRequest]
 
 
 class Relay(Generic[Req, Resp]):
-    """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are those of its
-    dispatcher."""
+    """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are methods of
+    its dispatcher."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Relay(Generic[Req, Resp]):
             if binding is None:
                 return None
             pipeline = frontend.pipelines.get(binding) or frontend.make_pipeline(binding)
-        except Exception:  # noqa: BLE001 - ``respond`` meets the error again, and reports it
+        except Exception:  # noqa: BLE001 - ``respond`` raises the error again, and reports it
             return None
         if not isinstance(pipeline, PassThrough) or pipeline.sender is None:
             return None
@@ -98,7 +98,7 @@ class Relay(Generic[Req, Resp]):
 
 
 class RelayedRequest(RelayedExchange[Req, Resp]):
-    """One request. ``summary`` is the authorized one."""
+    """A request in progress. ``summary`` describes it as authorized."""
 
     __slots__ = (
         "_binding",
@@ -195,7 +195,7 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
                 self._respond(rewritten)
                 return
         except (NeedsOffloadError, OutputsNeedTranslationError):
-            pass  # ``deliver`` meets it again
+            pass  # ``deliver`` raises it again
         except GatewayError as error:
             self.refuse(attribute_parse_error(error, self._binding.backend.name))
             return

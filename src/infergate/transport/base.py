@@ -267,11 +267,11 @@ class ExchangeCallbacks(Protocol[Resp_contra]):
     """Receives the result of an exchange: exactly one call, unless the exchange is cancelled."""
 
     def on_response(self, response: Resp_contra) -> None:
-        """Take the response. Never raises."""
+        """Handle the response. Never raises."""
         ...
 
     def on_error(self, error: Exception) -> None:
-        """Take the error that ``exchange`` would raise. Never raises."""
+        """Handle the error that ``exchange`` would raise. Never raises."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 The parts are the name, the header without its ``id``, which is the key of a validated header, and
 the positions of the raw data. Messages in an unusual form are not split; the other functions, which
-scan them several times, read these, and they alone report errors.
+scan them several times, read these messages, and only they report errors.
 """
 
 from __future__ import annotations

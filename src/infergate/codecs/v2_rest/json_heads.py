@@ -30,7 +30,7 @@ _ID: Final = re.compile(
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
 """An ``id`` before all members but the names, where clients and servers write it. The id has no
-characters with a special meaning in JSON, so other ids in its place are as valid."""
+characters with a special meaning in JSON, so another id in its place is equally valid."""
 
 
 class SplitJson(NamedTuple):
@@ -93,8 +93,8 @@ class JsonHeadCache(Generic[T]):
     def find(
         self, body: MessageBody, limits: Limits
     ) -> tuple[SplitJson | None, JsonHead[T] | None]:
-        """Split the JSON of ``body``, or return None if it is not cached; and return its head if
-        ``body`` has no need of the full check."""
+        """Return the split JSON of ``body`` (None if it cannot be cached), and its cached head if
+        ``body`` needs no full check."""
         binary = body.binary
         if binary is None or len(body.json) > MAX_CACHED_HEAD:
             return None, None

@@ -80,7 +80,6 @@ class H2Upstream(PooledUpstream):
         timeout: float,
         callbacks: ExchangeCallbacks[RpcResponse],
     ) -> UnaryClientCall | None:
-        """See `CallbackUpstream`."""
         pool = self._pools.get(endpoint)
         if pool is None or total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
             return None

@@ -128,7 +128,7 @@ class UnaryClientCall(ClientCall):
 
 
 class ResponseWaiter:
-    """Awaits the result of a call: the callbacks of a coroutine."""
+    """Lets a coroutine await the result of a call, as the callbacks of the call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: Final[asyncio.Future[None]] = loop.create_future()

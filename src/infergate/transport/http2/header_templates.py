@@ -2,7 +2,7 @@
 request id or a trace. Most fields of a client are the same in each request; a changed value must
 not cause the whole block to be decoded and validated again.
 
-A *template* is a decoded block with the positions of the values that have changed since. Only
+A *template* is a decoded block with the positions of the values that changed in later blocks. Only
 blocks without an effect on the dynamic table are used, so a block that equals the template except
 for such values has the same fields with these values. A block that does not fit, whatever the
 reason, is decoded from scratch, and only then are errors reported.
