@@ -114,7 +114,7 @@ class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]
     def read(
         self, body: MessageBody, limits: Limits
     ) -> tuple[RequestFields, frozenset[WireFeature]]:
-        """Return what the full check returns for ``body``, with its errors."""
+        """Read ``body`` with the same result and errors as the full check."""
         split, head = self.find(body, limits)
         if head is None or split is None or body.binary is None:
             fields, features, binary_count = _read_fields(body, limits)

@@ -196,7 +196,7 @@ class ResponseHeadCache(JsonHeadCache[InferResponse]):
     __slots__ = ()
 
     def read(self, body: MessageBody, operation: InferRequest, limits: Limits) -> InferResponse:
-        """Return what the full check returns for ``body``, with its errors."""
+        """Read ``body`` with the same result and errors as the full check."""
         if operation.outputs and any(output.shared_memory for output in operation.outputs):
             return _read_message(body, operation, limits)[0]
         split, head = self.find(body, limits)

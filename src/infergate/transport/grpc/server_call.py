@@ -76,8 +76,8 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         raise NotImplementedError
 
     def begin_soon(self, call: ServerCall) -> None:
-        """Begin `call`, whose message is complete, after all frames just read: one of them may
-        reset it."""
+        """Begin `call`, whose message is complete, after the other received frames were handled,
+        because one of them may reset the stream."""
         raise NotImplementedError
 
 
@@ -124,7 +124,7 @@ class ServerCall(IncomingRequest):
                 connection.set_deadline_timer(deadline)
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
-        """Take `size` bytes of the body."""
+        """Handle `size` received bytes of the body."""
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
