@@ -12,7 +12,6 @@ is shortened at random, and the checks of a round are spread out.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import random
 import socket
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.backends.endpoints import EndpointHandle, Endpoints
+from infergate.core.hosts import is_ip_address
 from infergate.core.log_events import BUG
 from infergate.transport.base import SupportsDisconnect
 
@@ -84,13 +84,8 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
 
 def is_dns_name(host: str) -> bool:
     """Return whether ``host`` is a name of another machine, whose addresses may change."""
-    if not host or host == "localhost" or host.endswith(".localhost"):
-        return False
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    return False
+    is_local = not host or host == "localhost" or host.endswith(".localhost")
+    return not is_local and not is_ip_address(host)
 
 
 class EndpointMonitor:

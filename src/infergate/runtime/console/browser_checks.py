@@ -15,11 +15,11 @@ of special-use domain names.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from infergate.core.hosts import is_ip_address
 from infergate.core.wire import HttpRequest, HttpResponse
 
 CONSOLE_HEADER: Final = "x-infergate-console"
@@ -44,7 +44,7 @@ def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
         or "." not in name
         or name.endswith(_PRIVATE_SUFFIXES)
         or name in hosts
-        or _is_ip(name)
+        or is_ip_address(name)
     ):
         return ""
     return name
@@ -90,11 +90,3 @@ def _netloc(origin: str) -> str:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

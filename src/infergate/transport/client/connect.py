@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import socket
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from infergate.core.errors import Origin
+from infergate.core.hosts import is_ip_address
 from infergate.transport.base import Endpoint
 from infergate.transport.tls.client_context import ClientTlsContext
 
@@ -47,7 +47,7 @@ async def open_connection(
         options |= {"ssl": tls.context(), "server_hostname": tls.server_name(endpoint.host)}
     # uvloop does not race addresses. asyncio may leak the winning socket if it is cancelled during
     # the race, so a single address is not raced.
-    if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.connect_host):
+    if isinstance(loop, asyncio.BaseEventLoop) and not is_ip_address(endpoint.connect_host):
         options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_DELAY
     transport, connection = await loop.create_connection(
         create_protocol, endpoint.connect_host, endpoint.port, **options
@@ -63,11 +63,3 @@ def _enable_keepalive(transport: asyncio.Transport) -> None:
         for option, value in _KEEP_ALIVE.items():
             if (option_number := getattr(socket, option, None)) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option_number, value)
-
-
-def _is_name(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    return False
