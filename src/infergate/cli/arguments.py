@@ -117,9 +117,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     """Parse ``argv``, which excludes the program name. Raises SystemExit as argparse does."""
     parser = _parser()
     given = parser.parse_args(argv)
-    if (
-        given.command not in COMMANDS
-    ):  # with argparse's choices, a misspelt --option would be reported as a command
+    # With argparse's choices, a misspelt --option would be reported as a command.
+    if given.command not in COMMANDS:
         parser.error(f"unknown command '{given.command}'; there are: {', '.join(COMMANDS)}")
     for option in OPTIONS:
         if given.command not in option.commands and getattr(given, option.name):

@@ -37,10 +37,8 @@ def check(outline: Outline) -> Iterator[Finding]:
     """Yield every problem between the entries of ``outline``."""
     yield from _listeners(outline.listeners)
     if not outline.has_frontend:
-        yield (
-            ("listeners",),
-            "http and grpc are off and graphpipe has no listener: no client could connect",
-        )
+        problem = "http and grpc are off and graphpipe has no listener: no client could connect"
+        yield ("listeners",), problem
     if outline.has_workers and outline.shares_memory:
         yield ("control", "shared_memory"), ONE_WORKER
     for name, backend in (outline.backends or {}).items():
@@ -99,13 +97,8 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         if (problem := _url_problem(url, backend.protocol, schemes)) is not None:
             yield path, problem
         if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
-            yield (
-                path,
-                (
-                    f"'{url.display_name}' is the same as endpoints[{same}]; "
-                    "to set its share use 'weight'"
-                ),
-            )
+            reason = f"is the same as endpoints[{same}]; to set its share use 'weight'"
+            yield path, f"'{url.display_name}' {reason}"
 
 
 def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
@@ -172,9 +165,8 @@ def _template_problem(pattern: str, template: str) -> str | None:
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
         return None
     try:
-        table.compile_pattern(pattern).sub(
-            template, ""
-        )  # parses the template, although nothing matches
+        # The substitution parses the template, although nothing matches.
+        table.compile_pattern(pattern).sub(template, "")
     except (re.error, IndexError) as error:
         return f"'{template}' does not match '{pattern}': {error}"
     return None

@@ -197,9 +197,8 @@ def _authorized_stream(
     async def authorized_handler(
         messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        await authorizer.authorize(
-            summary, context
-        )  # the transport turns its error into a gRPC status
+        # The transport turns its error into a gRPC status.
+        await authorizer.authorize(summary, context)
         async for response in handler(
             _authorize_messages(messages, authorizer, summary, context), context
         ):

@@ -111,9 +111,8 @@ class GatewayParts:
             closing.append(self.authorizer.close())
         await asyncio.gather(*closing)
         if self.tracer and all(self.tracer is not item.tracer for item in kept):
-            await asyncio.to_thread(
-                self.tracer.close
-            )  # last, because the other parts may add spans
+            # The tracer is closed last, because the other parts may add spans.
+            await asyncio.to_thread(self.tracer.close)
 
 
 @dataclass(slots=True)

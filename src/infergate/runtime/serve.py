@@ -125,9 +125,8 @@ async def _start_unless_stopped(
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
     if start_task.done():
         if not stop_task.cancel():
-            stop_signals.put_nowait(
-                stop_task.result()
-            )  # a signal arrived, too: drain after startup
+            # A signal arrived as well: drain after startup.
+            stop_signals.put_nowait(stop_task.result())
         start_task.result()
         return True
     _log.info("%s: stopping before startup has completed", stop_task.result().name, extra=DRAIN)

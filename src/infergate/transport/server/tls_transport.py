@@ -86,9 +86,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake of an accepted connection."""
-        self._socket_transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's class is not a subclass
+        # uvloop's class is not a subclass of asyncio.Transport.
+        self._socket_transport = cast("asyncio.Transport", transport)
         self._peer = peer_address(transport)
         if not self._host.register(self, self._peer):
             self.abort()
