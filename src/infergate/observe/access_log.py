@@ -80,9 +80,8 @@ class LogFields(NamedTuple):
 
 _new_tuple: Final = tuple.__new__
 """Creates a ``LogFields`` at a third of the cost of calling the class."""
-_OPTIONAL: Final = slice(LogFields._fields.index("messages"), None)
 _NO_OPTIONAL: Final = (None, "", "", "", "", 0)
-"""The optional fields of most requests."""
+"""The optional fields of most requests, from ``messages`` on."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
     "protocol", "operation", "model", "route", "backend", "backend_protocol", "way", "outcome"
@@ -143,7 +142,7 @@ def _line_formatter(
         time, request, shared, seconds, backend_seconds, bytes_in, bytes_out = entry[:7]
         request_id, peer = request
         optional = ""
-        if entry[_OPTIONAL] != _NO_OPTIONAL or shared[-1] in ADVICE:
+        if entry[7:] != _NO_OPTIONAL or shared[-1] in ADVICE:
             optional = f"{separator}{format_fields(_optional_fields(entry))}"
         text = layout % (
             iso_time(time),
