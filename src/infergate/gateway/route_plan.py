@@ -127,6 +127,8 @@ class RoutePlan:
         if self._renames_response:
             version = self.binding.route.client_version(request.version, version)
             outputs = outputs_to_client(outputs, self.binding.route)
+        elif response.model == request.model and response.id == request.id:
+            return response
         return InferResponse(
             request.model, version, request.id, response.parameters, outputs, response.is_last
         )

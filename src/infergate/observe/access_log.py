@@ -78,6 +78,10 @@ class LogFields(NamedTuple):
     """Number of similar requests that sampling skipped since the last line."""
 
 
+_new_tuple: Final = tuple.__new__
+"""Creates a ``LogFields`` at a third of the cost of calling the class."""
+_NO_OPTIONAL: Final = (None, "", "", "", "", 0)
+"""The optional fields of most requests, from ``messages`` on."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
     "protocol", "operation", "model", "route", "backend", "backend_protocol", "way", "outcome"
@@ -87,29 +91,32 @@ _LABELS: Final = (
 def log_fields(context: RequestContext, seconds: float, now: float, left_out: int = 0) -> LogFields:
     """Return the log fields of a finished request."""
     record = context.record
-    return LogFields(
-        now,
-        (context.request_id[:_MAX_TEXT], context.peer),
+    return _new_tuple(
+        LogFields,
         (
-            record.protocol,
-            record.operation,
-            record.model[:_MAX_TEXT],
-            record.route,
-            record.backend,
-            record.backend_protocol,
-            record.pipeline,
-            record.outcome,
+            now,
+            (context.request_id[:_MAX_TEXT], context.peer),
+            (
+                record.protocol,
+                record.operation,
+                record.model[:_MAX_TEXT],
+                record.route,
+                record.backend,
+                record.backend_protocol,
+                record.pipeline,
+                record.outcome,
+            ),
+            seconds,
+            record.backend_seconds,
+            record.bytes_in,
+            record.bytes_out,
+            record.response_count,
+            record.error and record.error[:_MAX_ERROR_TEXT],
+            record.detail and record.detail[:_MAX_ERROR_TEXT],
+            "" if context.permit is None else context.permit.identity[:_MAX_TEXT],
+            "" if context.trace is None else context.trace.id,
+            left_out,
         ),
-        seconds,
-        record.backend_seconds,
-        record.bytes_in,
-        record.bytes_out,
-        record.response_count,
-        record.error[:_MAX_ERROR_TEXT],
-        record.detail[:_MAX_ERROR_TEXT],
-        "" if context.permit is None else context.permit.identity[:_MAX_TEXT],
-        "" if context.trace is None else context.trace.id,
-        left_out,
     )
 
 
@@ -118,12 +125,13 @@ Fields = Mapping[str, object]
 
 
 def _line_formatter(
-    format_fields: Callable[[Fields], str], layout: str, separator: str
+    format_fields: Callable[[Fields], str], request_layout: str, layout: str, separator: str
 ) -> LineFormatter:
     """Return a function that formats lines, using ``format_fields`` for the fields.
 
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
-    fields, which follow ``separator``. Formatted labels are cached: they are most of the cost.
+    fields, which follow ``separator``. ``request_layout`` takes a request id and a peer that need
+    no quoting. Formatted labels are cached: they are most of the cost.
     """
 
     @functools.lru_cache(maxsize=_CACHED_LABELS)
@@ -131,16 +139,22 @@ def _line_formatter(
         return format_fields(dict(zip(_LABELS, values, strict=True)))
 
     def line(entry: LogFields) -> bytes:
-        optional = _optional_fields(entry)
+        time, request, shared, seconds, backend_seconds, bytes_in, bytes_out = entry[:7]
+        request_id, peer = request
+        optional = ""
+        if entry[7:] != _NO_OPTIONAL or shared[-1] in ADVICE:
+            optional = f"{separator}{format_fields(_optional_fields(entry))}"
         text = layout % (
-            iso_time(entry.time),
-            format_fields(dict(zip(_REQUEST, entry.request, strict=True))),
-            labels(entry.labels),
-            entry.seconds,
-            entry.backend_seconds,
-            entry.bytes_in,
-            entry.bytes_out,
-            f"{separator}{format_fields(optional)}" if optional else "",
+            iso_time(time),
+            request_layout % request
+            if request_id and peer and _is_plain(request_id + peer)
+            else format_fields(dict(zip(_REQUEST, request, strict=True))),
+            labels(shared),
+            seconds,
+            backend_seconds,
+            bytes_in,
+            bytes_out,
+            optional,
         )
         if not text.isascii() or "\x7f" in text:  # JSON escapes the other control characters
             text = escape_unsafe(text)
@@ -205,12 +219,14 @@ _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
 FORMATS: Final[dict[str, LineFormatter]] = {
     "json": _line_formatter(
         _as_json,
+        '"request_id":"%s","peer":"%s"',
         f'{{"time":"%s","event":"{REQUEST_EVENT}",%s,%s,'
         '"seconds":%.6f,"backend_seconds":%.6f,"bytes_in":%d,"bytes_out":%d%s}\n',
         ",",
     ),
     "text": _line_formatter(
         _as_text,
+        "request_id=%s peer=%s",
         f"%s event={REQUEST_EVENT} %s %s seconds=%.6f backend_seconds=%.6f "
         "bytes_in=%d bytes_out=%d%s\n",
         " ",

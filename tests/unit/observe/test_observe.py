@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from infergate.core.log_events import ADVICE
 from infergate.core.request_context import RequestContext
@@ -177,6 +179,23 @@ def test_control_characters_are_escaped(log_format: str) -> None:
     assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
     if log_format == "json":
         assert json.loads(line)["model"] == HIDDEN_CHARACTERS
+
+
+@given(st.text(max_size=9), st.sampled_from(["127.0.0.1:5", "unix", "", 'a"b', "a b"]))
+def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> None:
+    """Ids and peers that need no quoting are formatted in another way."""
+    context = finished_request(peer, request_id)
+    fields = json.loads(line_of("json", context, 1.0, 0.0))
+    assert (fields["request_id"], fields["peer"]) == (request_id, peer)
+    text = line_of("text", context, 1.0, 0.0).decode()
+    assert "\n" not in text[:-1]
+    for key, value in (("request_id", request_id), ("peer", peer)):
+        if not value:
+            assert f"{key}=" not in text
+        elif value.isascii() and value.isalnum():
+            assert f" {key}={value} " in text
+        elif value.isascii() and value.isprintable() and set(value) & set(' "=\\'):
+            assert f" {key}={json.dumps(value)} " in text
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])

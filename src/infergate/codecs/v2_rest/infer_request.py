@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
-from infergate.codecs.v2_rest.encodings import decode_body
+from infergate.codecs.v2_rest.encodings import CONTENT_ENCODING, decode_body
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.json_data import (
     BASE64_PARAMETERS,
@@ -67,6 +67,7 @@ from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.records import record
 from infergate.core.region_ref import parse_region_ref, region_parameters
 from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
@@ -77,7 +78,7 @@ _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 _NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 
-@dataclass(slots=True)
+@record
 class ResponseFormat:
     """The requested response format: for single outputs, and for all others."""
 
@@ -89,6 +90,9 @@ class ResponseFormat:
         """Whether ``output`` is wanted as binary data (Rule 1)."""
         return self.binary_by_output.get(output, self.binary_by_default)
 
+
+JSON_FORMAT: Final = ResponseFormat({}, binary_by_default=False, accept_encoding="")
+"""The format of a response by default: JSON that is not compressed."""
 
 # ---- read -------------------------------------------------------------------------------------
 
@@ -142,7 +146,11 @@ def read_request(
     heads: RequestHeadCache | None = None,
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
     """Parse an inference of ``model``. Raises the client's errors."""
-    body = decode_body(wire.headers, wire.body, limits)
+    parts = wire.body
+    if len(parts) == 1 and CONTENT_ENCODING not in wire.headers and len(parts[0]) <= limits.body:
+        body = parts[0]
+    else:
+        body = decode_body(wire.headers, parts, limits)
     return _read_parts(wire, body, model, version, limits, heads)[0]
 
 
@@ -208,9 +216,12 @@ def _read_parts(  # noqa: PLR0913, PLR0917 - those of its callers
             features |= {WireFeature.STREAM}
         sequence_id(parameters)  # raises BAD_REQUEST
     request = InferRequest(model, version, fields.id, parameters, fields.inputs, fields.outputs)
-    response_format = ResponseFormat(
-        fields.binary_by_output, fields.binary_by_default or False, accept
-    )
+    if accept or fields.binary_by_output or fields.binary_by_default:
+        response_format = ResponseFormat(
+            fields.binary_by_output, fields.binary_by_default or False, accept
+        )
+    else:
+        response_format = JSON_FORMAT
     return ParsedRequest(request, response_format, wants_stream), response_format, features
 
 

@@ -19,7 +19,7 @@ from infergate.codecs.v2_rest.encodings import (
     preferred_encoding,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS, backend_error
-from infergate.codecs.v2_rest.infer_request import ResponseFormat
+from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
 from infergate.codecs.v2_rest.json_data import (
     BASE64_PARAMETERS,
     RESPONSE_RULES,
@@ -34,6 +34,7 @@ from infergate.codecs.v2_rest.json_document import (
     read_string,
 )
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
+from infergate.codecs.v2_rest.small_data import MAX_WRITTEN_BYTES, write_small_data
 from infergate.codecs.v2_rest.tensors import (
     BINARY_DATA_SIZE,
     BINARY_TYPE,
@@ -60,7 +61,6 @@ from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
-_JSON_FORMAT: Final = ResponseFormat({}, binary_by_default=False, accept_encoding="")
 
 # ---- write ------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def write_response(
 ) -> HttpResponse:
     """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
     options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     binary_by_output = response_format.binary_by_output
     head: dict[str, Any] = {}
     if response.id:
@@ -108,7 +108,7 @@ def write_response(
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
     options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
     is_compressed = bool(accept and preferred_encoding(accept))
     text_bytes = 0
@@ -129,7 +129,7 @@ def _write_region_output(tensor: Tensor) -> dict[str, Any]:
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
     """Return the minimum size of the response, and the maximum including uncompressed bytes."""
     options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept = response_format.accept_encoding
     is_compressed = bool(accept and preferred_encoding(accept))
     min_bytes, max_bytes = json_size_bounds(
@@ -144,6 +144,15 @@ def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, 
 
 def _write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
     if tensor.datatype is not Datatype.BYTES:
+        if not tensor.parameters and len(tensor.data) <= MAX_WRITTEN_BYTES:
+            data = write_small_data(tensor)
+            if data is not None:
+                return {
+                    "name": tensor.name,
+                    "datatype": tensor.datatype.v2_name,
+                    "shape": tensor.shape,
+                    "data": data,
+                }
         members = write_tensor(tensor, NO_PARAMETERS)
         members["data"] = write_numbers(tensor, spelling)
     elif (texts := write_strings(tensor)) is not None:

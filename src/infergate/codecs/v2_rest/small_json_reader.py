@@ -107,7 +107,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     if (
         expected_members != len(document)
         or (outputs and binary_by_default is not None)
-        or _may_have_duplicates(text, member_count, document)
+        or (text.count(b":") != member_count and _may_have_duplicates(text, member_count, document))
     ):
         raise _NotSimpleError
     return _new_tuple(

@@ -40,7 +40,11 @@ class Timer:
 
     def set(self, seconds: float) -> None:
         """Fire in ``seconds``, unless set again before."""
-        self.set_at(self._loop.time() + seconds)
+        due = self._loop.time() + seconds
+        if self._handle is not None and self._handle.when() <= due:
+            self._due = due  # without another call: most timers are set again and again
+        else:
+            self.set_at(due)
 
     def set_at(self, due: float) -> None:
         """Fire at ``due`` on the loop's clock, unless set again before."""

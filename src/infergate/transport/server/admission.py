@@ -59,7 +59,10 @@ class Admission:
         """Count a new request of ``size`` bytes. Raises OVERLOADED, and then counts nothing."""
         if self.requests >= self._max_requests:
             raise _limit_reached(f"{self._max_requests} requests", "in_flight")
-        self.grow(size)
+        if size <= MIN_ACCOUNTED_BYTES and self.bytes + size <= self._max_bytes:
+            self.bytes += size  # as `grow` does for a short request
+        else:
+            self.grow(size)
         self.requests += 1
 
     def grow(self, size: int) -> None:
@@ -130,7 +133,9 @@ class RequestAccount:
     def count_body(self, size: int) -> None:
         """Count a body of ``size`` bytes; admit the request first. Raises OVERLOADED."""
         if not self.is_admitted:
-            self.admit(size)
+            self._admission.admit(size)
+            self.is_admitted = True
+            self._bytes = size
         elif size > self._bytes:
             self._admission.grow(size - self._bytes)
             self._bytes = size
