@@ -2,6 +2,11 @@
 
 A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
 trailers, so every run is verified by its number of bytes.
+
+Real clients run instead where their headers matter: programs with the arguments ADDRESS METHOD
+BODY_FILE ANSWER_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each prints a line when it has started,
+waits for one, sends COUNT requests at scheduled times on each connection in turn, verifies the
+responses' sizes, and writes a log like h2load's.
 """
 
 import hashlib
@@ -12,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .proc import cpu
 
@@ -42,29 +48,39 @@ class Request:
 @dataclass(frozen=True)
 class Contender:
     """A server or proxy under test. ``proxy`` and ``server`` are process ids, each for a whole
-    session; ``proxy`` is 0 without a proxy. ``engine`` is infergate's, and empty for others."""
+    session; ``proxy`` is 0 without a proxy. ``variant`` is infergate's, and empty for others.
+    ``client`` is the command of a real client; h2load is used if it is empty."""
 
     name: str
     request: Request
     proxy: int
     server: int
-    engine: str = ""
+    variant: str = ""
+    client: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pace:
-    """One request at a time on each of ``connections``; or, with a ``rate`` (per second), one at
-    each scheduled time on the only connection, whether or not the last one got its response: an
-    open loop."""
+    """One request at a time on each of ``connections``; or, with a ``rate`` (per second, over all
+    connections), one at each scheduled time, whether or not the last one got its response: an open
+    loop. h2load's clock ticks 100 times a second, so a connection cannot send more often."""
 
     connections: int = 4
     rate: int = 0
 
     def arguments(self) -> tuple[str, ...]:
         """h2load's options."""
-        if self.rate:
-            return ("-c1", f"-m{_UNDER_WAY}", f"--rps={self.rate}")
-        return (f"-c{self.connections}", "-m1")
+        if not self.rate:
+            return (f"-c{self.connections}", "-m1")
+        paced = (
+            f"-c{self.connections}",
+            f"-m{_UNDER_WAY}",
+            f"--rps={self.rate / self.connections:g}",
+        )
+        if self.connections == 1:
+            return paced
+        # begin with the connections one after the other, or all would send at the same time
+        return (*paced, "-r1", f"--rate-period={max(1, 1000 // self.rate)}ms")
 
 
 @dataclass(frozen=True)
@@ -105,20 +121,10 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
     if not body.exists():
         body.write_bytes(request.body)
     log.unlink(missing_ok=True)
-    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
-    before = {pid: cpu(pid) for pid in (contender.proxy, contender.server)}
-    done = subprocess.run(
-        [
-            required_tool(), f"-n{count}", "-t1", f"-d{body}", f"--log-file={log}",
-            *pace.arguments(), *([] if request.grpc else ["--h1"]), *headers, request.url,
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_RUN_SECONDS,
-    )  # fmt: skip
-    spent = {pid: cpu(pid) - before[pid] for pid in before}
-    _check(done.stdout + done.stderr, request, count)
+    if contender.client:
+        spent = _run_client(contender, [str(body), str(log)], count, pace)
+    else:
+        spent = _run_h2load(contender, [f"-d{body}", f"--log-file={log}"], count, pace)
     # start in microseconds, status, duration in microseconds
     rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
     times = [(start, start + duration) for start, _, duration in sorted(rows)]
@@ -130,6 +136,58 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
         proxy_cpu=spent[contender.proxy] / count,
         all_cpu=sum(spent.values()) / count,
     )
+
+
+def _run_h2load(
+    contender: Contender, files: Sequence[str], count: int, pace: Pace
+) -> dict[int, float]:
+    """Return the CPU of proxy and server."""
+    request = contender.request
+    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
+    before = _spent(contender)
+    done = subprocess.run(
+        [
+            required_tool(), f"-n{count}", "-t1", *files, *pace.arguments(),
+            *([] if request.grpc else ["--h1"]), *headers, request.url,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_RUN_SECONDS,
+    )  # fmt: skip
+    spent = _spent(contender, before)
+    _check(done.stdout + done.stderr, request, count)
+    return spent
+
+
+def _run_client(
+    contender: Contender, files: Sequence[str], count: int, pace: Pace
+) -> dict[int, float]:
+    """The same with a real client."""
+    url = urlsplit(contender.request.url)
+    body, log = files
+    numbers = (contender.request.answer_size, count, pace.connections, pace.rate)
+    with subprocess.Popen(
+        [*contender.client, url.netloc, url.path, body, *map(str, numbers), log],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout
+        said = process.stdout.readline()
+        before = _spent(contender)
+        said += process.communicate("\n", _RUN_SECONDS)[0]
+        spent = _spent(contender, before)
+    if process.returncode:
+        raise LoadError(f"{contender.client[-1]} said:\n{said}")
+    return spent
+
+
+def _spent(contender: Contender, before: Mapping[int, float] | None = None) -> dict[int, float]:
+    """Return the CPU of proxy and server so far, or since ``before``."""
+    pids = (contender.proxy, contender.server)
+    return {pid: cpu(pid) - (before[pid] if before else 0) for pid in pids}
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ _FOUR_CONNECTIONS = Pace()
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contenders that answer the same requests: infergate's engines, then a peer; ``at`` is the
+    """Contenders that answer the same requests: infergate's variants, then a peer; ``at`` is the
     varied parameter of a point of a curve. Each run has at least ``min_requests`` requests."""
 
     name: str
@@ -55,7 +55,7 @@ class Rounds:
             Result(
                 comparison.name,
                 tuple(
-                    Runs(each.name, each.engine, tuple(runs[id(comparison), each.name]))
+                    Runs(each.name, each.variant, tuple(runs[id(comparison), each.name]))
                     for each in comparison.contenders
                 ),
                 comparison.at,
@@ -70,7 +70,8 @@ class Rounds:
         trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests))
         run = load.run(contender, trial, pace, self.folder)
         if pace.rate:
-            return int(pace.rate * self.seconds)
+            load.run(contender, max(trial, int(pace.rate * self.seconds / 2)), pace, self.folder)
+            return max(trial, int(pace.rate * self.seconds))
         if (count := int(run.per_second * self.seconds / 2)) > trial:
             run = load.run(contender, count, pace, self.folder)
         return max(min_requests, int(run.per_second * self.seconds))
