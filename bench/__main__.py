@@ -22,7 +22,10 @@ from .variants import Variant
 PARTS = ("rows", "clients", "workers", "stages", "sizes", "routes", "memory")
 _DEFAULT_ROUNDS = 5
 _CURVE_ROUNDS = 3
-_QUICK = {"rounds": 3, "seconds": 0.3, "parts": "rows,clients,workers", "only": ""}
+_QUICK = {
+    "rounds": 3, "seconds": 0.4, "parts": "rows,clients,workers",
+    "variants": ",".join(variants.QUICK),
+}  # fmt: skip
 _QUICK_ROWS = (
     comparisons.JSON_IMAGE, comparisons.BINARY_IMAGE, comparisons.JSON_TINY, comparisons.GRPC_TINY,
     comparisons.GRPC_IMAGE,
@@ -101,15 +104,14 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
         raise RuntimeError("; ".join(missing))
     plain = [each for each in found if each.name in variants.PLAIN]
     bench = Bench(_conditions(options), notes=[*missing, *comparisons.missing_peers()])
-    rounds = Rounds(options.rounds, options.seconds, folder)
     if "rows" in parts or "stages" in parts:
         with comparisons.rows(found, folder) as compared:
             _measure_rows(_chosen(compared, options), options, folder, bench)
     if "clients" in parts:
         with comparisons.real_clients(found, folder) as compared:
-            bench.results += rounds.compared(_chosen(compared, options))
+            bench.results += _slow(options, folder).compared(_chosen(compared, options))
     if "workers" in parts:
-        bench.results += _by_workers(found, options, rounds)
+        bench.results += _by_workers(found, options, _slow(options, folder))
     curves = Rounds(*_of_curves(options), folder)
     if "sizes" in parts and plain:
         with comparisons.sizes(plain, folder) as compared:
@@ -140,9 +142,7 @@ def _measure_rows(
     chosen: Sequence[Comparison], options: argparse.Namespace, folder: Path, bench: Bench
 ) -> None:
     rounds = Rounds(options.rounds, options.seconds, folder)
-    slow = replace(
-        rounds, seconds=2 * options.seconds
-    )  # few requests a second, but enough for a p99
+    slow = _slow(options, folder)
     if options.quick:
         chosen = [each for each in chosen if each.name in _QUICK_ROWS]
     for each in chosen if "rows" in options.parts else ():
@@ -179,6 +179,11 @@ def _sections(bench: Bench) -> Iterator[str]:
         yield report.stages(bench)
 
 
+def _slow(options: argparse.Namespace, folder: Path) -> Rounds:
+    """Longer rounds at a rate, for few requests a second, but enough for a p99."""
+    return Rounds(options.rounds, 2 * options.seconds, folder)
+
+
 def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
     """Rounds, and seconds per run, of a comparison with many points."""
     return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
@@ -187,12 +192,12 @@ def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
 def _conditions(options: argparse.Namespace) -> str:
     rounds, seconds = _of_curves(options)
     return (
-        f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores; "
-        f"{options.rounds} rounds of {options.seconds:g} s, 4 connections, one request at a time on "
-        f"each, or {comparisons.RATE:,} requests/s in total on 16 connections where the row says "
-        f"so; by size (one connection) and by routes {rounds} rounds of {seconds:g} s; h2load, "
-        "other clients, servers and proxies share the machine; one process each for infergate and "
-        "Envoy, which has one worker thread."
+        f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores; {options.rounds} "
+        f"rounds of {options.seconds:g} s, 4 connections, one request at a time on each, or "
+        f"{comparisons.RATE:,} requests/s in total on 16 connections where the row says so; by "
+        f"size (one connection) and by routes {rounds} rounds of {seconds:g} s; h2load, other "
+        "clients, servers and proxies share the machine; one process each for infergate and Envoy, "
+        "which has one worker thread."
     )
 
 

@@ -4,7 +4,7 @@ response."""
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,22 +136,11 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             stack.enter_context(servers.envoy(plain.addresses[0], echo.addresses[0], folder))
             for echo in (tiny, large)
         )
-        floors = [
-            stack.enter_context(servers.relay(tiny.addresses[0], folder, message))
-            for message in (TINY.message(), b"")
-        ]
-        rest_proxies = [
-            stack.enter_context(servers.rest_proxy(binary, tiny.addresses[0]))
-            for binary in filter(None, [os.environ.get(servers.REST_PROXY)])
-        ]
+        others = _other_proxies(tiny, folder, stack)
 
         def ours(make: Make, work: Work) -> list[Contender]:
             server = echoes[work].pid if work in echoes else triton.pid
             return [through(each, make, work, server, name) for name, each in gateways.items()]
-
-        def behind(name: str, proxy: servers.Proxy, make: Make) -> Contender:
-            address = proxy.grpc if make is grpc_request else proxy.http
-            return Contender(name, make(TINY, address), proxy.pid, tiny.pid)
 
         def beside_triton(name: str, make: Make) -> Comparison:
             direct = Contender("Triton's REST", make(image, triton.http), 0, triton.pid)
@@ -171,11 +160,7 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             if twice:
                 again = Contender(AGAIN, request, peers[0].proxy, peers[0].server)
                 peers.append(again)
-            if name == JSON_TINY:
-                peers += [behind(REST_PROXY, each, make) for each in rest_proxies]
-            if work is TINY:
-                peers.append(behind(RELAY, floors[make is grpc_request], make))
-            return Comparison(name, (*ours(make, work), *peers))
+            return Comparison(name, (*ours(make, work), *peers, *others.get(name, ())))
 
         def delayed(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
@@ -193,6 +178,25 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             delayed(JSON_LATENCY, json_request, plain, envoy.http),
             delayed(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
         ]
+
+
+def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, list[Contender]]:
+    """The floors, and rest-proxy if it is here, by comparison."""
+    server = tiny.addresses[0]
+
+    def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
+        found = through(stack.enter_context(proxy), make, TINY, tiny.pid, "")
+        return replace(found, name=name)
+
+    json_floor = servers.relay(server, folder, TINY.message())
+    found = {
+        GRPC_TINY: [contender(RELAY, grpc_request, servers.relay(server, folder))],
+        JSON_TINY: [contender(RELAY, json_request, json_floor)],
+    }
+    if binary := os.environ.get(servers.REST_PROXY):
+        proxy = servers.rest_proxy(binary, server)
+        found[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
+    return found
 
 
 def _gateways(

@@ -1,5 +1,5 @@
-"""A load of calls of the gRPC library for Python, as a user's client makes them: with a deadline and
-metadata. Its own CPU does not count. ``load`` describes the arguments and the log."""
+"""A load of calls of the gRPC library for Python, as a user's client makes them: with a deadline
+and metadata. Its own CPU does not count. ``load`` describes the arguments and the log."""
 
 import asyncio
 import sys
@@ -14,10 +14,9 @@ _METADATA = (("x-tenant", "benchmark"),)
 _TIMEOUT = 10
 
 
-async def _log(arguments: list[str]) -> list[str]:
-    address, method, body, size = arguments[:4]
+async def _log(arguments: list[str], message: bytes) -> list[str]:
+    address, method, _, size = arguments[:4]
     count, connections, rate = map(int, arguments[4:7])
-    message = Path(body).read_bytes()[5:]
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     calls = [channel.unary_unary(method) for channel in channels]
     lines = []
@@ -26,11 +25,11 @@ async def _log(arguments: list[str]) -> list[str]:
     async def send(connection: int) -> None:
         for number in range(connection, count, connections):
             await asyncio.sleep(begin + number / rate - time.perf_counter())
-            start = time.perf_counter()
+            start = time.time()
             answer = await calls[connection](message, timeout=_TIMEOUT, metadata=_METADATA)
             if len(answer) + 5 != int(size):
                 raise SystemExit(f"{len(answer)} bytes came where {size} were due")
-            times = (start, time.perf_counter() - start)
+            times = (start, time.time() - start)
             lines.append("{:.0f}\t200\t{:.0f}".format(*(1e6 * each for each in times)))
 
     await asyncio.gather(*map(send, range(connections)))
@@ -42,4 +41,5 @@ async def _log(arguments: list[str]) -> list[str]:
 if __name__ == "__main__":
     print("ready", flush=True)
     sys.stdin.readline()
-    Path(sys.argv[-1]).write_text("\n".join(asyncio.run(_log(sys.argv[1:]))))
+    lines = asyncio.run(_log(sys.argv[1:], Path(sys.argv[3]).read_bytes()[5:]))
+    Path(sys.argv[-1]).write_text("\n".join(lines))

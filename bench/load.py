@@ -13,6 +13,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ from .proc import cpu
 
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
+SETTLE_SECONDS = 0.25
+"""The time for connections to be opened at a rate."""
 _UNDER_WAY = 100
 """The maximum number of concurrent requests in an open loop."""
 
@@ -115,79 +118,67 @@ def required_tool() -> str:
 
 
 def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
-    """Send the contender's request ``count`` times; temporary files are in ``folder``."""
+    """Send the contender's request ``count`` times; temporary files are in ``folder``. At a rate,
+    the CPU of the first requests, which open the connections, does not count."""
     request = contender.request
     body, log = folder / request.digest, folder / "log"
     if not body.exists():
         body.write_bytes(request.body)
     log.unlink(missing_ok=True)
-    if contender.client:
-        spent = _run_client(contender, [str(body), str(log)], count, pace)
-    else:
-        spent = _run_h2load(contender, [f"-d{body}", f"--log-file={log}"], count, pace)
-    # start in microseconds, status, duration in microseconds
-    rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
-    times = [(start, start + duration) for start, _, duration in sorted(rows)]
-    seconds = (max(end for _, end in times) - times[0][0]) / 1e6
-    return Measured(
-        requests=count,
-        per_second=count / seconds,
-        times_ms=percentiles(waited(times, pace.rate)),
-        proxy_cpu=spent[contender.proxy] / count,
-        all_cpu=sum(spent.values()) / count,
-    )
-
-
-def _run_h2load(
-    contender: Contender, files: Sequence[str], count: int, pace: Pace
-) -> dict[int, float]:
-    """Return the CPU of proxy and server."""
-    request = contender.request
-    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
-    before = _spent(contender)
-    done = subprocess.run(
-        [
-            required_tool(), f"-n{count}", "-t1", *files, *pace.arguments(),
-            *([] if request.grpc else ["--h1"]), *headers, request.url,
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_RUN_SECONDS,
-    )  # fmt: skip
-    spent = _spent(contender, before)
-    _check(done.stdout + done.stderr, request, count)
-    return spent
-
-
-def _run_client(
-    contender: Contender, files: Sequence[str], count: int, pace: Pace
-) -> dict[int, float]:
-    """The same with a real client."""
-    url = urlsplit(contender.request.url)
-    body, log = files
-    numbers = (contender.request.answer_size, count, pace.connections, pace.rate)
+    pids = (contender.proxy, contender.server)
     with subprocess.Popen(
-        [*contender.client, url.netloc, url.path, body, *map(str, numbers), log],
+        _command(contender, count, pace, str(body), str(log)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
+        assert process.stdin
         assert process.stdout
-        said = process.stdout.readline()
-        before = _spent(contender)
-        said += process.communicate("\n", _RUN_SECONDS)[0]
-        spent = _spent(contender, before)
+        said = process.stdout.readline() if contender.client else ""
+        before = settled = [cpu(pid) for pid in pids]
+        since = 0.0
+        if said:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        if pace.rate:
+            time.sleep(SETTLE_SECONDS)
+            settled, since = [cpu(pid) for pid in pids], time.time()
+        said += process.communicate(timeout=_RUN_SECONDS)[0]
+        after = [cpu(pid) for pid in pids]
     if process.returncode:
-        raise LoadError(f"{contender.client[-1]} said:\n{said}")
-    return spent
+        raise LoadError(f"the load generator failed:\n{said}")
+    if not contender.client:
+        _check(said, request, count)
+    # start in microseconds since 1970, status, duration in microseconds
+    rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
+    times = [(start, start + duration) for start, _, duration in sorted(rows)]
+    seconds = (max(end for _, end in times) - times[0][0]) / 1e6
+    counted = sum(start >= since * 1e6 for start, _ in times)
+    if counted < count / 4:  # the machine was too busy to begin in time
+        counted, settled = count, before
+    spent = [late - early for late, early in zip(after, settled, strict=True)]
+    return Measured(
+        requests=count,
+        per_second=count / seconds,
+        times_ms=percentiles(waited(times, pace.rate)),
+        proxy_cpu=spent[0] / counted,
+        all_cpu=sum(spent) / counted,
+    )
 
 
-def _spent(contender: Contender, before: Mapping[int, float] | None = None) -> dict[int, float]:
-    """Return the CPU of proxy and server so far, or since ``before``."""
-    pids = (contender.proxy, contender.server)
-    return {pid: cpu(pid) - (before[pid] if before else 0) for pid in pids}
+def _command(contender: Contender, count: int, pace: Pace, body: str, log: str) -> list[str]:
+    """The load generator's."""
+    request = contender.request
+    if contender.client:
+        url = urlsplit(request.url)
+        numbers = (request.answer_size, count, pace.connections, pace.rate)
+        return [*contender.client, url.netloc, url.path, body, *map(str, numbers), log]
+    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
+    return [
+        required_tool(), f"-n{count}", "-t1", f"-d{body}", f"--log-file={log}",
+        *pace.arguments(), *([] if request.grpc else ["--h1"]), *headers, request.url,
+    ]  # fmt: skip
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, ...]:

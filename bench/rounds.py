@@ -67,11 +67,10 @@ class Rounds:
         """Return how many requests take about the wanted time; the trial also warms up the
         contender."""
         pace, min_requests = comparison.pace, comparison.min_requests
-        trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests))
+        trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests), pace.rate // 2)
         run = load.run(contender, trial, pace, self.folder)
         if pace.rate:
-            load.run(contender, max(trial, int(pace.rate * self.seconds / 2)), pace, self.folder)
-            return max(trial, int(pace.rate * self.seconds))
+            return int(pace.rate * (load.SETTLE_SECONDS + self.seconds))
         if (count := int(run.per_second * self.seconds / 2)) > trial:
             run = load.run(contender, count, pace, self.folder)
         return max(min_requests, int(run.per_second * self.seconds))

@@ -5,7 +5,6 @@ of the peers, made when it is first needed, with the packages' versions of this 
 """
 
 import hashlib
-import json
 import platform
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -24,14 +22,8 @@ from peers.support.installed import PROJECT, install, run
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 _DEFAULT_PYTHON = Path(sys.executable)
 _COMPILE = "INFERGATE_COMPILE"
-_ABOUT = """
-import json, os, platform, sys, sysconfig
-options = sysconfig.get_config_var("CONFIG_ARGS") or ""
-built = {"--enable-optimizations": "PGO", "--with-lto": "LTO"}
-built = [name for option, name in built.items() if option in options] or ["neither PGO nor LTO"]
-version = platform.python_version()
-print(json.dumps([os.path.realpath(sys.executable), sys.version_info >= (3, 11), version, built]))
-"""
+_PROJECT_FILE = PROJECT / "pyproject.toml"
+_MIN_VERSION = (3, 11)
 
 
 @dataclass(frozen=True)
@@ -67,6 +59,8 @@ _RECIPES = {
 }
 NAMES = tuple(_RECIPES)
 DEFAULT = tuple(name for name in NAMES if name != "compat")
+QUICK = ("own", "own-system")
+"""Compiling takes longer than a quick run."""
 PLAIN = {name: Variant(name, name) for name in ("own", "compat")}
 """The variants that need no environment of their own."""
 
@@ -84,11 +78,12 @@ def available(names: Sequence[str]) -> tuple[list[Variant], list[str]]:
 
 def describe() -> str:
     """Describe both interpreters."""
-    found = [f"Python {_about(_DEFAULT_PYTHON)}"]
+    found = f"Python {platform.python_version()}"
     if SYSTEM_PYTHON.exists():
-        system = platform.freedesktop_os_release().get("PRETTY_NAME", "of an unknown system")
-        found.append(f"the system's Python ({system}) is {_about(SYSTEM_PYTHON)}")
-    return "; ".join(found)
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", "an unknown system")
+        version = ".".join(map(str, _version(SYSTEM_PYTHON)))
+        found += f" ({SYSTEM_PYTHON} of {system} is {version})"
+    return found
 
 
 def _installed(name: str, recipe: _Recipe) -> Variant:
@@ -102,12 +97,11 @@ def _installed(name: str, recipe: _Recipe) -> Variant:
         python = SYSTEM_PYTHON
         if not python.exists():
             raise RuntimeError(f"there is no {python}")
-        facts = _facts(python)
-        if not facts[1]:
-            raise RuntimeError(f"{python} is Python {facts[2]}, which is too old")
-        if facts[0] == _facts(_DEFAULT_PYTHON)[0]:
+        if _version(python) < _MIN_VERSION:
+            raise RuntimeError(f"{python} is too old")
+        if python.resolve() == _DEFAULT_PYTHON.resolve():
             raise RuntimeError(f"{python} is the default interpreter")
-        if subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True).returncode:
+        if not _can(python, "import venv, ensurepip"):
             raise RuntimeError(f"{python} makes no environments: sudo apt install python3-venv")
     peer = install(f"infergate-{name}", _pins(), python=python)
     stamp, digest = peer.folder / "package", _digest()
@@ -118,7 +112,6 @@ def _installed(name: str, recipe: _Recipe) -> Variant:
     return Variant(name, recipe.engine, peer.python)
 
 
-_PROJECT_FILE = PROJECT / "pyproject.toml"
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests", "docs")
 
 
@@ -131,12 +124,15 @@ def _install_package(python: Path, *, is_compiled: bool) -> None:
         compiling = ("env", f"{_COMPILE}=1") if is_compiled else ()
         run(*compiling, *pip, "--no-deps", "--force-reinstall", str(copy))
     if is_compiled:
-        find = "import infergate.transport.http2 as found; print(found.__path__[0])"
-        where = subprocess.run(
-            [python, "-P", "-c", find], capture_output=True, text=True, check=True
-        )
-        if not any(Path(where.stdout.strip()).glob("*.so")):
+        files = "from importlib.metadata import files; files = files('infergate')"
+        if not _can(python, f"{files}; assert any(each.suffix == '.so' for each in files)"):
             raise RuntimeError("the installation compiled nothing")
+
+
+def _can(python: Path, code: str) -> bool:
+    return not subprocess.run(
+        [python, "-I", "-c", code], check=False, capture_output=True
+    ).returncode
 
 
 def _digest() -> str:
@@ -161,15 +157,7 @@ def _pins() -> tuple[str, ...]:
     return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
 
 
-@cache
-def _facts(python: Path) -> tuple[str, bool, str, list[str]]:
-    """Return an interpreter's real path, whether it is new enough, its version, and how it was
-    built."""
-    done = subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True)
-    found: tuple[str, bool, str, list[str]] = tuple(json.loads(done.stdout))
-    return found
-
-
-def _about(python: Path) -> str:
-    _, _, version, built = _facts(python)
-    return f"{version} (built with {', '.join(built)})"
+def _version(python: Path) -> tuple[int, ...]:
+    code = "import sys; print(*sys.version_info[:3])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return tuple(map(int, done.stdout.split()))
