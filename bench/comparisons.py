@@ -59,7 +59,7 @@ LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
 _SIZES = tuple(1024 * 8**power for power in range(7))
 """1 KiB to 256 MiB."""
 _ROUTES = (1, 10, 100, 1_000, 10_000)
-_APPOINTED = Pace(rate=100)
+_APPOINTED = Pace(connections=1, rate=100)
 _ONE_CONNECTION = Pace(connections=1)
 _PACED = Pace(connections=16, rate=RATE)
 """Less than one worker can answer, so that neither more workers nor slower clients change how many

@@ -1,13 +1,11 @@
 """A relay without any features: the floor of the tables, which no gateway in Python can beat.
 
-*Strategy.* It moves requests from many connections to one and responses back, on the same event
-loop and sockets as infergate, with nothing else: no header is decoded, nothing is checked, limited,
-routed, counted or logged, and windows are so large that no update is needed. For gRPC it only
-changes the numbers of streams; for JSON it also converts the numbers of the tensor, with the
-library that infergate uses.
+*Strategy.* It moves requests from many connections to one, and responses back, on the event loop
+and sockets that infergate uses, and does nothing else. For gRPC it only changes stream identifiers;
+for JSON it also converts the tensor's numbers. Its windows are too large to need updates.
 
-python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]      (with a ModelInferRequest, its clients
-send the same tensor as JSON over HTTP/1.1)
+python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (with a ModelInferRequest, clients send
+the same tensor as JSON over HTTP/1.1)
 """
 
 import array
@@ -16,6 +14,7 @@ import itertools
 import re
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -23,36 +22,23 @@ import orjson
 import uvloop
 from tritonclient.grpc import service_pb2
 
-from .echo import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADER_BLOCK,
-    HEADERS,
-    OPENING,
-    PREFACE,
-    SETTINGS,
-    TRAILER_BLOCK,
-    frame,
-    literal,
-)
+from . import echo as h2
+from .echo import frame, literal
 from .http_echo import HEAD_END, LENGTH
 
 _HEAD = struct.Struct(">I B I")
 _REQUEST_BLOCK = (
     b"\x83\x86"  # :method POST, :scheme http (RFC 7541, appendix A)
     + literal(b":path", b"/inference.GRPCInferenceService/ModelInfer")
-    + literal(b":authority", b"relay")
-    + literal(b"te", b"trailers")
     + literal(b"content-type", b"application/grpc")
 )
 
 
 class _Frames(asyncio.Protocol):
-    """A connection that splits what it receives into HTTP/2 frames, each in one piece."""
+    """A connection that passes each HTTP/2 frame to ``frame``."""
 
     unread = b""
+    frame: Callable[[int, int, int, bytes], None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -64,12 +50,9 @@ class _Frames(asyncio.Protocol):
             end = at + 9 + (head >> 8)
             if end > len(data):
                 break
-            self.frame_received(head & 0xFF, flags, stream, data[at + 9 : end])
+            self.frame(head & 0xFF, flags, stream, data[at + 9 : end])
             at = end
         self.unread = data[at:]
-
-    def frame_received(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        raise NotImplementedError
 
 
 class _Server(_Frames):
@@ -79,32 +62,31 @@ class _Server(_Frames):
         super().connection_made(transport)
         self.streams = itertools.count(1, 2)
         self.waiting: dict[int, tuple[_GrpcClient | _JsonClient, int]] = {}
-        self.transport.write(PREFACE + OPENING)
+        self.transport.write(h2.PREFACE + h2.OPENING)
 
     def send(self, client: "_GrpcClient | _JsonClient", stream: int, message: bytes) -> None:
         number = next(self.streams)
         self.waiting[number] = client, stream
         self.transport.write(
-            frame(HEADERS, END_HEADERS, number, _REQUEST_BLOCK)
-            + frame(DATA, END_STREAM, number, message)
+            frame(h2.HEADERS, h2.END_HEADERS, number, _REQUEST_BLOCK)
+            + frame(h2.DATA, h2.END_STREAM, number, message)
         )
 
-    def frame_received(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == DATA:
+    def frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == h2.DATA:
             client, theirs = self.waiting.pop(stream)
             client.respond(theirs, payload)
-        elif kind == SETTINGS and not flags & ACK:
-            self.transport.write(frame(SETTINGS, ACK, 0, b""))
+        elif kind == h2.SETTINGS and not flags & h2.ACK:
+            self.transport.write(frame(h2.SETTINGS, h2.ACK, 0, b""))
 
 
 class _GrpcClient(_Frames):
     def __init__(self, server: _Server) -> None:
-        self.server = server
-        self.missing = len(PREFACE)
+        self.server, self.missing = server, len(h2.PREFACE)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.transport.write(OPENING)
+        self.transport.write(h2.OPENING)
 
     def data_received(self, data: bytes) -> None:
         if self.missing:
@@ -112,17 +94,17 @@ class _GrpcClient(_Frames):
             self.missing, data = self.missing - taken, data[taken:]
         super().data_received(data)
 
-    def frame_received(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == DATA and payload:
+    def frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == h2.DATA and payload:
             self.server.send(self, stream, payload)
-        elif kind == SETTINGS and not flags & ACK:
-            self.transport.write(frame(SETTINGS, ACK, 0, b""))
+        elif kind == h2.SETTINGS and not flags & h2.ACK:
+            self.transport.write(frame(h2.SETTINGS, h2.ACK, 0, b""))
 
     def respond(self, stream: int, message: bytes) -> None:
         self.transport.write(
-            frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK)
-            + frame(DATA, 0, stream, message)
-            + frame(HEADERS, END_HEADERS | END_STREAM, stream, TRAILER_BLOCK)
+            frame(h2.HEADERS, h2.END_HEADERS, stream, h2.HEADER_BLOCK)
+            + frame(h2.DATA, 0, stream, message)
+            + frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream, h2.TRAILER_BLOCK)
         )
 
 
@@ -132,8 +114,7 @@ class _JsonClient(asyncio.Protocol):
         request = service_pb2.ModelInferRequest.FromString(message)
         size = len(request.raw_input_contents[0])
         self.before = b"\x00" + struct.pack(">I", len(message)) + message[:-size]
-        self.raw = slice(-size, None)
-        self.unread = b""
+        self.unread, self.raw = b"", slice(-size, None)
         self.answer = {"model_name": request.model_name, "model_version": "1"}
         self.output = {"name": "OUTPUT0", "datatype": "FP32", "shape": [*request.inputs[0].shape]}
 
