@@ -1,10 +1,9 @@
-"""``python -m bench``: infergate next to Triton and Envoy in alternating rounds, and the project's
-targets with the results."""
+"""``python -m bench``: infergate next to its peers in alternating rounds, and the project's targets
+with the results."""
 
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,16 +12,24 @@ from pathlib import Path
 
 from infergate import __version__
 
-from . import PROJECT, comparisons, load, memory, report
+from . import PROJECT, comparisons, load, memory, report, variants
 from .publish import format_size, missing_parts, publish
-from .results import Bench, as_json, from_json
+from .results import Bench, Result, as_json, from_json
 from .rounds import Comparison, Rounds
 from .stages import account
+from .variants import Variant
 
-ENGINES = ("own", "compat")
-PARTS = ("rows", "stages", "workers", "sizes", "routes", "memory")
+PARTS = ("rows", "clients", "workers", "stages", "sizes", "routes", "memory")
 _DEFAULT_ROUNDS = 5
 _CURVE_ROUNDS = 3
+_QUICK = {
+    "rounds": 3, "seconds": 0.4, "parts": "rows,clients,workers",
+    "variants": ",".join(variants.QUICK),
+}  # fmt: skip
+_QUICK_ROWS = (
+    comparisons.JSON_IMAGE, comparisons.BINARY_IMAGE, comparisons.JSON_TINY, comparisons.GRPC_TINY,
+    comparisons.GRPC_IMAGE,
+)  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,13 +59,19 @@ def main(argv: Sequence[str]) -> int:
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="less than three minutes for the targets of CPU and "
+        "rates: fewer and shorter rounds of rows, clients and workers",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=_DEFAULT_ROUNDS, help="default: %(default)s")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="length of one run; default: %(default)s"
     )
     parser.add_argument(
-        "--engine", choices=(*ENGINES, "both"), default="both", help="default: %(default)s"
-    )
+        "--variants", default=",".join(variants.DEFAULT), help="columns of the table, of "
+        f"{', '.join(variants.NAMES)}: an engine, compiled, on the system's Python; by size, by "
+        "routes, stages and memory only own and compat; default: %(default)s",
+    )  # fmt: skip
     parser.add_argument(
         "--parts", default=",".join(PARTS), help="what to measure; default: %(default)s"
     )
@@ -71,52 +84,73 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--again", action="store_true", help="measure nothing: tell of the last run's JSON"
     )
+    if "--quick" in argv:
+        parser.set_defaults(**_QUICK)
     options = parser.parse_args(argv)
-    options.parts = tuple(options.parts.split(","))
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"--parts: no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    options.engines = ENGINES if options.engine == "both" else (options.engine,)
+    for name, known in (("parts", PARTS), ("variants", variants.NAMES)):
+        chosen = tuple(getattr(options, name).split(","))
+        if unknown := set(chosen) - set(known):
+            parser.error(f"--{name}: no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        setattr(options, name, chosen)
     if options.publish and not options.again and (options.parts != PARTS or options.only):
         parser.error("--publish needs all parts, measured in one run")
     return options
 
 
 def _measured(options: argparse.Namespace, folder: Path) -> Bench:
-    bench = Bench(_conditions(options))
-    engines, parts = options.engines, options.parts
+    parts = options.parts
+    found, missing = variants.available(options.variants)
+    if not found:
+        raise RuntimeError("; ".join(missing))
+    plain = [each for each in found if each.name in variants.PLAIN]
+    bench = Bench(_conditions(options), notes=[*missing, *comparisons.missing_peers()])
     if "rows" in parts or "stages" in parts:
-        with comparisons.rows(engines, folder) as found:
-            _measure_rows(_chosen(found, options), options, folder, bench)
+        with comparisons.rows(found, folder) as compared:
+            _measure_rows(_chosen(compared, options), options, folder, bench)
+    if "clients" in parts:
+        with comparisons.real_clients(found, folder) as compared:
+            bench.results += _slow(options, folder).compared(_chosen(compared, options))
     if "workers" in parts:
-        rounds = Rounds(options.rounds, options.seconds, folder)
-        with comparisons.workers(engines[0], folder) as found:
-            bench.results += rounds.compared(_chosen(found, options))
+        bench.results += _by_workers(found, options, _slow(options, folder))
     curves = Rounds(*_of_curves(options), folder)
-    if "sizes" in parts:
-        with comparisons.sizes(engines, folder) as found:
-            bench.results += curves.compared(_chosen(found, options))
-    if "routes" in parts:  # the same for every engine
-        with comparisons.routes(engines[0], folder) as found:
-            bench.results += curves.compared(_chosen(found, options))
+    if "sizes" in parts and plain:
+        with comparisons.sizes(plain, folder) as compared:
+            bench.results += curves.compared(_chosen(compared, options))
+    if "routes" in parts:  # the same for every variant
+        with comparisons.routes(found[0], folder) as compared:
+            bench.results += curves.compared(_chosen(compared, options))
     if "memory" in parts:
-        bench.idle.update({engine: memory.idle(engine, folder) for engine in engines})
-        bench.peaks += memory.peaks(engines, folder)
+        bench.idle.update({each.name: memory.idle(each, folder) for each in found})
+        bench.peaks += memory.peaks(plain, folder)
     return bench
+
+
+def _by_workers(
+    found: Sequence[Variant], options: argparse.Namespace, rounds: Rounds
+) -> Iterator[Result]:
+    """One variant after the other, since all their workers at once would disturb each other."""
+    parts = []
+    for variant in found:
+        with comparisons.workers(variant, rounds.folder) as compared:
+            parts.append(rounds.compared(_chosen(compared, options)))
+    for same in zip(*parts, strict=True):
+        contenders = tuple(runs for result in same for runs in result.contenders)
+        yield replace(same[0], contenders=contenders)
 
 
 def _measure_rows(
     chosen: Sequence[Comparison], options: argparse.Namespace, folder: Path, bench: Bench
 ) -> None:
     rounds = Rounds(options.rounds, options.seconds, folder)
-    slow = replace(
-        rounds, seconds=2 * options.seconds
-    )  # few requests a second, but enough for a p99
+    slow = _slow(options, folder)
+    if options.quick:
+        chosen = [each for each in chosen if each.name in _QUICK_ROWS]
     for each in chosen if "rows" in options.parts else ():
         bench.results += (slow if each.pace.rate else rounds).compared([each])
     busy = [each for each in chosen if not each.pace.rate]
     for each in busy if "stages" in options.parts else ():
-        for contender in (each for each in each.contenders if each.engine):
-            print(f"{each.name}: stages, {contender.engine}", file=sys.stderr)
+        for contender in (each for each in each.contenders if each.variant in variants.PLAIN):
+            print(f"{each.name}: stages, {contender.variant}", file=sys.stderr)
             found = account(contender, options.seconds, folder)
             bench.accounts.append(replace(found, name=each.name))
 
@@ -128,12 +162,14 @@ def _chosen(found: Sequence[Comparison], options: argparse.Namespace) -> list[Co
 def _sections(bench: Bench) -> Iterator[str]:
     yield bench.conditions
     yield report.targets(bench)
-    if any(result.others for result in bench.results):
+    if any(not result.at for result in bench.results):
         yield report.details(bench)
     yield report.machine(bench)
     for name in (comparisons.BINARY_SIZES, comparisons.GRPC_SIZES):
         if found := bench.curve(name):
             yield f"{name}:\n{report.curve(found, 'payload', format_size)}"
+    if found := bench.curve(comparisons.WORKERS):
+        yield f"{comparisons.WORKERS}:\n{report.curve(found, 'workers', str)}"
     for name in (comparisons.JSON_ROUTES, comparisons.GRPC_ROUTES):
         if found := bench.curve(name):
             yield f"{name}:\n{report.curve(found, 'routes', str)}"
@@ -141,6 +177,11 @@ def _sections(bench: Bench) -> Iterator[str]:
         yield report.peaks(bench)
     if bench.accounts:
         yield report.stages(bench)
+
+
+def _slow(options: argparse.Namespace, folder: Path) -> Rounds:
+    """Longer rounds at a rate, for few requests a second, but enough for a p99."""
+    return Rounds(options.rounds, 2 * options.seconds, folder)
 
 
 def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
@@ -151,11 +192,11 @@ def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
 def _conditions(options: argparse.Namespace) -> str:
     rounds, seconds = _of_curves(options)
     return (
-        f"infergate {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores; "
-        f"{options.rounds} rounds of {options.seconds:g} s, 4 connections (16 for "
-        "workers), one request at a time "
-        f"on each; by size (one connection) and by routes {rounds} rounds of {seconds:g} s; "
-        "h2load, servers and proxies share the machine; one process each for infergate and Envoy, "
+        f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores; {options.rounds} "
+        f"rounds of {options.seconds:g} s, 4 connections, one request at a time on each, or "
+        f"{comparisons.RATE:,} requests/s in total on 16 connections where the row says so; by "
+        f"size (one connection) and by routes {rounds} rounds of {seconds:g} s; h2load, other "
+        "clients, servers and proxies share the machine; one process each for infergate and Envoy, "
         "which has one worker thread."
     )
 

@@ -22,6 +22,7 @@ from .comparisons import BEFORE_ECHOES, BEFORE_OLD_ECHOES, IMAGE, TINY, old_echo
 from .load import Contender
 from .results import Result, Spread, proxy_cpu, ratio
 from .rounds import Comparison, Rounds
+from .variants import Variant
 
 LIMIT = 1.25
 """The largest accepted ratio."""
@@ -108,7 +109,9 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         config = servers.routed(urls)
         engines = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
         gateways = {
-            (engine, name): stack.enter_context(servers.infergate(config, engine, folder, source))
+            (engine, name): stack.enter_context(
+                servers.infergate(config, Variant(name, engine, source=source), folder)
+            )
             for engine in _ENGINES
             for name, source in sources.items()
         }

@@ -1,14 +1,17 @@
 """The comparisons. Each is a context that starts all processes and verifies every contender's
 response."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from peers.support.process import Running
 from peers.support.triton import started_triton
 
-from . import requests, servers
+from . import clients, requests, servers
 from .load import Contender, Pace, Request
 from .requests import (
     Work,
@@ -20,6 +23,7 @@ from .requests import (
     legacy_request,
 )
 from .rounds import Comparison
+from .variants import Variant
 
 JSON_IMAGE = "JSON [1,3,224,224] → V2 gRPC"
 BINARY_IMAGE = "binary REST [1,3,224,224] → V2 gRPC"
@@ -38,19 +42,29 @@ BINARY_SIZES = "binary REST → V2 gRPC, by size"
 GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
 JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
-TWO_WORKERS = "two workers, JSON of 1,024 numbers → embedded model"
+RATE = 1000
+"""Requests per second where the load is paced."""
+BY_H2LOAD = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of h2load"
+BY_GRPCIO = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of grpcio"
+BY_GRPC_GO = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of grpc-go"
+WORKERS = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s, by workers"
 AGAIN = "the same again"
 """The peer a second time: the difference between the two is noise."""
+REST_PROXY = "rest-proxy"
+RELAY = "relay without features"
+"""The floor."""
 
 LARGEST = 256 * 2**20
 LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
 _SIZES = tuple(1024 * 8**power for power in range(7))
 """1 KiB to 256 MiB."""
 _ROUTES = (1, 10, 100, 1_000, 10_000)
-_APPOINTED = Pace(rate=100)
+_APPOINTED = Pace(connections=1, rate=100)
 _ONE_CONNECTION = Pace(connections=1)
-_BUSY = Pace(connections=16)
-"""Enough that no worker waits for the load generator between two requests."""
+_PACED = Pace(connections=16, rate=RATE)
+"""Less than one worker can answer, so that neither more workers nor slower clients change how many
+requests it finds at a time."""
+_WORKERS = (1, 2, 4, 8)
 
 Make = Callable[[Work, str], Request]
 TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
@@ -71,11 +85,11 @@ BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
 """Requests to a gateway in front of echoes that respond as legacy servers."""
 
 
-def through(gateway: servers.Proxy, make: Make, work: Work, server: int, engine: str) -> Contender:
+def through(gateway: servers.Proxy, make: Make, work: Work, server: int, variant: str) -> Contender:
     """The contender that sends ``work`` through ``gateway``."""
     over_grpc = make in {grpc_request, legacy_grpc_request}
     address = gateway.grpc if over_grpc else gateway.http
-    return Contender(f"infergate ({engine})", make(work, address), gateway.pid, server, engine)
+    return Contender(f"infergate ({variant})", make(work, address), gateway.pid, server, variant)
 
 
 @contextmanager
@@ -89,10 +103,24 @@ def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, st
             yield echo, f"trtis-grpc+grpc://{echo.addresses[0]}"
 
 
+def missing_peers() -> Iterator[str]:
+    """Yield a sentence for each peer that is not here."""
+    if not os.environ.get(servers.REST_PROXY):
+        yield (
+            "rest-proxy was not measured: no package contains it; "
+            f"{servers.REST_PROXY} is the path of its binary"
+        )
+    try:
+        clients.grpc_go()
+    except RuntimeError as error:
+        yield f"grpc-go was not measured: {error}"
+
+
 @contextmanager
-def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
-    """infergate next to Triton's REST server and Envoy, with one peer twice for the noise; and the
-    latency that infergate adds at a few requests a second."""
+def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
+    """infergate next to Triton's REST server, Envoy and rest-proxy, with one peer twice for the
+    noise, and a relay as the floor; and the latency that infergate adds at a few requests a
+    second."""
     image = requests.image("id_image")
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
@@ -103,18 +131,16 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
         plain = stack.enter_context(servers.http_echo(TINY.json_answer(), folder))
         urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
         config = servers.routed({**urls, image: f"grpc://{triton.grpc}"})
-        gateways = {
-            engine: stack.enter_context(servers.infergate(config, engine, folder))
-            for engine in engines
-        }
+        gateways = _gateways(variants, config, folder, stack)
         envoy, envoy2 = (
             stack.enter_context(servers.envoy(plain.addresses[0], echo.addresses[0], folder))
             for echo in (tiny, large)
         )
+        others = _other_proxies(tiny, folder, stack)
 
         def ours(make: Make, work: Work) -> list[Contender]:
             server = echoes[work].pid if work in echoes else triton.pid
-            return [through(each, make, work, server, engine) for engine, each in gateways.items()]
+            return [through(each, make, work, server, name) for name, each in gateways.items()]
 
         def beside_triton(name: str, make: Make) -> Comparison:
             direct = Contender("Triton's REST", make(image, triton.http), 0, triton.pid)
@@ -134,7 +160,7 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
             if twice:
                 again = Contender(AGAIN, request, peers[0].proxy, peers[0].server)
                 peers.append(again)
-            return Comparison(name, (*ours(make, work), *peers))
+            return Comparison(name, (*ours(make, work), *peers, *others.get(name, ())))
 
         def delayed(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
@@ -154,8 +180,57 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
         ]
 
 
+def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, list[Contender]]:
+    """The floors, and rest-proxy if it is here, by comparison."""
+    server = tiny.addresses[0]
+
+    def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
+        found = through(stack.enter_context(proxy), make, TINY, tiny.pid, "")
+        return replace(found, name=name)
+
+    json_floor = servers.relay(server, folder, TINY.message())
+    found = {
+        GRPC_TINY: [contender(RELAY, grpc_request, servers.relay(server, folder))],
+        JSON_TINY: [contender(RELAY, json_request, json_floor)],
+    }
+    if binary := os.environ.get(servers.REST_PROXY):
+        proxy = servers.rest_proxy(binary, server)
+        found[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
+    return found
+
+
+def _gateways(
+    variants: Sequence[Variant], config: dict[str, object], folder: Path, stack: ExitStack
+) -> dict[str, servers.Proxy]:
+    """Start a gateway of each variant."""
+    return {
+        each.name: stack.enter_context(servers.infergate(config, each, folder)) for each in variants
+    }
+
+
 @contextmanager
-def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
+def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
+    """Calls of h2load and of real clients, whose headers differ."""
+    commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
+    try:
+        commands[BY_GRPC_GO] = clients.grpc_go()
+    except RuntimeError as error:
+        print(f"grpc-go: {error}", file=sys.stderr)
+    with ExitStack() as stack:
+        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})
+        gateways = _gateways(variants, config, folder, stack)
+        found = [
+            through(each, grpc_request, TINY, echo.pid, name) for name, each in gateways.items()
+        ]
+        yield [
+            Comparison(name, tuple(replace(each, client=command) for each in found), pace=_PACED)
+            for name, command in commands.items()
+        ]
+
+
+@contextmanager
+def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
     """One tensor at a time, from small to large."""
     works = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
     with ExitStack() as stack:
@@ -165,16 +240,13 @@ def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
         }
         urls = {work: f"grpc://{echoes[size].addresses[0]}" for size, work in works.items()}
         config = servers.routed(urls) | LARGE_BODIES
-        gateways = {
-            engine: stack.enter_context(servers.infergate(config, engine, folder))
-            for engine in engines
-        }
+        gateways = _gateways(variants, config, folder, stack)
         yield [
             Comparison(
                 name,
                 tuple(
-                    through(gateway, make, work, echoes[size].pid, engine)
-                    for engine, gateway in gateways.items()
+                    through(gateway, make, work, echoes[size].pid, variant)
+                    for variant, gateway in gateways.items()
                 ),
                 at=size, pace=_ONE_CONNECTION, min_requests=1,
             )
@@ -184,43 +256,40 @@ def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
 
 
 @contextmanager
-def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
+def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
     """The same tiny request through gateways with more and more routes; it matches the last one."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
         gateways = {
             count: stack.enter_context(
-                servers.infergate(servers.routed(urls, more=count - 1), engine, folder)
+                servers.infergate(servers.routed(urls, more=count - 1), variant, folder)
             )
             for count in _ROUTES
         }
         yield [
-            Comparison(name, (through(gateway, make, TINY, echo.pid, engine),), at=count)
+            Comparison(name, (through(gateway, make, TINY, echo.pid, variant.name),), at=count)
             for count, gateway in gateways.items()
             for name, make in ((JSON_ROUTES, json_request), (GRPC_ROUTES, grpc_request))
         ]
 
 
 @contextmanager
-def workers(engine: str, folder: Path) -> Iterator[list[Comparison]]:
-    """Two workers next to one. The model is embedded, no helper is used, and a request is
-    expensive enough (20 KB of JSON) that the load generator, which shares the processors, takes
-    little CPU."""
-    embedded = requests.flat("identity", 4096)
+def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
+    """The same load for more and more workers."""
     with ExitStack() as stack:
-        gateways = [
-            stack.enter_context(
-                servers.infergate(
-                    servers.routed({embedded: ""}) | {"workers": count, "helpers": 0},
-                    engine,
-                    folder,
-                )
+        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})
+        gateways = {
+            count: stack.enter_context(
+                servers.infergate(config | {"workers": count}, variant, folder)
             )
-            for count in (2, 1)
-        ]
-        two, one = (
-            Contender(name, json_request(embedded, each.http), each.pid, 0, of)
-            for each, name, of in zip(gateways, ("two workers", "one"), (engine, ""), strict=True)
-        )
-        yield [Comparison(TWO_WORKERS, (two, one), pace=_BUSY)]
+            for count in _WORKERS
+        }
+        yield [
+            Comparison(
+                WORKERS, (through(gateway, grpc_request, TINY, echo.pid, variant.name),), at=count,
+                pace=_PACED,
+            )
+            for count, gateway in gateways.items()
+        ]  # fmt: skip

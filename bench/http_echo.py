@@ -16,8 +16,8 @@ import uvloop
 
 from .echo import serve
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
-_HEAD_END = b"\r\n\r\n"
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+HEAD_END = b"\r\n\r\n"
 
 
 class HttpEcho(asyncio.Protocol):
@@ -36,10 +36,10 @@ class HttpEcho(asyncio.Protocol):
                 taken = min(self.missing, len(data))
                 self.missing, data = self.missing - taken, data[taken:]
             else:
-                self.head, end, data = (self.head + data).partition(_HEAD_END)
+                self.head, end, data = (self.head + data).partition(HEAD_END)
                 if not end:
                     return
-                length = _LENGTH.search(self.head + _HEAD_END)
+                length = LENGTH.search(self.head + HEAD_END)
                 self.missing = int(length[1]) if length else 0
                 self.head = b""
             if not self.missing:

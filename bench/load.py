@@ -2,21 +2,30 @@
 
 A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
 trailers, so every run is verified by its number of bytes.
+
+Real clients run instead where their headers matter: programs with the arguments ADDRESS METHOD
+BODY_FILE ANSWER_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each prints a line when it has started,
+waits for one, sends COUNT requests at scheduled times on each connection in turn, verifies the
+responses' sizes, and writes a log like h2load's.
 """
 
 import hashlib
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .proc import cpu
 
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
+SETTLE_SECONDS = 0.25
+"""The time for connections to be opened at a rate."""
 _UNDER_WAY = 100
 """The maximum number of concurrent requests in an open loop."""
 
@@ -42,29 +51,39 @@ class Request:
 @dataclass(frozen=True)
 class Contender:
     """A server or proxy under test. ``proxy`` and ``server`` are process ids, each for a whole
-    session; ``proxy`` is 0 without a proxy. ``engine`` is infergate's, and empty for others."""
+    session; ``proxy`` is 0 without a proxy. ``variant`` is infergate's, and empty for others.
+    ``client`` is the command of a real client; h2load is used if it is empty."""
 
     name: str
     request: Request
     proxy: int
     server: int
-    engine: str = ""
+    variant: str = ""
+    client: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pace:
-    """One request at a time on each of ``connections``; or, with a ``rate`` (per second), one at
-    each scheduled time on the only connection, whether or not the last one got its response: an
-    open loop."""
+    """One request at a time on each of ``connections``; or, with a ``rate`` (per second, over all
+    connections), one at each scheduled time, whether or not the last one got its response: an open
+    loop. h2load's clock ticks 100 times a second, so a connection cannot send more often."""
 
     connections: int = 4
     rate: int = 0
 
     def arguments(self) -> tuple[str, ...]:
         """h2load's options."""
-        if self.rate:
-            return ("-c1", f"-m{_UNDER_WAY}", f"--rps={self.rate}")
-        return (f"-c{self.connections}", "-m1")
+        if not self.rate:
+            return (f"-c{self.connections}", "-m1")
+        paced = (
+            f"-c{self.connections}",
+            f"-m{_UNDER_WAY}",
+            f"--rps={self.rate / self.connections:g}",
+        )
+        if self.connections == 1:
+            return paced
+        # begin with the connections one after the other, or all would send at the same time
+        return (*paced, "-r1", f"--rate-period={max(1, 1000 // self.rate)}ms")
 
 
 @dataclass(frozen=True)
@@ -99,37 +118,67 @@ def required_tool() -> str:
 
 
 def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
-    """Send the contender's request ``count`` times; temporary files are in ``folder``."""
+    """Send the contender's request ``count`` times; temporary files are in ``folder``. At a rate,
+    the CPU of the first requests, which open the connections, does not count."""
     request = contender.request
     body, log = folder / request.digest, folder / "log"
     if not body.exists():
         body.write_bytes(request.body)
     log.unlink(missing_ok=True)
-    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
-    before = {pid: cpu(pid) for pid in (contender.proxy, contender.server)}
-    done = subprocess.run(
-        [
-            required_tool(), f"-n{count}", "-t1", f"-d{body}", f"--log-file={log}",
-            *pace.arguments(), *([] if request.grpc else ["--h1"]), *headers, request.url,
-        ],
-        check=False,
-        capture_output=True,
+    pids = (contender.proxy, contender.server)
+    with subprocess.Popen(
+        _command(contender, count, pace, str(body), str(log)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=_RUN_SECONDS,
-    )  # fmt: skip
-    spent = {pid: cpu(pid) - before[pid] for pid in before}
-    _check(done.stdout + done.stderr, request, count)
-    # start in microseconds, status, duration in microseconds
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        said = process.stdout.readline() if contender.client else ""
+        before = settled = [cpu(pid) for pid in pids]
+        since = 0.0
+        if said:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        if pace.rate:
+            time.sleep(SETTLE_SECONDS)
+            settled, since = [cpu(pid) for pid in pids], time.time()
+        said += process.communicate(timeout=_RUN_SECONDS)[0]
+        after = [cpu(pid) for pid in pids]
+    if process.returncode:
+        raise LoadError(f"the load generator failed:\n{said}")
+    if not contender.client:
+        _check(said, request, count)
+    # start in microseconds since 1970, status, duration in microseconds
     rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
     times = [(start, start + duration) for start, _, duration in sorted(rows)]
     seconds = (max(end for _, end in times) - times[0][0]) / 1e6
+    counted = sum(start >= since * 1e6 for start, _ in times)
+    if counted < count / 4:  # the machine was too busy to begin in time
+        counted, settled = count, before
+    spent = [late - early for late, early in zip(after, settled, strict=True)]
     return Measured(
         requests=count,
         per_second=count / seconds,
         times_ms=percentiles(waited(times, pace.rate)),
-        proxy_cpu=spent[contender.proxy] / count,
-        all_cpu=sum(spent.values()) / count,
+        proxy_cpu=spent[0] / counted,
+        all_cpu=sum(spent) / counted,
     )
+
+
+def _command(contender: Contender, count: int, pace: Pace, body: str, log: str) -> list[str]:
+    """The load generator's."""
+    request = contender.request
+    if contender.client:
+        url = urlsplit(request.url)
+        numbers = (request.answer_size, count, pace.connections, pace.rate)
+        return [*contender.client, url.netloc, url.path, body, *map(str, numbers), log]
+    headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
+    return [
+        required_tool(), f"-n{count}", "-t1", f"-d{body}", f"--log-file={log}",
+        *pace.arguments(), *([] if request.grpc else ["--h1"]), *headers, request.url,
+    ]  # fmt: skip
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from . import proc, requests, servers
 from .comparisons import LARGE_BODIES, LARGEST, Make, through
 from .requests import binary_request, graphpipe_request, grpc_request, legacy_request
 from .results import Peak
+from .variants import Variant
 
 FRONTENDS: dict[str, Make] = {
     "binary REST": binary_request,
@@ -22,14 +23,14 @@ FRONTENDS: dict[str, Make] = {
 }
 
 
-def idle(engine: str, folder: Path) -> int:
+def idle(variant: Variant, folder: Path) -> int:
     """Return the resident memory in bytes of a gateway that has had no request."""
     nothing = servers.routed({requests.tiny("identity"): ""})
-    with servers.infergate(nothing, engine, folder) as gateway:
+    with servers.infergate(nothing, variant, folder) as gateway:
         return proc.resident(gateway.pid)
 
 
-def peaks(engines: Sequence[str], folder: Path) -> Iterator[Peak]:
+def peaks(variants: Sequence[Variant], folder: Path) -> Iterator[Peak]:
     """Return the memory that a gateway's first request takes, from before the request until after
     its verified response."""
     grpc, rest, builtin = (
@@ -43,13 +44,13 @@ def peaks(engines: Sequence[str], folder: Path) -> Iterator[Peak]:
             "binary REST": (rest, f"http://{plain.addresses[0]}"),
             "builtin": (builtin, ""),
         }
-        for engine, (name, make), (backend, (work, url)) in product(
-            engines, FRONTENDS.items(), behind.items()
+        for variant, (name, make), (backend, (work, url)) in product(
+            variants, FRONTENDS.items(), behind.items()
         ):
             pair = f"{name} → {backend}"
-            print(f"peak memory: {pair} ({engine})", file=sys.stderr)
+            print(f"peak memory: {pair} ({variant.name})", file=sys.stderr)
             config = servers.routed({work: url}) | LARGE_BODIES
-            with servers.infergate(config, engine, folder) as gateway:
+            with servers.infergate(config, variant, folder) as gateway:
                 proc.reset_peak(gateway.pid)
-                through(gateway, make, work, 0, engine)
-                yield Peak(engine, pair, proc.peak(gateway.pid) / LARGEST)
+                through(gateway, make, work, 0, variant.name)
+                yield Peak(variant.name, pair, proc.peak(gateway.pid) / LARGEST)

@@ -26,12 +26,12 @@ _SIDE_BY_SIDE = (
 )
 _KIB = 1024
 _SHOWN = [each for each in PERCENTILES if each < 100]
-_ENGINE_COLOURS = {"own": 0, "compat": 1}
+_COLOURS = {"own": 0, "compat": 1}
 _OTHER = 2
 _COMPARED = (
     of.JSON_IMAGE, of.BINARY_IMAGE, of.JSON_TINY, of.GRPC_TINY, of.GRPC_IMAGE, of.GRAPHPIPE_IMAGE,
     of.LEGACY_IMAGE, of.JSON_LATENCY, of.GRPC_LATENCY, of.BINARY_SIZES, of.GRPC_SIZES,
-    of.JSON_ROUTES, of.GRPC_ROUTES, of.TWO_WORKERS,
+    of.JSON_ROUTES, of.GRPC_ROUTES, of.BY_H2LOAD, of.BY_GRPCIO, of.WORKERS,
 )  # fmt: skip
 
 
@@ -100,6 +100,8 @@ def page(bench: Bench) -> str:
         "## Cost by size",
         *(_plot(name) for name in ("cost-by-size", "time-by-size")),
         *_curves(bench, (of.BINARY_SIZES, of.GRPC_SIZES), "payload"),
+        "## Cost by workers",
+        *_curves(bench, (of.WORKERS,), "workers"),
         "## Latency at 100 requests/s",
         *(_plot(name) for name in ("latency-json", "latency-grpc")),
         "## Cost by number of routes",
@@ -151,21 +153,23 @@ def _lines(bench: Bench, names: dict[str, str], figure: Figure) -> list[svg.Line
     lines = []
     for number, (name, comparison) in enumerate(names.items()):
         curve = bench.curve(comparison)
-        for engine in curve[0].ours:
-            points = [(float(r.at), r.ours[engine].middle(figure)) for r in curve]
-            colour = _ENGINE_COLOURS.get(engine, _OTHER)
-            lines.append(svg.Line(f"{name}, {engine}", points, colour, dashed=number > 0))
+        for variant in curve[0].ours:
+            points = [(float(r.at), r.ours[variant].middle(figure)) for r in curve]
+            colour = _COLOURS.get(variant, _OTHER)
+            lines.append(svg.Line(f"{name}, {variant}", points, colour, dashed=number > 0))
     return lines
 
 
 def _latency(result: Result) -> str:
     lines = []
     for runs in result.contenders:
+        if runs.variant not in {"", *_COLOURS}:
+            continue
         points = [
             (float(each), runs.middle(lambda run, i=i: run.times_ms[i]))  # type: ignore[misc]
             for i, each in enumerate(_SHOWN)
         ]
-        lines.append(svg.Line(runs.name, points, _ENGINE_COLOURS.get(runs.engine, _OTHER)))
+        lines.append(svg.Line(runs.name, points, _COLOURS.get(runs.variant, _OTHER)))
     across = svg.Axis(
         "percentile of requests",
         [(each, f"{each:g}") for each in _SHOWN if each not in (10, 25, 95)],

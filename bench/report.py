@@ -16,30 +16,28 @@ from .results import (
     speed,
 )
 from .stages import STAGES
-from .targets import noise, of_latency, of_workers, rows
+from .targets import noise, of_latency, rows
 
 _HOW_TO_READ = (
     "Results are the median [minimum..maximum] over the rounds; a ratio compares measurements of "
-    "the same round. A question mark means that the rounds disagree."
+    "the same round. A question mark means that the rounds disagree. The floor is a relay without "
+    "features, compared with the same peer. Calls from legacy clients to legacy servers are "
+    "compared with an earlier revision, by `make bench-check BASE=revision`."
 )
 
 
 def targets(bench: Bench) -> str:
-    """Return the project's targets with each engine's result."""
-    engines = bench.engines
-    header = ["workload", "compared with", "required", "target"]
-    for engine in engines:
-        header += [f"{engine}: result", "met"]
-    lines = [header]
+    """Return the project's targets with each variant's result."""
+    variants = bench.variants
+    lines = [["workload", "compared with", "required", "target", "floor", *variants]]
     for row in rows(bench):
         line = [row.work, row.beside, row.bound.format_value(row.bound.must)]
-        line.append(row.bound.format_value(row.bound.aim))
-        for engine in engines:
-            found = row.found.get(engine)
-            line += [str(found), row.bound.judged(found)] if found else ["-", ""]
+        line += [row.bound.format_value(row.bound.aim), str(row.floor or "")]
+        for found in map(row.found.get, variants):
+            line.append(f"{found}: {row.bound.judged(found)}" if found else "-")
         lines.append(line)
-    text = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench), of_workers(bench))))
-    return f"{_table(lines)}\n\n{text}"
+    text = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench))))
+    return "\n\n".join([_table(lines), text, *(f"- {note}" for note in bench.notes)])
 
 
 def machine(bench: Bench) -> str:
@@ -54,14 +52,14 @@ def machine(bench: Bench) -> str:
 
 
 def details(bench: Bench) -> str:
-    """Return every comparison with a peer: medians, and infergate's ratios to the peer."""
+    """Return every comparison that is no curve: medians, and infergate's ratios to the peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
     )  # fmt: skip
     lines: list[Sequence[str]] = [header]
     for result in bench.results:
-        if result.others:
+        if not result.at:
             lines += _compared(result)
     return _table(lines)
 
@@ -69,17 +67,19 @@ def details(bench: Bench) -> str:
 def peaks(bench: Bench) -> str:
     """Return the peak memory of each pair, as a ratio to the tensor's size."""
     pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
-    found = {(peak.pair, peak.engine): peak.ratio for peak in bench.peaks}
-    engines = list(dict.fromkeys(peak.engine for peak in bench.peaks))
-    lines = [["one tensor of 256 MiB", *engines]]
-    lines += [[pair, *(f"{found[pair, engine]:.2f}" for engine in engines)] for pair in pairs]
+    found = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
+    variants = list(dict.fromkeys(peak.variant for peak in bench.peaks))
+    lines = [["one tensor of 256 MiB", *variants]]
+    lines += [[pair, *(f"{found[pair, variant]:.2f}" for variant in variants)] for pair in pairs]
     return _table(lines)
 
 
 def curve(results: Sequence[Result], what: str, format_value: Callable[[int], str]) -> str:
     """Return CPU and time per request, by the varied parameter."""
-    engines = list(results[0].ours) if results else []
-    lines = [[what, *(f"{engine}: {each}" for engine in engines for each in ("CPU µs", "p50 ms"))]]
+    variants = list(results[0].ours) if results else []
+    lines = [
+        [what, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]
+    ]
     for result in results:
         line = [format_value(result.at)]
         for runs in result.ours.values():
@@ -90,11 +90,11 @@ def curve(results: Sequence[Result], what: str, format_value: Callable[[int], st
 
 def stages(bench: Bench) -> str:
     """Return the CPU per request of infergate's processes, by stage."""
-    lines = [["CPU µs per request", "engine", *STAGES, "total"]]
+    lines = [["CPU µs per request", "variant", *STAGES, "total"]]
     lines += [
         [
             each.name,
-            each.engine,
+            each.variant,
             *(f"{each.stages.get(stage, 0):.0f}" for stage in STAGES),
             f"{sum(each.stages.values()):.0f}",
         ]
@@ -104,10 +104,11 @@ def stages(bench: Bench) -> str:
 
 
 def _compared(result: Result) -> list[list[str]]:
-    peer = result.others[0]
+    peer = next(iter(result.others), None)
     lines = []
     for runs in result.contenders:
-        against = [""] * 4 if runs is peer else list(map(_or_none, _ratios(runs, peer).values()))
+        is_compared = peer is not None and runs is not peer
+        against = map(_or_none, _ratios(runs, peer).values()) if is_compared else [""] * 4
         name = result.name if runs is result.contenders[0] else ""
         lines.append([name, runs.name, *_figures(runs), *against])
     return lines

@@ -58,7 +58,7 @@ class Runs:
     """One contender's run in each round."""
 
     name: str
-    engine: str
+    variant: str
     rounds: tuple[Measured, ...]
 
     def middle(self, figure: Figure) -> float:
@@ -68,8 +68,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender other than infergate is the peer; a second one is the
-    same peer again, or another reference."""
+    """One comparison. The first contender other than infergate is the peer; others are the same
+    peer again, another peer or another reference."""
 
     name: str
     contenders: tuple[Runs, ...]
@@ -77,19 +77,19 @@ class Result:
 
     @property
     def ours(self) -> dict[str, Runs]:
-        """By engine."""
-        return {runs.engine: runs for runs in self.contenders if runs.engine}
+        """By variant."""
+        return {runs.variant: runs for runs in self.contenders if runs.variant}
 
     @property
     def others(self) -> tuple[Runs, ...]:
-        return tuple(runs for runs in self.contenders if not runs.engine)
+        return tuple(runs for runs in self.contenders if not runs.variant)
 
 
 @dataclass(frozen=True)
 class Peak:
     """Peak resident memory for one tensor, as a ratio to its size."""
 
-    engine: str
+    variant: str
     pair: str
     ratio: float
 
@@ -99,19 +99,21 @@ class Account:
     """CPU of one request in microseconds, by stage."""
 
     name: str
-    engine: str
+    variant: str
     stages: Mapping[str, float]
 
 
 @dataclass
 class Bench:
-    """All results. ``idle`` is resident memory in bytes, by engine."""
+    """All results. ``idle`` is resident memory in bytes, by variant; ``notes`` tell what was not
+    measured, and why."""
 
     conditions: str = ""
     results: list[Result] = field(default_factory=list)
     peaks: list[Peak] = field(default_factory=list)
     idle: dict[str, int] = field(default_factory=dict)
     accounts: list[Account] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def result(self, name: str) -> Result | None:
         """The comparison of that name, or None."""
@@ -122,10 +124,10 @@ class Bench:
         return sorted((each for each in self.results if each.name == name), key=lambda r: r.at)
 
     @property
-    def engines(self) -> list[str]:
-        """Only values that were measured."""
-        found = [engine for result in self.results for engine in result.ours]
-        return list(dict.fromkeys([*found, *self.idle, *(peak.engine for peak in self.peaks)]))
+    def variants(self) -> list[str]:
+        """Only those that were measured."""
+        found = [variant for result in self.results for variant in result.ours]
+        return list(dict.fromkeys([*found, *self.idle, *(peak.variant for peak in self.peaks)]))
 
 
 def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
@@ -160,6 +162,7 @@ def from_json(values: Mapping[str, Any]) -> Bench:
         [Peak(**each) for each in values["peaks"]],
         dict(values["idle"]),
         [Account(**each) for each in values["accounts"]],
+        list(values["notes"]),
     )
 
 
@@ -167,4 +170,4 @@ def _runs(values: Mapping[str, Any]) -> Runs:
     rounds = (
         Measured(**{**each, "times_ms": tuple(each["times_ms"])}) for each in values["rounds"]
     )
-    return Runs(values["name"], values["engine"], tuple(rounds))
+    return Runs(values["name"], values["variant"], tuple(rounds))

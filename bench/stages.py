@@ -101,7 +101,7 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
     if samples.total() < _MIN_SAMPLES:
         raise LoadError(f"{contender.name}: py-spy found only {samples.total()} samples")
     stages = {stage: ours * found / samples.total() for stage, found in samples.items()}
-    return Account("", contender.engine, {**stages, OTHERS: max(0.0, in_all - ours)})
+    return Account("", contender.variant, {**stages, OTHERS: max(0.0, in_all - ours)})
 
 
 def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:

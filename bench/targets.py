@@ -52,12 +52,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table; ``found`` by engine."""
+    """A row of the table; ``found`` by variant, ``floor`` for a relay without features."""
 
     work: str
     beside: str
     bound: Bound
     found: Mapping[str, Spread]
+    floor: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,23 @@ class _Target:
     bound: Bound
     comparison: str
     found: Callable[[Runs, Runs], Spread | None]
+    peer: str = ""
+    """The name of another contender than the first; its row is empty if it is not here."""
 
     def row(self, bench: Bench) -> Iterator[Row]:
         result = bench.result(self.comparison)
         if result is None:
             return
-        peer = result.others[0]
-        found = {engine: self.found(ours, peer) for engine, ours in result.ours.items()}
-        found_by = {engine: each for engine, each in found.items() if each is not None}
-        yield Row(self.work, self.beside, self.bound, found_by)
+        others = {runs.name: runs for runs in result.others}
+        peer = others.get(self.peer) if self.peer else result.others[0]
+        floor = others.get(of.RELAY)
+        found = {
+            variant: each
+            for variant, ours in result.ours.items()
+            if peer and (each := self.found(ours, peer)) is not None
+        }
+        relayed = self.found(floor, peer) if floor and peer else None
+        yield Row(self.work, self.beside, self.bound, found, relayed)
 
 
 def _faster(ours: Runs, peer: Runs) -> Spread | None:
@@ -94,39 +103,26 @@ _TRITON = "Triton's REST: requests/s"
 _ENVOY_HTTP_CPU = "Envoy, HTTP/1.1: CPU per request"
 _ENVOY_GRPC_CPU = "Envoy, V2 gRPC: CPU per request"
 _ENVOY_GRPC = "Envoy, V2 gRPC: requests/s"
+_REST_PROXY_CPU = "rest-proxy: CPU per request"
 _ECHO = "the echo server without a gateway"
 _TARGETS = (
-    _Target(of.JSON_IMAGE, _TRITON, Bound(3, 5), of.JSON_IMAGE, _faster),
-    _Target(of.BINARY_IMAGE, _TRITON, Bound(0.7, 0.95), of.BINARY_IMAGE, _faster),
-    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _maximum(2, 1), of.JSON_TINY, cpu_ratio),
-    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(1.5, 0.6), of.GRPC_TINY, cpu_ratio),
-    _Target(of.GRPC_IMAGE, _ENVOY_GRPC, Bound(0.8, 1.1), of.GRPC_IMAGE, _faster),
+    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(0.8, 0.6), of.GRPC_TINY, cpu_ratio),
+    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _maximum(1.2, 1), of.JSON_TINY, cpu_ratio),
+    _Target(
+        of.JSON_TINY, _REST_PROXY_CPU, _maximum(1.1, 0.9), of.JSON_TINY, cpu_ratio, of.REST_PROXY
+    ),
+    _Target(of.GRPC_IMAGE, _ENVOY_GRPC_CPU, _maximum(1.05, 0.95), of.GRPC_IMAGE, cpu_ratio),
+    _Target(of.GRPC_IMAGE, _ENVOY_GRPC, Bound(1, 1.1), of.GRPC_IMAGE, _faster),
+    _Target(of.BINARY_IMAGE, _TRITON, Bound(0.75, 0.9), of.BINARY_IMAGE, _faster),
+    _Target(of.JSON_IMAGE, _TRITON, Bound(3.5, 4.2), of.JSON_IMAGE, _faster),
     _Target(of.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.GRAPHPIPE_IMAGE, _faster),
     _Target(of.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.LEGACY_IMAGE, _faster),
-    _Target(
-        "two workers, both cores free for them", "one worker: requests/s", Bound(1.6, 1.9),
-        of.TWO_WORKERS, _faster,
-    ),
     *(
         _Target(f"added at {name}, {figure.__name__}", _ECHO, bound, name, _later(figure))
         for name in (of.JSON_LATENCY, of.GRPC_LATENCY)
         for figure, bound in ((p50, _maximum(0.5, 0.25, "ms")), (p99, _maximum(2, 1, "ms")))
     ),
 )  # fmt: skip
-
-
-def of_workers(bench: Bench) -> str:
-    """How two workers were measured, and the possible maximum: the load generator needs a
-    processor too."""
-    result = bench.result(of.TWO_WORKERS)
-    if result is None:
-        return "Two workers (required 1.6, target 1.9) were not measured in this run."
-    ours = next(iter(result.ours.values()))
-    two, one = (spread(cores(each)).median for each in (ours, result.others[0]))
-    return (
-        "Two workers were compared with one in front of an embedded model. h2load shares the "
-        f"machine with them: the two workers got {two:.2f} CPUs, the single worker {one:.2f}."
-    )
 
 
 def of_latency(bench: Bench) -> str:
@@ -140,15 +136,12 @@ def of_latency(bench: Bench) -> str:
     return f"At 100 requests/s, Envoy adds at p50 {' and '.join(parts)}." if parts else ""
 
 
-def cores(runs: Runs) -> list[float]:
-    """How many processors each run used, without the load generator."""
-    return [run.all_cpu * run.per_second / 1e6 for run in runs.rounds]
-
-
 def rows(bench: Bench) -> list[Row]:
     """The table, without what was not measured."""
     return [
         *(row for target in _TARGETS for row in target.row(bench)),
+        *_real_clients(bench),
+        *_workers(bench),
         *_memory(bench),
         *_linear(bench),
         *_flat(bench),
@@ -173,17 +166,32 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
 
 def _memory(bench: Bench) -> Iterator[Row]:
     """The worst of all pairs is judged."""
-    engines = dict.fromkeys(peak.engine for peak in bench.peaks)
-    if engines:
+    variants = dict.fromkeys(peak.variant for peak in bench.peaks)
+    if variants:
         found = {
-            engine: max(peak.ratio for peak in bench.peaks if peak.engine == engine)
-            for engine in engines
+            variant: max(peak.ratio for peak in bench.peaks if peak.variant == variant)
+            for variant in variants
         }
-        worst = {engine: Spread(value, value, value) for engine, value in found.items()}
+        worst = {variant: Spread(value, value, value) for variant, value in found.items()}
         yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _maximum(3, 2), worst)
     if bench.idle:
-        megabytes = {engine: spread([value / 1e6]) for engine, value in bench.idle.items()}
+        megabytes = {variant: spread([value / 1e6]) for variant, value in bench.idle.items()}
         yield Row("resident memory when idle", "", _maximum(100, 70, "MB"), megabytes)
+
+
+def _real_clients(bench: Bench) -> Iterator[Row]:
+    first = bench.result(of.BY_H2LOAD)
+    for name in (of.BY_GRPCIO, of.BY_GRPC_GO) if first else ():
+        last = bench.result(name)
+        found = _grown(first, last, 1) if first and last else {}
+        yield Row(name, "h2load's: CPU per request", _maximum(1.1, 1.1), found)
+
+
+def _workers(bench: Bench) -> Iterator[Row]:
+    for each in (curve := bench.curve(of.WORKERS))[1:]:
+        found = _grown(curve[0], each, 1)
+        beside = f"CPU per request with {curve[0].at}"
+        yield Row(f"{of.WORKERS}: with {each.at}", beside, _maximum(1.1, 1.05), found)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
@@ -209,12 +217,12 @@ def _flat(bench: Bench) -> Iterator[Row]:
 
 
 def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
-    """CPU per request of ``last``, divided by that of ``first`` and by ``factor``, by engine."""
+    """CPU per request of ``last``, divided by that of ``first`` and by ``factor``, by variant."""
     found = {
-        engine: ratio(runs, first.ours[engine], proxy_cpu) for engine, runs in last.ours.items()
+        variant: ratio(runs, first.ours[variant], proxy_cpu) for variant, runs in last.ours.items()
     }
     return {
-        engine: Spread(each.median / factor, each.minimum / factor, each.maximum / factor)
-        for engine, each in found.items()
+        variant: Spread(each.median / factor, each.minimum / factor, each.maximum / factor)
+        for variant, each in found.items()
         if each is not None
     }

@@ -53,10 +53,12 @@ def install(
     *,
     bare: tuple[str, ...] = (),
     finish: Callable[[Installed], None] = nothing_more,
+    python: Path = Path(sys.executable),
 ) -> Installed:
     """Install the peer ``name`` with ``requirements``, unless it is installed already.
 
     ``bare`` packages are installed without their dependencies. ``finish`` completes the folder.
+    ``python`` is the interpreter of its environment, the same at each call.
     Raises RuntimeError with the tool's output when a step fails.
     """
     root = peers_folder()
@@ -70,7 +72,7 @@ def install(
         sys.stderr.write(f"installing the peer '{name}' into {peer.folder} …\n")
         shutil.rmtree(peer.folder, ignore_errors=True)
         peer.folder.mkdir()
-        run(sys.executable, "-m", "venv", str(peer.folder / "venv"))
+        run(str(python), "-m", "venv", str(peer.folder / "venv"))
         pip = (str(peer.python), "-m", "pip", "install", "-q", "--disable-pip-version-check")
         run(*pip, *requirements)
         if bare:

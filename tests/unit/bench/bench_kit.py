@@ -8,7 +8,7 @@ from bench.results import Runs
 
 def runs(
     name: str,
-    engine: str = "",
+    variant: str = "",
     *,
     speeds: Sequence[float] = (),
     cpus: Sequence[float] = (),
@@ -17,7 +17,7 @@ def runs(
     """Return a round for each of the given requests/s, CPU values of the proxy, or times."""
     return Runs(
         name,
-        engine,
+        variant,
         tuple(
             Measured(
                 100,

@@ -1,4 +1,10 @@
-from bench.load import PERCENTILES, Pace, percentiles, waited
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from bench import load
+from bench.load import PERCENTILES, Contender, LoadError, Pace, Request, percentiles, waited
 
 
 def test_percentiles_use_nearest_rank() -> None:
@@ -29,5 +35,45 @@ def test_an_early_request_is_measured_from_its_start() -> None:
 
 
 def test_an_open_loop_has_one_connection_with_many_requests() -> None:
-    assert Pace(rate=100).arguments() == ("-c1", "-m100", "--rps=100")
+    assert Pace(1, rate=100).arguments() == ("-c1", "-m100", "--rps=100")
     assert Pace(connections=3).arguments() == ("-c3", "-m1")
+
+
+def test_a_rate_is_divided_among_connections_that_begin_one_after_the_other() -> None:
+    assert Pace(connections=16, rate=1000).arguments() == (
+        "-c16", "-m100", "--rps=62.5", "-r1", "--rate-period=1ms",
+    )  # fmt: skip
+
+
+CLIENT = """
+import sys, time
+print("ready", flush=True)
+assert sys.stdin.readline() == "\\n"
+now = time.time() * 1e6
+rows = [(now + i * 10_000, 200, 5_000) for i in range(int(sys.argv[5]))]
+time.sleep(int(sys.argv[5]) / 100)
+open(sys.argv[8], "w").write("\\n".join("\\t".join(f"{each:.0f}" for each in row) for row in rows))
+sys.exit(sys.argv[4] != "7")
+"""
+
+
+def _client(size: int) -> Contender:
+    request = Request("http://127.0.0.1:1/a/B", {}, b"body", size, grpc=True)
+    return Contender("x", request, 0, os.getsid(0), "own", (sys.executable, "-c", CLIENT))
+
+
+def test_a_real_client_is_counted_after_its_connections_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # before, settled, and after
+    monkeypatch.setattr(load, "cpu", lambda _: next(spent))
+    monkeypatch.setattr(load, "SETTLE_SECONDS", 0.1)
+    run = load.run(_client(7), 30, Pace(2, 100), tmp_path)
+    assert run.per_second == pytest.approx(30 / 0.295)
+    assert 100 / 21 < run.proxy_cpu < 100 / 15  # about 20 of 30 requests
+    assert run.all_cpu == pytest.approx(run.proxy_cpu * 4)
+
+
+def test_a_real_client_that_fails_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="ready"):
+        load.run(_client(8), 3, Pace(1, 100), tmp_path)

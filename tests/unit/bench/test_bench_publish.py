@@ -34,8 +34,9 @@ def bench() -> Bench:
         for name in (of.JSON_ROUTES, of.GRPC_ROUTES)
         for count in (1, 10_000)
     ]
+    workers = [Result(of.WORKERS, (own,), count) for count in (1, 2)]
     return Bench(
-        "somewhere", [*rows, *delays, *sizes, *routes], [Peak("own", "a → b", 1.9)],
+        "somewhere", [*rows, *delays, *sizes, *routes, *workers], [Peak("own", "a → b", 1.9)],
         {"own": 60_000_000}, [Account(of.GRPC_TINY, "own", {"log, metrics": 4.0})],
     )  # fmt: skip
 

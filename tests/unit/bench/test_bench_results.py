@@ -62,6 +62,7 @@ def test_json_and_back() -> None:
         [Peak("own", "x → y", 1.5)],
         {"own": 60_000_000},
         [Account("row", "own", {"log, metrics": 1.0})],
+        ["x was not measured"],
     )
     assert from_json(json.loads(json.dumps(as_json(bench)))) == bench
 
@@ -70,4 +71,4 @@ def test_curves_are_in_order_and_results_found_by_name() -> None:
     bench = Bench(results=[Result("c", (runs("a", "own", cpus=[1]),), at) for at in (9, 1, 4)])
     assert [each.at for each in bench.curve("c")] == [1, 4, 9]
     assert bench.result("d") is None
-    assert bench.engines == ["own"]
+    assert bench.variants == ["own"]

@@ -2,7 +2,7 @@ import pytest
 from bench import comparisons as of
 from bench.report import details, peaks, targets
 from bench.results import Bench, Peak, Result, Spread
-from bench.targets import Bound, noise, of_latency, of_workers, rows
+from bench.targets import Bound, noise, of_latency, rows
 from bench_kit import runs
 
 AT_OR_ABOVE = Bound(0.8, 1.1)
@@ -39,9 +39,11 @@ def test_every_comparison_of_the_table_is_a_row() -> None:
     ours, peer = runs("us", "own", speeds=[4, 4]), runs("them", speeds=[1, 2])
     bench = Bench(results=[Result(name, (ours, peer)) for name in names])
     found = rows(bench)
-    assert len(found) == len(names) + 2  # p50 and p99 of the delays
-    assert found[0].found == {"own": Spread(3, 2, 4)}
-    assert all(row.found for row in found)
+    # p50 and p99 of the delays, two peers for tiny JSON, CPU and rate for gRPC of 600 KB
+    assert len(found) == len(names) + 4
+    assert [row.work for row in found if not row.found] == [of.JSON_TINY]  # rest-proxy
+    images = {row.work: row for row in found if row.beside.startswith("Triton")}
+    assert images[of.JSON_IMAGE].found == {"own": Spread(3, 2, 4)}
 
 
 def test_the_worst_pair_is_judged() -> None:
@@ -100,28 +102,54 @@ def test_noise_is_a_contender_compared_with_itself() -> None:
 
 def test_tables_have_a_line_each_and_the_same_columns() -> None:
     ours, peer = runs("us", "own", speeds=[4]), runs("them", speeds=[1])
-    bench = Bench(results=[Result(of.GRPC_IMAGE, (ours, peer))])
+    bench = Bench(results=[Result(of.GRPC_IMAGE, (ours, peer))], notes=["compat was not measured"])
     table = targets(bench).split("\n\n")[0].splitlines()
-    assert len(table) == 3
+    assert len(table) == 4  # CPU and rate
     assert len({line.count("|") for line in table}) == 1
-    assert [cell.strip() for cell in table[2].split("|")[-3:-1]] == ["4.00", "target"]
-    assert "Two workers (required 1.6, target 1.9) were not measured" in targets(bench)
+    assert table[3].split("|")[-2].strip() == "4.00: target"
+    assert targets(bench).endswith("- compat was not measured")
     assert [line.split("|")[2].strip() for line in details(bench).splitlines()[2:]] == [
         "us",
         "them",
     ]
 
 
-def test_two_workers_are_compared_with_one() -> None:
-    two, one = runs("two", "own", speeds=[180]), runs("one", speeds=[100])
-    bench = Bench(results=[Result(of.TWO_WORKERS, (two, one))])
-    [row] = rows(bench)
-    assert row.found["own"].median == pytest.approx(1.8)
-    assert row.bound.judged(row.found["own"]) == "required"
-    found = [sum(run.all_cpu * run.per_second for run in each.rounds) / 1e6 for each in (two, one)]
-    assert f"two workers got {found[0]:.2f} CPUs, the single worker {found[1]:.2f}" in of_workers(
-        bench
+def test_the_floor_and_the_second_peer_of_a_comparison() -> None:
+    contenders = (
+        runs("us", "own", cpus=[200]), runs("Envoy", cpus=[100]), runs(of.RELAY, cpus=[30]),
+        runs(of.REST_PROXY, cpus=[150]),
+    )  # fmt: skip
+    envoy, rest_proxy = rows(Bench(results=[Result(of.JSON_TINY, contenders)]))
+    assert (envoy.found["own"].median, envoy.floor) == (2, Spread(0.3, 0.3, 0.3))
+    assert rest_proxy.found["own"].median == pytest.approx(4 / 3)
+    assert rest_proxy.floor == Spread(0.2, 0.2, 0.2)
+
+
+def test_real_clients_are_compared_with_h2load_by_variant() -> None:
+    def at(name: str, own: float, system: float) -> Result:
+        both = (runs("a", "own", cpus=[own]), runs("b", "own-system", cpus=[system]))
+        return Result(name, both)
+
+    grpcio, grpc_go = rows(Bench(results=[at(of.BY_H2LOAD, 100, 50), at(of.BY_GRPCIO, 105, 60)]))
+    assert {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()} == {
+        "own": "target",
+        "own-system": "no",
+    }
+    assert grpcio.found["own-system"].median == pytest.approx(1.2)
+    assert (grpc_go.work, grpc_go.found) == (of.BY_GRPC_GO, {})
+
+
+def test_workers_are_compared_with_one() -> None:
+    found = rows(
+        Bench(
+            results=[
+                Result(of.WORKERS, (runs("us", "own", cpus=[cpu]),), count)
+                for count, cpu in ((4, 109), (1, 100), (2, 104))
+            ]
+        )
     )
+    assert [row.work.rpartition(" ")[2] for row in found] == ["2", "4"]
+    assert [row.bound.judged(row.found["own"]) for row in found] == ["target", "required"]
 
 
 def test_envoys_added_latency_is_shown() -> None:

@@ -1,0 +1,45 @@
+"""A load of calls of the gRPC library for Python, as a user's client makes them: with a deadline
+and metadata. Its own CPU does not count. ``load`` describes the arguments and the log."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import grpc
+
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+"""A connection for each channel, which would share one otherwise."""
+_METADATA = (("x-tenant", "benchmark"),)
+_TIMEOUT = 10
+
+
+async def _log(arguments: list[str], message: bytes) -> list[str]:
+    address, method, _, size = arguments[:4]
+    count, connections, rate = map(int, arguments[4:7])
+    channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
+    calls = [channel.unary_unary(method) for channel in channels]
+    lines = []
+    begin = time.perf_counter()
+
+    async def send(connection: int) -> None:
+        for number in range(connection, count, connections):
+            await asyncio.sleep(begin + number / rate - time.perf_counter())
+            start = time.time()
+            answer = await calls[connection](message, timeout=_TIMEOUT, metadata=_METADATA)
+            if len(answer) + 5 != int(size):
+                raise SystemExit(f"{len(answer)} bytes came where {size} were due")
+            times = (start, time.time() - start)
+            lines.append("{:.0f}\t200\t{:.0f}".format(*(1e6 * each for each in times)))
+
+    await asyncio.gather(*map(send, range(connections)))
+    for channel in channels:
+        await channel.close()
+    return lines
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
+    lines = asyncio.run(_log(sys.argv[1:], Path(sys.argv[3]).read_bytes()[5:]))
+    Path(sys.argv[-1]).write_text("\n".join(lines))

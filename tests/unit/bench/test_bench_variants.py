@@ -1,0 +1,48 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench import proc, variants
+from bench.variants import Variant, available
+
+
+def test_only_the_default_interpreter_uses_the_packages_of_this_process() -> None:
+    here = {"PATH": "/bin", "PYTHONPATH": "src"}
+    assert Variant("own", "own").environment(here) == here
+    assert Variant("own-system", "own", Path("/other")).environment(here) == {"PATH": "/bin"}
+    baseline = Variant("baseline", "own", source=Path("/baseline/src"))
+    assert baseline.environment(here)["PYTHONPATH"] == "/baseline/src"
+
+
+def test_variants_that_cannot_run_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "SYSTEM_PYTHON", Path("/missing/python3"))
+    monkeypatch.setattr(variants, "_COMPILE", "no such variable")
+    found, notes = available(variants.NAMES)
+    assert [each.name for each in found] == ["own", "compat"]
+    assert notes == [
+        "own-system was not measured: there is no /missing/python3",
+        "own-compiled was not measured: the package has no compiled form",
+        "own-compiled-system was not measured: the package has no compiled form",
+    ]
+
+
+def test_the_default_interpreter_is_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "SYSTEM_PYTHON", Path(sys.executable).resolve())
+    assert "is the default interpreter" in available(["own-system"])[1][0]
+
+
+def test_the_cpu_of_a_session() -> None:
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        found = proc.cpu(process.pid), proc.main_threads_cpu(process.pid)
+        process.communicate(b"\n")
+    assert all(200_000 <= each < 400_000 for each in found)
+    assert proc.cpu(0) == proc.cpu(process.pid) == 0
