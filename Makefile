@@ -29,11 +29,11 @@ run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.y
 
 test: lint .venv/tested  ## lint, types, tests with a real Triton, branch coverage
 	@$(MAKE) -j2 types compiled
-	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peers" \
-	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --no-loadscope-reorder -m "not peers" \
+	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
-	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "peers or hypothesis"
+	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 2 --no-loadscope-reorder -m "peers or hypothesis"
 
 # Compile the bytecode for all test processes while mypy runs; the tests report any errors.
 compiled: .venv/tested

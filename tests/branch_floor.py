@@ -1,12 +1,17 @@
 """A pytest plugin: the run fails if the tests cover too few branches of the translating packages.
 
-Coverage's own ``fail_under`` mixes lines with branches and applies to all files; the code that
-translates requests has a stricter limit. Loaded with ``-p branch_floor``; needs pytest-cov.
+Loaded with ``-p branch_floor``; needs coverage. Coverage makes Python several times slower, so it
+runs only during the tests of these packages and of those that use them most. It is off while tests
+are collected, and during Hypothesis tests, whose paths differ from run to run. A test that takes
+the same path thousands of times is marked ``no_cover``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+from collections.abc import Generator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +20,10 @@ from coverage import Coverage
 from coverage.exceptions import NoDataError
 
 PACKAGES = ("core", "codecs", "routing", "config")
+_USERS = ("access", "backends", "gateway", "observe")
+"""Packages whose tests run much of the code in PACKAGES."""
+_COUNTED = {"vectors", *(f"unit/{package}" for package in (*PACKAGES, *_USERS))}
+_TESTS = Path(__file__).parent
 _REPORT = pytest.StashKey[list[str]]()
 
 
@@ -27,13 +36,62 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Runs after pytest-cov has written its data and before the summary."""
-    floor = session.config.getoption("--branch-floor")
-    worker = hasattr(session.config, "workerinput")  # of pytest-xdist: it has only part of the data
-    if floor is None or worker or session.config.option.collectonly:
+class _Recorder:
+    """Records the branches that run in this process, and saves them in a file of its own."""
+
+    def __init__(self) -> None:
+        self._coverage = Coverage(data_suffix=True, messages=False)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if not _is_counted(item):
+            return (yield)
+        self._coverage.start()
+        try:
+            return (yield)
+        finally:
+            self._coverage.stop()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.save()
+
+
+def _is_counted(item: pytest.Item) -> bool:
+    return _is_counted_file(item.path) and not any(
+        item.get_closest_marker(name) for name in ("hypothesis", "no_cover")
+    )
+
+
+@functools.cache
+def _is_counted_file(file: Path) -> bool:
+    path = file.relative_to(_TESTS).as_posix()
+    return any(path.startswith(f"{folder}/") for folder in _COUNTED)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Return whether this process is one of pytest-xdist's, which has only part of the data."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--branch-floor") is None:
         return
-    percentages = {package: _branch_coverage(package) for package in PACKAGES}
+    if not _is_worker(config):
+        Coverage(messages=False).erase()
+    if _is_worker(config) or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(_Recorder())
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Runs after the processes of pytest-xdist have ended and before the summary."""
+    floor = session.config.getoption("--branch-floor")
+    if floor is None or _is_worker(session.config) or session.config.option.collectonly:
+        return
+    coverage = Coverage(messages=False)
+    with contextlib.suppress(NoDataError):
+        coverage.combine()
+    percentages = {package: _branch_coverage(coverage, package) for package in PACKAGES}
     lines = [f"{package:8} {percent:5.1f} %" for package, percent in percentages.items()]
     low = [package for package, percent in percentages.items() if percent < floor]
     if low:
@@ -52,10 +110,8 @@ def pytest_terminal_summary(
             terminalreporter.write_line(line)
 
 
-def _branch_coverage(package: str) -> float:
+def _branch_coverage(coverage: Coverage, package: str) -> float:
     """Return the percentage of covered branches of ``infergate.<package>``; 0 if none ran."""
-    coverage = Coverage(messages=False)
-    coverage.load()
     with TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
         try:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import sys
+import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from peers.support.deploy_tools import prepare_deploy_tools
 from peers.support.graphpipe import (
@@ -44,7 +46,6 @@ settings.register_profile(
 )
 settings.load_profile("no_deadline")
 
-_TESTS = Path(__file__).parent
 _unavailable: dict[str, str] = {}
 """The reason why a peer is unavailable and its tests are skipped."""
 
@@ -73,45 +74,28 @@ _PEERS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a peer, for selection by ``-m``. Count coverage only where it is useful,
-    because it makes Python several times slower."""
+    """Mark tests that use a peer, for selection by ``-m``."""
     for item in items:
         for name in _peers_of(item):
             item.add_marker(_PEERS[name][0])
-        if not _is_counted(item):
-            item.add_marker(pytest.mark.no_cover)
 
 
-def _is_counted(item: pytest.Item) -> bool:
-    """Return whether coverage counts this test. Hypothesis tests are excluded, because their paths
-    differ from run to run.
+class FileScheduling(LoadFileScheduling):
+    """Gives each file to one process, and all files that use Triton to the same one, because a
+    Triton takes ten seconds of CPU and a GiB of memory to start."""
 
-    A test that takes the same path thousands of times is marked ``no_cover``.
-    """
-    return _is_counted_file(item.path) and item.get_closest_marker("hypothesis") is None
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "triton" if _uses_triton(self.config.rootpath / file) else file
 
 
 @functools.cache
-def _is_counted_file(file: Path) -> bool:
-    """Return whether ``branch_floor`` counts the file. Transports are slow to trace."""
-    folder, part, *_ = (*file.relative_to(_TESTS).parts, "")
-    return folder == "vectors" or (
-        folder == "unit" and part not in {"transport", "runtime", "bench"}
-    )
+def _uses_triton(file: Path) -> bool:
+    return re.search(r"\btriton: Triton\b|\bmark\.triton\b", file.read_text("utf-8")) is not None
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Do not trace tests marked ``no_cover``. In a pytest-xdist worker, pytest-cov's own support
-    starts the tracer twice and stops it once."""
-    if item.get_closest_marker("no_cover") is None:
-        return (yield)
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        return (yield)
-    finally:
-        sys.settrace(trace)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tritonclient.grpc import service_pb2 as pb
@@ -130,110 +130,130 @@ NAN_AND_PARAMETERS = inputs(
 LONG: Final = bytes(12 * MIB)
 LONG_LINES = {f"x-{index}": "v" * 600 for index in range(90)}
 
-WORST: dict[str, Worst] = {
-    "v2-rest, a million empty BYTES": zipped(rest("identity"), *binary(EMPTY, MILLION)),
-    "v2-rest, forwarded": zipped(rest("fwd.v2-rest"), *binary(EMPTY, MILLION)),
-    "v2-rest, translated": zipped(rest("tr.v2-rest"), *binary(EMPTY, MILLION)),
-    "v2-rest, to JSON": zipped(rest("tr.v2-json"), *binary(EMPTY[: 4 * 200_000], 200_000)),
-    "v2-rest, to GraphPipe": zipped(rest("tr.graphpipe"), *binary(EMPTY, MILLION)),
-    "v2-rest, to trtis-http": zipped(rest("tr.trtis-http"), *binary(EMPTY, MILLION)),
-    "v2-rest, to trtis-grpc": zipped(rest("tr.trtis-grpc"), *binary(EMPTY, MILLION)),
-    "v2-rest, as many BYTES as the loop reads": posted(rest("tr.v2-rest"), *binary(UNLIKE, MANY)),
-    "v2-rest, as many to JSON": posted(rest("tr.v2-json"), *binary(UNLIKE, MANY)),
-    "v2-rest, as many to GraphPipe": posted(rest("tr.graphpipe"), *binary(UNLIKE, MANY)),
-    "v2-rest, 1024 inputs with parameters and NaN": posted(
+WORST: dict[str, Callable[[], Worst]] = {
+    "v2-rest, a million empty BYTES": lambda: zipped(rest("identity"), *binary(EMPTY, MILLION)),
+    "v2-rest, forwarded": lambda: zipped(rest("fwd.v2-rest"), *binary(EMPTY, MILLION)),
+    "v2-rest, translated": lambda: zipped(rest("tr.v2-rest"), *binary(EMPTY, MILLION)),
+    "v2-rest, to JSON": lambda: zipped(rest("tr.v2-json"), *binary(EMPTY[: 4 * 200_000], 200_000)),
+    "v2-rest, to GraphPipe": lambda: zipped(rest("tr.graphpipe"), *binary(EMPTY, MILLION)),
+    "v2-rest, to trtis-http": lambda: zipped(rest("tr.trtis-http"), *binary(EMPTY, MILLION)),
+    "v2-rest, to trtis-grpc": lambda: zipped(rest("tr.trtis-grpc"), *binary(EMPTY, MILLION)),
+    "v2-rest, as many BYTES as the loop reads": lambda: posted(
+        rest("tr.v2-rest"), *binary(UNLIKE, MANY)
+    ),
+    "v2-rest, as many to JSON": lambda: posted(rest("tr.v2-json"), *binary(UNLIKE, MANY)),
+    "v2-rest, as many to GraphPipe": lambda: posted(rest("tr.graphpipe"), *binary(UNLIKE, MANY)),
+    "v2-rest, 1024 inputs with parameters and NaN": lambda: posted(
         rest("identity"), NAN_AND_PARAMETERS[:INLINE]
     ),
-    "v2-rest, the same below 64 KiB": posted(
+    "v2-rest, the same below 64 KiB": lambda: posted(
         rest("identity"),
         inputs('{"name":"INPUT%d","datatype":"FP16","shape":[1],"data":[NaN]}', 1000),
     ),
-    "v2-rest, 1024 inputs with parameters": posted(
+    "v2-rest, 1024 inputs with parameters": lambda: posted(
         rest("identity"),
         inputs(
             '{"name":"INPUT%d","datatype":"FP32","shape":[1],'
             '"parameters":{"a":1,"b":{"c":[1,2]},"d":true},"data":[[[1]]]}'
         ),
     ),
-    "v2-rest, texts of no letters": posted(
+    "v2-rest, texts of no letters": lambda: posted(
         rest("identity"), one_input("BYTES", ['""'] * (INLINE // 3 - 40))
     ),
-    "v2-rest, texts, forwarded": posted(
+    "v2-rest, texts, forwarded": lambda: posted(
         rest("fwd.v2-rest"), one_input("BYTES", ['""'] * (MANY - 1))
     ),
-    "v2-rest, booleans": posted(rest("identity"), one_input("BOOL", ["true"] * 52_000)),
-    "v2-rest, NaN among numbers": posted(
+    "v2-rest, booleans": lambda: posted(rest("identity"), one_input("BOOL", ["true"] * 52_000)),
+    "v2-rest, NaN among numbers": lambda: posted(
         rest("identity"), one_input("FP32", ["NaN", *["0"] * 130_000])
     ),
-    "v2-rest, NaN in texts": posted(
+    "v2-rest, NaN in texts": lambda: posted(
         rest("identity"), one_input("FP16", ['"NaN"', *["1"] * 130_000])
     ),
-    "v2-rest, rows of one": posted(rest("identity"), one_input("BOOL", ["[true]"] * 37_000)),
-    "v2-rest, parameters": posted(
+    "v2-rest, rows of one": lambda: posted(
+        rest("identity"), one_input("BOOL", ["[true]"] * 37_000)
+    ),
+    "v2-rest, parameters": lambda: posted(
         rest("identity"),
         b'{"inputs":[],"parameters":{' + b",".join(b'"%x":1' % i for i in range(16_384)) + b"}}",
     ),
-    "v2-rest, parameters, to gRPC": posted(
+    "v2-rest, parameters, to gRPC": lambda: posted(
         rest("tr.v2-grpc"),
         one_input("BYTES", ['"a"'])[:-1]
         + b',"parameters":{'
         + b",".join(b'"%x":1' % i for i in range(16_384))
         + b"}}",
     ),
-    "v2-rest, a long id": zipped(
+    "v2-rest, a long id": lambda: zipped(
         rest("identity"), one_input("UINT8", "1")[:-1] + b',"id":"' + b"a" * (4 * MIB) + b'"}'
     ),
-    "v2-rest, a long text in parameters": zipped(
+    "v2-rest, a long text in parameters": lambda: zipped(
         rest("identity"),
         one_input("UINT8", "1")[:-1] + b',"parameters":{"a":"' + b"a" * (4 * MIB - 1) + b'"}}',
     ),
-    "v2-rest, names that nobody knows": posted(
+    "v2-rest, names that nobody knows": lambda: posted(
         rest("identity"),
         b'{"inputs":[],' + b",".join(b'"%x":1' % i for i in range(28_000)) + b',"id":NaN}',
     ),
-    "v2-rest, long lines": posted(rest("identity"), b"{}", LONG_LINES),
-    "v2-rest, a long path": posted("/v2/models/" + "%41" * 5000 + "/infer", b"{}"),
-    "v2-rest, an index": posted("/v2/repository/index", b'{"ready":NaN' + b" " * INLINE + b"}"),
-    "v2-rest, settings": posted(
+    "v2-rest, long lines": lambda: posted(rest("identity"), b"{}", LONG_LINES),
+    "v2-rest, a long path": lambda: posted("/v2/models/" + "%41" * 5000 + "/infer", b"{}"),
+    "v2-rest, an index": lambda: posted(
+        "/v2/repository/index", b'{"ready":NaN' + b" " * INLINE + b"}"
+    ),
+    "v2-rest, settings": lambda: posted(
         "/v2/logging", b"{" + b",".join(b'"%x":NaN' % i for i in range(22_000)) + b"}"
     ),
-    "v2-rest, classes": posted(
+    "v2-rest, classes": lambda: posted(
         rest("identity"),
         one_input("FP32", ["0"] * 60_000)[:-2]
         + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":16000}}]}',
     ),
-    "v2-grpc, a million empty BYTES": called(raw("identity", EMPTY, MILLION), gzip=True),
-    "v2-grpc, forwarded": called(raw("fwd.v2-grpc", EMPTY, MILLION), gzip=True),
-    "v2-grpc, translated": called(raw("tr.v2-grpc", EMPTY, MILLION), gzip=True),
-    "v2-grpc, as many BYTES as the loop reads": called(raw("tr.v2-grpc", UNLIKE, MANY)),
-    "v2-grpc, typed BYTES": called(
+    "v2-grpc, a million empty BYTES": lambda: called(raw("identity", EMPTY, MILLION), gzip=True),
+    "v2-grpc, forwarded": lambda: called(raw("fwd.v2-grpc", EMPTY, MILLION), gzip=True),
+    "v2-grpc, translated": lambda: called(raw("tr.v2-grpc", EMPTY, MILLION), gzip=True),
+    "v2-grpc, as many BYTES as the loop reads": lambda: called(raw("tr.v2-grpc", UNLIKE, MANY)),
+    "v2-grpc, typed BYTES": lambda: called(
         typed("BYTES", [MANY], bytes_contents=[b"", b"a"] * (MANY // 2))
     ),
-    "v2-grpc, a million typed": called(typed("BYTES", [MILLION], bytes_contents=[b""] * MILLION)),
-    "v2-grpc, typed integers": called(typed("INT32", [6 * MIB], int_contents=[-1] * (6 * MIB))),
-    "v2-grpc, typed booleans": called(typed("BOOL", [60 * MIB], bool_contents=[True] * (60 * MIB))),
-    "v2-grpc, 1024 inputs of many dimensions": called(many_inputs(64)),
-    "v2-grpc, 1024 inputs with parameters": called(many_inputs(1, a=1, b=2, c=3, d=4)),
-    "v2-grpc, parameters": called(many_parameters(8000)),
-    "inflated, over HTTP": zipped(rest("identity"), *binary(LONG, len(LONG), "UINT8")),
-    "inflated, over gRPC": called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
-    "graphpipe, a million empty texts": framed(flatbuffer(EMPTY, MILLION)),
-    "graphpipe, as many as the loop reads": framed(flatbuffer(UNLIKE, MANY)),
-    "graphpipe, over HTTP": posted("/graphpipe/texts", flatbuffer(UNLIKE, MANY)),
-    "trtis-http, dimensions": old_header(
+    "v2-grpc, a million typed": lambda: called(
+        typed("BYTES", [MILLION], bytes_contents=[b""] * MILLION)
+    ),
+    "v2-grpc, typed integers": lambda: called(
+        typed("INT32", [6 * MIB], int_contents=[-1] * (6 * MIB))
+    ),
+    "v2-grpc, typed booleans": lambda: called(
+        typed("BOOL", [60 * MIB], bool_contents=[True] * (60 * MIB))
+    ),
+    "v2-grpc, 1024 inputs of many dimensions": lambda: called(many_inputs(64)),
+    "v2-grpc, 1024 inputs with parameters": lambda: called(many_inputs(1, a=1, b=2, c=3, d=4)),
+    "v2-grpc, parameters": lambda: called(many_parameters(8000)),
+    "inflated, over HTTP": lambda: zipped(rest("identity"), *binary(LONG, len(LONG), "UINT8")),
+    "inflated, over gRPC": lambda: called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
+    "graphpipe, a million empty texts": lambda: framed(flatbuffer(EMPTY, MILLION)),
+    "graphpipe, as many as the loop reads": lambda: framed(flatbuffer(UNLIKE, MANY)),
+    "graphpipe, over HTTP": lambda: posted("/graphpipe/texts", flatbuffer(UNLIKE, MANY)),
+    "trtis-http, dimensions": lambda: old_header(
         'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 30_000 + "1] }"
     ),
-    "trtis-http, inputs": old_header("input{}" * 8000),
-    "trtis-http, nothing that can be read": old_header("input{dims:[" + "1," * 30_000),
-    "trtis-http, 8 KiB": old_header('batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 4000),
-    "trtis-http, a million empty BYTES": old_header(_old_text(MILLION, len(EMPTY)), EMPTY),
-    "trtis-http, forwarded": old_header(_old_text(MILLION, len(EMPTY)), EMPTY, "fwd.trtis-http"),
-    "trtis-http, as many as the loop reads": old_header(
+    "trtis-http, inputs": lambda: old_header("input{}" * 8000),
+    "trtis-http, nothing that can be read": lambda: old_header("input{dims:[" + "1," * 30_000),
+    "trtis-http, 8 KiB": lambda: old_header(
+        'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 4000
+    ),
+    "trtis-http, a million empty BYTES": lambda: old_header(_old_text(MILLION, len(EMPTY)), EMPTY),
+    "trtis-http, forwarded": lambda: old_header(
+        _old_text(MILLION, len(EMPTY)), EMPTY, "fwd.trtis-http"
+    ),
+    "trtis-http, as many as the loop reads": lambda: old_header(
         _old_text(MANY, len(UNLIKE)), UNLIKE, "fwd.trtis-http"
     ),
-    "trtis-grpc, a million empty BYTES": called(old_strings("texts", EMPTY, MILLION), OLD_INFER),
-    "trtis-grpc, forwarded": called(old_strings("fwd.trtis-grpc", EMPTY, MILLION), OLD_INFER),
-    "trtis-grpc, as many as the loop reads": called(
+    "trtis-grpc, a million empty BYTES": lambda: called(
+        old_strings("texts", EMPTY, MILLION), OLD_INFER
+    ),
+    "trtis-grpc, forwarded": lambda: called(
+        old_strings("fwd.trtis-grpc", EMPTY, MILLION), OLD_INFER
+    ),
+    "trtis-grpc, as many as the loop reads": lambda: called(
         old_strings("fwd.trtis-grpc", UNLIKE, MANY), OLD_INFER
     ),
 }

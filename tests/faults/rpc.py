@@ -4,7 +4,7 @@ backend that counts calls."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +41,7 @@ class Status:
     code: grpc.StatusCode
     details: str
     message: bytes = b""
+    trailers: Mapping[str, str | bytes] = field(default_factory=dict)
 
 
 def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any) -> Status:
@@ -48,7 +49,8 @@ def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any
     try:
         answer = wanted(message, **{"timeout": SECONDS, **more})
     except grpc.RpcError as error:
-        return Status(error.code(), error.details() or "")
+        trailers = dict(error.trailing_metadata() or ())
+        return Status(error.code(), error.details() or "", trailers=trailers)
     return Status(grpc.StatusCode.OK, "", answer)
 
 

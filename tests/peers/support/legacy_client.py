@@ -6,22 +6,19 @@ it. The versions of protobuf, numpy and setuptools that it needs are incompatibl
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 from zipfile import ZipFile
 
 from peers import legacy_client as sources
 
 from .installed import Installed, install, run
+from .process import scenario_results
 
 _CLIENT = Path(sources.__file__).parent / "client.py"
 _OPENSSL = "psycopg2-binary==2.9.5"
 _LIBRARIES = ("libssl", "libcrypto")
-_SECONDS = 60
 
 
 def prepare_legacy_client() -> Installed:
@@ -56,21 +53,8 @@ def _libraries(peer: Installed) -> Path:
 
 def legacy_client_report(protocol: str, address: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``peers.legacy_client.client`` over ``http`` or
-    ``grpc``.
-
-    Raises RuntimeError with the client's output if it fails.
-    """
+    ``grpc``."""
     peer = prepare_legacy_client()
     argv = [str(peer.python), str(_CLIENT), protocol, address]
     env = {**os.environ, "LD_LIBRARY_PATH": str(_libraries(peer)), "PYTHONPATH": ""}
-    with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(
-            f"the client ended with {process.returncode} after:\n{out[-1000:]}\n{errors[-4000:]}"
-        )
-    return dict(json.loads(line) for line in out.splitlines() if line.startswith("["))
+    return scenario_results(argv, env)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import http.client
+import json
 import os
 import signal
 import socket
@@ -24,12 +25,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 from peers.support.forked import Forked, forked
 
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 _STARTS = 3
+_CLIENT_SECONDS = 60
 _TAIL_LINES = 40
 _PORT_TAKEN = ("address already in use", "failed to bind", "port is already", "unavailable port")
 _PR_SET_PDEATHSIG = 1
@@ -164,3 +168,22 @@ def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
         process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def scenario_results(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
+    """Run a client that prints the name and the result of each scenario as a line of JSON, and
+    return the results by name.
+
+    Raises RuntimeError with the client's output if it fails.
+    """
+    with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=_CLIENT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(
+            f"the client ended with {process.returncode} after:\n{out[-1000:]}\n{errors[-4000:]}"
+        )
+    return dict(json.loads(line) for line in out.splitlines() if line.startswith("["))

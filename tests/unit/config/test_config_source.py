@@ -101,6 +101,7 @@ def test_merges_fill_in_and_do_not_replace() -> None:
     }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("text", ["a: &a {<<: *a}\n", "[" * 5000 + "]" * 5000])
 def test_unbounded_nesting_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="nested too deeply"):

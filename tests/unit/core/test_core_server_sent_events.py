@@ -86,10 +86,12 @@ def test_an_event_that_does_not_end(piece: bytes) -> None:
         cut([piece] * 120, size=100)
 
 
-def test_comments_are_not_events() -> None:
+def test_comments_and_unknown_fields_are_not_events() -> None:
     assert cut([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
+    assert cut([b"data: a\r", b"\ndatax: b\r\n\r\n"], size=100) == ([b"a"], True)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: xx\n", b"\n", b"\r", b": n\n"])
 def test_time_is_linear(piece: bytes) -> None:
     """Eight times the input takes about eight times as long, not sixty-four times."""

@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from infergate.core.attempt_outcome import AttemptOutcome
 from infergate.routing.balance import LeastRequest
 from infergate.routing.cluster import Cluster, ClusterMember, ClusterRule
 from infergate.routing.health import EndpointHealth
 
+pytestmark = pytest.mark.no_cover
 COUNT = 100
 RATE = 150.0
 """Requests per second of each gateway."""

@@ -94,21 +94,22 @@ def nest_fields(*path: int, fields: bytes) -> bytes:
     return fields
 
 
-TOP = [
-    *[(f"field-{number}", repeat_field(number)) for number in (1, 2, 3, 4, 5, 6, 7, 15)],
-    ("integers", repeat_field(8, 0, b"\x01")),
-    ("long-integers", repeat_field(8, 0, b"\xff" * 9 + b"\1")),
-    ("long-lengths", repeat_field(7, 2, b"\x80\0")),
-    ("alternating", b"\x3a\0\x2a\0" * (SIZE // 4)),
-]
+TOP: dict[str, Callable[[], bytes]] = {
+    **{f"field-{number}": partial(repeat_field, number) for number in (1, 2, 3, 4, 5, 6, 7, 15)},
+    "integers": partial(repeat_field, 8, 0, b"\x01"),
+    "long-integers": partial(repeat_field, 8, 0, b"\xff" * 9 + b"\1"),
+    "long-lengths": partial(repeat_field, 7, 2, b"\x80\0"),
+    "alternating": lambda: b"\x3a\0\x2a\0" * (SIZE // 4),
+}
 """The fields of a ModelInferRequest or a legacy InferRequest."""
 
 
-@pytest.mark.parametrize("message", [each for _, each in TOP], ids=[name for name, _ in TOP])
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", TOP)
 @pytest.mark.parametrize("method", [v2.INFER, v2.STREAM, INFER, STREAM_INFER])
-def test_work_before_the_access_check_is_bounded(method: str, message: bytes) -> None:
+def test_work_before_the_access_check_is_bounded(method: str, name: str) -> None:
     codec: Any = V2 if method in (v2.INFER, v2.STREAM) else TRTIS
-    data = CountingBytes(NAMED + message)
+    data = CountingBytes(NAMED + TOP[name]())
     wire = RpcRequest(method, (data,))
     with suppress(GatewayError):
         codec.summarize(wire)

@@ -709,6 +709,7 @@ def test_the_model_configuration_comes_from_the_status() -> None:
     assert request == codec.build_request(ModelMetadataRequest("m"), GENERIC)
 
 
+@pytest.mark.no_cover
 def test_an_expensive_configuration_is_omitted() -> None:
     """An input of the sequencer takes two bytes; as plain values, each would take hundreds."""
     status = pb.ServerStatus()

@@ -1,26 +1,22 @@
 """The captured exchanges of the real server as wire messages."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from infergate.core.wire import HttpRequest, RpcRequest
+from legacy import captures
 
-_FOLDER = Path(__file__).resolve().parents[3] / "legacy" / "captures"
 PACKAGE = "/nvidia.inferenceserver.GRPCService/"
 
 
-@dataclass(frozen=True)
-class Response:
-    """``raw`` are the captured bytes; header names are in lower case."""
+class Response(NamedTuple):
+    """Header names are in lower case in ``headers``, and as captured in ``names``."""
 
     status: int
     reason: str
     headers: dict[str, str]
     names: tuple[str, ...]
     body: bytes
-    raw: bytes
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,6 @@ class Call:
         return self.name
 
 
-def _cases(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (_FOLDER / name).read_text("utf-8").splitlines()]
-
-
 def _head(raw: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
     head, _, body = raw.partition(b"\r\n\r\n")
     start, *lines = head.decode("latin-1").split("\r\n")
@@ -75,32 +67,21 @@ def _response(raw: bytes) -> Response:
     headers = {name.lower(): value for name, value in pairs}
     if "content-length" in headers:  # the responses to pipelined requests follow
         body = body[: int(headers["content-length"])]
-    return Response(int(status), reason, headers, tuple(name for name, _ in pairs), body, raw)
+    return Response(int(status), reason, headers, tuple(name for name, _ in pairs), body)
 
 
-def _exchange(case: dict[str, Any]) -> Exchange | None:
-    response = case["response"].encode("latin-1")
-    if not response:
-        return None
-    return Exchange(case["name"], _request(case["request"].encode("latin-1")), _response(response))
-
-
-def _call(case: dict[str, Any]) -> Call:
-    return Call(
-        case["name"],
-        tuple(
-            RpcRequest(PACKAGE + case["method"], (each.encode("latin-1"),))
-            for each in case["requests"]
-        ),
-        case["code"],
-        case["details"],
-        tuple(each.encode("latin-1") for each in case["responses"]),
-    )
-
-
-HTTP = [found for case in _cases("http.jsonl") if (found := _exchange(case)) is not None]
-"""Empty if the server closed the connection without a response."""
-EXPLICIT = [
-    found for case in _cases("http_explicit.jsonl") if (found := _exchange(case)) is not None
+HTTP = [
+    Exchange(each.name, _request(each.request), _response(each.response))
+    for each in captures.exchanges()
+    if each.response
 ]
-GRPC = [_call(case) for case in _cases("grpc.jsonl")]
+GRPC = [
+    Call(
+        each.name,
+        tuple(RpcRequest(PACKAGE + each.method, (message,)) for message in each.requests),
+        each.code,
+        each.details,
+        each.responses,
+    )
+    for each in captures.calls()
+]

@@ -1,0 +1,71 @@
+"""Pages of docs/ refer to existing tests and vectors; docs/faults.md lists all of tests/faults."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
+EVIDENCE = re.compile(r"`((?:tests|vectors)/[^`]+)`")
+FIDELITY = sorted(DOCS.glob("fidelity-*.md"))
+
+
+@cache
+def named_tests(path: Path) -> frozenset[str]:
+    """Return the names of functions, including methods, and of module attributes assigned from
+    calls."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+    assigned = (
+        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    )
+    names |= {target.id for target in assigned if isinstance(target, ast.Name)}
+    return frozenset(name for name in names if name.startswith("test"))
+
+
+@pytest.mark.parametrize(("page", "minimum"), [("faults", 100), ("threat-model", 30)])
+def test_each_row_names_existing_tests(page: str, minimum: int) -> None:
+    named = NAMED.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    file = ""
+    for path, name in named:
+        file = file if path == "…" else path
+        assert not name or name in named_tests(TESTS / file), (file, name)
+    assert len(named) > minimum
+
+
+def test_each_file_of_faults_is_named() -> None:
+    named = {path for path, _ in NAMED.findall(FAULTS)}
+    assert {f"faults/{each.name}" for each in TESTS.glob("faults/test_*.py")} <= named
+
+
+def test_each_row_of_faults_names_a_test() -> None:
+    rows = [row for row in FAULTS.splitlines() if row.startswith("| ") and "---" not in row]
+    result = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
+    assert all(NAMED.search(row) or "| the same |" in row or "make soak" in row for row in result)
+
+
+@pytest.mark.parametrize("page", FIDELITY, ids=lambda page: page.stem)
+def test_each_row_of_a_fidelity_page_names_existing_tests_or_vectors(page: Path) -> None:
+    lines = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    rows = [line.strip("|").split("|") for line in lines if not line.startswith("| Topic |")]
+    topics = [row[0].strip() for row in rows]
+    assert len(topics) > 40
+    assert len(set(topics)) == len(topics)
+    for topic, *_, evidence in rows:
+        named = EVIDENCE.findall(evidence)
+        assert named, f"no tests or vectors for '{topic}'"
+        assert re.sub(EVIDENCE, "", evidence).strip(" ,") == "", f"other text for '{topic}'"
+        for name in named:
+            path, _, test = name.partition("::")
+            if path.startswith("vectors/"):
+                assert (TESTS / path / "case.json").is_file(), name
+            else:
+                assert test in named_tests(TESTS.parent / path), name
