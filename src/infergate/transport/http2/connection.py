@@ -154,7 +154,7 @@ class Http2Connection(Http2FrameReader):
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        self._events.append(Data(stream, (payload,), size, end))
+        self._events.append(Data(stream, [payload], size, end))
         return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -217,7 +217,15 @@ class Http2Connection(Http2FrameReader):
     def _on_data_payload(
         self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool
     ) -> None:
-        self._events.append(Data(stream, parts, size, end))
+        events = self._events
+        last = events[-1] if events else None
+        # A read may end one frame, hold others, and begin one: together, they are one event.
+        if type(last) is Data and last.stream is stream:
+            last.parts.extend(parts)
+            last.size += size
+            last.end = end
+        else:
+            events.append(Data(stream, list(parts), size, end))
         if end:
             stream.remote_open = False
             if not stream.local_open:
