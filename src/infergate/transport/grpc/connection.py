@@ -7,6 +7,7 @@ import asyncio
 from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
+from infergate.transport.grpc.large_reads import LARGE_READ, LargeReads
 from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
 
@@ -27,6 +28,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self._outbound: Final = engine.outbound
         self._transport: asyncio.Transport
         self._will_flush = False
+        self._is_tls = False
+        self._large_reads: LargeReads | None = None  # created for the first large read
         self.is_write_paused = False
         self._write_waiters: list[asyncio.Future[None]] = []
 
@@ -51,11 +54,12 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Start writing to the new transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport.set_write_buffer_limits(_WRITE_HIGH_WATER)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the engine and handle its events."""
-        for event in self.engine.receive(data, self.loop.time()):
+    def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
+        """Pass the bytes, or the first `size`, to the engine and handle its events."""
+        for event in self.engine.receive(data, self.loop.time(), size):
             kind = type(event)
             if kind is events.Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
@@ -71,6 +75,19 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 self._on_other(event)
         if self._outbound.output or self.engine.is_draining:
             self.flush()
+        if size < 0 and len(data) >= LARGE_READ:
+            self._start_large_reads()
+
+    def _start_large_reads(self) -> None:
+        if not self._is_tls and not self._transport.is_closing():
+            if self._large_reads is None:
+                self._large_reads = LargeReads(self)
+            self._transport.set_protocol(self._large_reads)
+
+    def stop_large_reads(self) -> None:
+        """Receive bytes objects again."""
+        if not self._transport.is_closing():
+            self._transport.set_protocol(self)
 
     def _on_other(self, event: events.Event) -> None:
         match event:

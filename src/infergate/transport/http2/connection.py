@@ -77,13 +77,14 @@ class Http2Connection(Http2FrameReader):
 
     # ---- receiving
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Process received bytes and return the events. `now`: seconds on a monotonic clock."""
+    def receive(self, data: bytes | bytearray, now: float, size: int = -1) -> list[Event]:
+        """Process received bytes, the first `size` of `data`, and return the events, which refer to
+        `data`. `now`: seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
             try:
-                self._split(data)
+                self._split(data, len(data) if size < 0 else size)
             except Http2ConnectionError as error:
                 self.fail(error.code, error.reason)
                 events.append(Failed(error.code, error.reason))
