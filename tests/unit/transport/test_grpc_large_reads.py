@@ -10,9 +10,9 @@ from transport_kit import LOCAL, GrpcHarness, RpcEcho, until
 
 from infergate.core.limits import MIB, Limits
 from infergate.core.wire import RpcRequest, join_parts
-from infergate.transport.grpc import large_reads
+from infergate.transport.grpc import connection
 from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.large_reads import LargeReads
+from infergate.transport.grpc.connection import LargeReads
 from infergate.transport.grpc.server import H2Server
 from infergate.transport.server.admission import Admission
 
@@ -127,7 +127,7 @@ def test_a_client_that_does_not_read_is_not_read_from(
                 pause(self)
 
             monkeypatch.setattr(LargeReads, "pause_writing", count)
-            monkeypatch.setattr(large_reads, "_SMALL_READ", 0)
+            monkeypatch.setattr(connection, "_SMALL_READ", 0)
             responses = await asyncio.gather(
                 *(upstream.exchange(request(LARGE), harness.endpoint, 20) for _ in range(8))
             )

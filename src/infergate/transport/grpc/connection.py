@@ -1,22 +1,43 @@
 """The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
-call methods of the subclass; its output is written once per event loop iteration."""
+call methods of the subclass; its output is written once per event loop iteration.
+
+Long messages: an event loop returns each read as a new bytes object, which costs a copy. While a
+peer sends much, the bytes are received into a buffer that all connections of a thread share; the
+engine's events refer to it, and are handled before the next read. For short reads, the bytes object
+costs less than another callback.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
-from infergate.transport.grpc.large_reads import LARGE_READ, LargeReads
 from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes in the transport's write buffer above which the peer is too slow."""
 _MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
-
+_LARGE_READ: Final = 64 * KIB
+"""A connection that received at least this many bytes at once receives into the shared buffer."""
+_SMALL_READ: Final = 16 * KIB
+"""A connection that received fewer bytes at once receives bytes objects again."""
+_BUFFER_SIZE: Final = 1 * MIB
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
+
+
+_thread: Final = threading.local()
+
+
+def _shared_buffer() -> bytearray:
+    """Return the buffer of this thread, and so of its event loop."""
+    buffer: bytearray | None = getattr(_thread, "buffer", None)
+    if buffer is None:
+        buffer = _thread.buffer = bytearray(_BUFFER_SIZE)
+    return buffer
 
 
 class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
@@ -75,7 +96,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 self._on_other(event)
         if self._outbound.output or self.engine.is_draining:
             self.flush()
-        if size < 0 and len(data) >= LARGE_READ:
+        if size < 0 and len(data) >= _LARGE_READ:
             self._start_large_reads()
 
     def _start_large_reads(self) -> None:
@@ -149,6 +170,41 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+
+class LargeReads(asyncio.BufferedProtocol):
+    """The transport's protocol while `connection` receives into the shared buffer."""
+
+    def __init__(self, connection: Http2Protocol[Any]) -> None:
+        self._connection: Final = connection
+        self._buffer: Final = _shared_buffer()
+        self._view: Final = memoryview(self._buffer)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the shared buffer."""
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass the received bytes on."""
+        self._connection.data_received(self._buffer, nbytes)
+        if nbytes < _SMALL_READ:
+            self._connection.stop_large_reads()
+
+    def eof_received(self) -> bool | None:
+        """Pass the event on."""
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass the event on."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass the event on."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass the event on."""
+        self._connection.resume_writing()
 
 
 class _NoOwner:
