@@ -1,9 +1,16 @@
 """The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
-call methods of the subclass; its output is written once per event loop iteration."""
+call methods of the subclass; its output is written once per event loop iteration.
+
+Long messages: an event loop returns each read as a new bytes object, which costs a copy. While a
+peer sends much, the bytes are received into a buffer that all connections of a thread share; the
+engine's events refer to it, and are handled before the next read. For short reads, the bytes object
+costs less than another callback.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
@@ -13,9 +20,24 @@ from infergate.transport.http2.connection import Http2Connection
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes in the transport's write buffer above which the peer is too slow."""
 _MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
-
+_LARGE_READ: Final = 64 * KIB
+"""A connection that received at least this many bytes at once receives into the shared buffer."""
+_SMALL_READ: Final = 16 * KIB
+"""A connection that received fewer bytes at once receives bytes objects again."""
+_BUFFER_SIZE: Final = 1 * MIB
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
+
+
+_thread: Final = threading.local()
+
+
+def _shared_buffer() -> bytearray:
+    """Return the buffer of this thread, and so of its event loop."""
+    buffer: bytearray | None = getattr(_thread, "buffer", None)
+    if buffer is None:
+        buffer = _thread.buffer = bytearray(_BUFFER_SIZE)
+    return buffer
 
 
 class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
@@ -27,6 +49,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self._outbound: Final = engine.outbound
         self._transport: asyncio.Transport
         self._will_flush = False
+        self._is_tls = False
+        self._large_reads: LargeReads | None = None  # created for the first large read
         self.is_write_paused = False
         self._write_waiters: list[asyncio.Future[None]] = []
 
@@ -51,11 +75,12 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Start writing to the new transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport.set_write_buffer_limits(_WRITE_HIGH_WATER)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the engine and handle its events."""
-        for event in self.engine.receive(data, self.loop.time()):
+    def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
+        """Pass the bytes, or the first `size`, to the engine and handle its events."""
+        for event in self.engine.receive(data, self.loop.time(), size):
             kind = type(event)
             if kind is events.Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
@@ -71,6 +96,19 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 self._on_other(event)
         if self._outbound.output or self.engine.is_draining:
             self.flush()
+        if size < 0 and len(data) >= _LARGE_READ:
+            self._start_large_reads()
+
+    def _start_large_reads(self) -> None:
+        if not self._is_tls and not self._transport.is_closing():
+            if self._large_reads is None:
+                self._large_reads = LargeReads(self)
+            self._transport.set_protocol(self._large_reads)
+
+    def stop_large_reads(self) -> None:
+        """Receive bytes objects again."""
+        if not self._transport.is_closing():
+            self._transport.set_protocol(self)
 
     def _on_other(self, event: events.Event) -> None:
         match event:
@@ -132,6 +170,41 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+
+class LargeReads(asyncio.BufferedProtocol):
+    """The transport's protocol while `connection` receives into the shared buffer."""
+
+    def __init__(self, connection: Http2Protocol[Any]) -> None:
+        self._connection: Final = connection
+        self._buffer: Final = _shared_buffer()
+        self._view: Final = memoryview(self._buffer)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the shared buffer."""
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass the received bytes on."""
+        self._connection.data_received(self._buffer, nbytes)
+        if nbytes < _SMALL_READ:
+            self._connection.stop_large_reads()
+
+    def eof_received(self) -> bool | None:
+        """Pass the event on."""
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass the event on."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass the event on."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass the event on."""
+        self._connection.resume_writing()
 
 
 class _NoOwner:

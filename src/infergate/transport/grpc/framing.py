@@ -86,6 +86,7 @@ class SingleMessageReader:
         "_flag",
         "_max_length",
         "_partial_prefix",
+        "_size",
         "length",
         "message",
     )
@@ -97,14 +98,22 @@ class SingleMessageReader:
         self._flag = 0
         self._buffer: memoryview | None = None
         self._filled = 0
+        self._size = 0  # of `_buffer`
         self.length: int | None = None
         self.message: Buffer | DeferredInflation | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
         """Add bytes of the body. Raises MessageError."""
         for part in parts:
-            if self._buffer is not None:
-                self._fill(part)
+            buffer = self._buffer
+            if buffer is not None:
+                start = self._filled
+                end = start + len(part)
+                if end < self._size:
+                    buffer[start:end] = part
+                    self._filled = end
+                else:
+                    self._fill(part)
             elif self.message is None:
                 # A whole uncompressed message, the usual case, takes no further call.
                 size = len(part) - _PREFIX_SIZE
@@ -132,6 +141,7 @@ class SingleMessageReader:
             self._finish(bytes(data[_PREFIX_SIZE:]))
             return
         self._buffer = allocate(length)  # pages are allocated only as bytes arrive
+        self._size = length
         self._fill(data[_PREFIX_SIZE:])
 
     def _fill(self, data: Buffer) -> None:

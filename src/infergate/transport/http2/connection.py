@@ -77,13 +77,14 @@ class Http2Connection(Http2FrameReader):
 
     # ---- receiving
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Process received bytes and return the events. `now`: seconds on a monotonic clock."""
+    def receive(self, data: bytes | bytearray, now: float, size: int = -1) -> list[Event]:
+        """Process received bytes, the first `size` of `data`, and return the events, which refer to
+        `data`. `now`: seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
             try:
-                self._split(data)
+                self._split(data, len(data) if size < 0 else size)
             except Http2ConnectionError as error:
                 self.fail(error.code, error.reason)
                 events.append(Failed(error.code, error.reason))
@@ -154,7 +155,7 @@ class Http2Connection(Http2FrameReader):
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        self._events.append(Data(stream, (payload,), size, end))
+        self._events.append(Data(stream, [payload], size, end))
         return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -217,7 +218,15 @@ class Http2Connection(Http2FrameReader):
     def _on_data_payload(
         self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool
     ) -> None:
-        self._events.append(Data(stream, parts, size, end))
+        events = self._events
+        last = events[-1] if events else None
+        # A read may end one frame, hold others, and begin one: together, they are one event.
+        if type(last) is Data and last.stream is stream:
+            last.parts.extend(parts)
+            last.size += size
+            last.end = end
+        else:
+            events.append(Data(stream, list(parts), size, end))
         if end:
             stream.remote_open = False
             if not stream.local_open:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infergate.core.tensor import Buffer
@@ -24,7 +23,7 @@ class Data:
     """Part of a body: `size` bytes in `parts`, valid while they are referenced."""
 
     stream: Stream
-    parts: Sequence[Buffer]
+    parts: list[Buffer]
     size: int
     end: bool
 

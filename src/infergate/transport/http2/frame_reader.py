@@ -115,14 +115,18 @@ class Http2FrameReader:
 
     # ---- splitting
 
-    def _split(self, data: bytes) -> None:  # noqa: C901, PLR0912 - as in `_read_frame`
-        """Split `data`. Raises Http2ConnectionError."""
+    def _split(  # noqa: C901, PLR0912 - as in `_read_frame`
+        self, data: bytes | bytearray, end: int
+    ) -> None:
+        """Split the first `end` bytes of `data`. Raises Http2ConnectionError."""
         if self._unparsed:
-            data = self._unparsed + data
+            data = self._unparsed + data[:end]
+            end = len(data)
             self._unparsed = NOTHING
-        position, end = 0, len(data)
+        position = 0
         if self._expected_preface:
-            position = self._read_preface(data)  # no data is left until the preface is complete
+            # No data is left until the preface is complete.
+            position = self._read_preface(data[:end])
         view = memoryview(data)
         while position < end:
             if self._payload_left:
@@ -154,7 +158,8 @@ class Http2FrameReader:
                         and number
                     ):
                         try:
-                            self._on_block(number, data[start:stop], end=flags != END_HEADERS)
+                            block = bytes(view[start:stop])
+                            self._on_block(number, block, end=flags != END_HEADERS)
                         except Http2StreamError as fault:
                             self._on_stream_error(fault)
                         position = stop
@@ -168,13 +173,13 @@ class Http2FrameReader:
                         continue
                 next_position = self._read_frame(data, view, position, end)
             if next_position == position:
-                self._unparsed = data[position:]
+                self._unparsed = bytes(view[position:end])
                 if position and self._block is None:
                     self.progress_count += 1
                 return
             position = next_position
 
-    def _read_preface(self, data: bytes) -> int:
+    def _read_preface(self, data: bytes | bytearray) -> int:
         expected = self._expected_preface
         length = min(len(data), len(expected))
         if data[:length] != expected[:length]:
@@ -184,7 +189,7 @@ class Http2FrameReader:
         return length
 
     def _read_frame(  # noqa: C901 - another call would cost time for each frame
-        self, data: bytes, view: memoryview, at: int, end: int
+        self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
         """Read the frame at `at` (of an incomplete DATA frame only the header). `view` is a view
         of `data`. Return the position after it, or `at` if it has not arrived."""
@@ -219,7 +224,7 @@ class Http2FrameReader:
         if payload_end > end:
             return at
         try:
-            payload = data[payload_start:payload_end]
+            payload = bytes(view[payload_start:payload_end])
             if kind == WINDOW_UPDATE:
                 self._on_window_update(stream, UINT32.unpack(payload)[0])
             else:
@@ -228,7 +233,9 @@ class Http2FrameReader:
             self._on_stream_error(fault)
         return payload_end
 
-    def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
+    def _read_run(
+        self, data: bytes | bytearray, at: int, end: int, number: int, length: int
+    ) -> int:
         """Read consecutive DATA frames with equal headers in one step. Return the position after
         them, or `at` if there are fewer than two."""
         frame_size = FRAME_HEADER_SIZE + length

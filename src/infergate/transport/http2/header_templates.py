@@ -10,11 +10,11 @@ reason, is decoded from scratch, and only then are errors reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hpack.exceptions import HPACKError
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.transport.http2 import limits
 from infergate.transport.http2.header_blocks import FIXED_NAMES, VALUE, HeaderBlock
 from infergate.transport.http2.hpack_decoder import (
@@ -168,12 +168,13 @@ class HeaderTemplates:
     """The templates of a connection, the most recently used first. A new one replaces the last, so
     blocks that occur once do not displace those in use."""
 
-    __slots__ = ("_max_size", "_templates")
+    __slots__ = ("_max_size", "_seen_names", "_templates")
 
     def __init__(self, max_size: int) -> None:
         """`max_size`: the largest decoded size of a block."""
         self._max_size: Final = max_size
         self._templates: list[_Template] = []
+        self._seen_names: Final = BoundedCache[int, None](limits.MAX_CACHED_BLOCKS)
 
     def __len__(self) -> int:
         return len(self._templates)
@@ -196,7 +197,13 @@ class HeaderTemplates:
     def learn(self, block: bytes, fields: HeaderBlock) -> None:
         """Use `block`, which has no effect on the dynamic table and fits no template, for a new or
         an existing template. `fields` are its decoded fields."""
-        if fields.is_malformed or not _has_unique_names(fields.pairs):
+        names = tuple([name for name, _ in fields.pairs])
+        if fields.is_malformed or len(set(names)) != len(names):
+            return
+        # Splitting costs as much as decoding: not for names that occur once.
+        digest = hash(names)
+        if digest not in self._seen_names:
+            self._seen_names[digest] = None
             return
         split = _split(block)
         if not split.values:
@@ -208,7 +215,3 @@ class HeaderTemplates:
         if len(self._templates) >= limits.MAX_HEADER_TEMPLATES:
             self._templates.pop()
         self._templates.append(_Template(split))
-
-
-def _has_unique_names(pairs: Sequence[tuple[str, str]]) -> bool:
-    return len({name for name, _ in pairs}) == len(pairs)

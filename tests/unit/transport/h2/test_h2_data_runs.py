@@ -96,7 +96,7 @@ def test_a_run_of_exactly_the_content_length() -> None:
     events = connection.receive(
         headers_with_length(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0
     )
-    assert [(event.size, event.end) for event in bodies(events)] == [(300, False), (0, True)]
+    assert [(event.size, event.end) for event in bodies(events)] == [(300, True)]
     assert not ended_streams(events)
 
 

@@ -1,0 +1,137 @@
+"""Long gRPC messages are received through a buffer that all connections share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+from transport_kit import LOCAL, GrpcHarness, RpcEcho, until
+
+from infergate.core.limits import MIB, Limits
+from infergate.core.wire import RpcRequest, join_parts
+from infergate.transport.grpc import connection
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.connection import LargeReads
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.server.admission import Admission
+
+LIMITS = Limits(body=64 * MIB, idle_body_time=5)
+LARGE = b"".join(number.to_bytes(4) for number in range(MIB))  # 4 MiB
+
+
+Run = Callable[[Coroutine[None, None, None]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the reads into the shared buffer, which is cleared after each."""
+    sizes: list[int] = []
+    updated = LargeReads.buffer_updated
+
+    def count(self: LargeReads, nbytes: int) -> None:
+        sizes.append(nbytes)
+        updated(self, nbytes)
+        self._buffer[:nbytes] = bytes(nbytes)
+
+    monkeypatch.setattr(LargeReads, "buffer_updated", count)
+    return sizes
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
+    """A server and a client."""
+    admission, app = Admission(LIMITS), RpcEcho()
+    server = H2Server(LOCAL, app, LIMITS, admission)
+    await server.start()
+    upstream = H2Upstream(LIMITS)
+    yield GrpcHarness(server, app, admission), upstream
+    await upstream.close()
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+def request(message: bytes, method: str = "Echo") -> RpcRequest:
+    return RpcRequest(f"/t.T/{method}", (message,))
+
+
+def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
+    """On one connection; the echo and this client share the buffer."""
+
+    async def scenario() -> None:
+        async with connected() as (harness, upstream):
+            for size in (1, len(LARGE), 2, 3, len(LARGE), 100_000, 4):
+                response = await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
+                assert join_parts(response.message) == LARGE[:size]
+            assert sum(reads) > 2 * len(LARGE)
+            reads.clear()
+            for _ in range(5):  # the first ends a large read
+                await upstream.exchange(request(b"x"), harness.endpoint, 20)
+            assert len(reads) <= 2
+
+    run(scenario())
+
+
+def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
+    async def scenario() -> None:
+        async with connected() as (harness, upstream):
+            sizes = [len(LARGE) - 1000 * number for number in range(6)] + [10, 20, 30]
+            responses = await asyncio.gather(
+                *(upstream.exchange(request(LARGE[-size:]), harness.endpoint, 20) for size in sizes)
+            )
+            for size, response in zip(sizes, responses, strict=True):
+                assert join_parts(response.message) == LARGE[-size:]
+            assert reads
+
+    run(scenario())
+
+
+def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int]) -> None:
+    """Reported as during short reads: the request in progress is cancelled and released."""
+
+    async def scenario() -> None:
+        async with connected() as (harness, upstream):
+            await upstream.exchange(request(LARGE), harness.endpoint, 20)
+            waiting = asyncio.create_task(
+                upstream.exchange(request(LARGE, "Wait"), harness.endpoint, 20)
+            )
+            await harness.app.entered.wait()
+            assert reads
+            await upstream.close()
+            await harness.app.cancelled.wait()
+            with pytest.raises(Exception, match="closed the connection"):
+                await waiting
+            await until(lambda: harness.admission.requests == 0)
+
+    run(scenario())
+
+
+def test_a_client_that_does_not_read_is_not_read_from(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause of writing reaches the connection while it receives into the shared buffer."""
+
+    async def scenario() -> None:
+        async with connected() as (harness, upstream):
+            paused: list[bool] = []
+            pause = LargeReads.pause_writing
+
+            def count(self: LargeReads) -> None:
+                paused.append(True)
+                pause(self)
+
+            monkeypatch.setattr(LargeReads, "pause_writing", count)
+            monkeypatch.setattr(connection, "_SMALL_READ", 0)
+            responses = await asyncio.gather(
+                *(upstream.exchange(request(LARGE), harness.endpoint, 20) for _ in range(8))
+            )
+            assert all(join_parts(response.message) == LARGE for response in responses)
+            assert paused
+
+    run(scenario())
