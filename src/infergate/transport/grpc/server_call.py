@@ -16,7 +16,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse, total_size
-from infergate.transport.base import RpcApp
+from infergate.transport.base import Cancellable, RpcApp
 from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
 from infergate.transport.grpc.headers import RequestHeaders
@@ -85,11 +85,13 @@ class ServerCall(IncomingRequest):
     """A call. The connection calls its methods for the events on its stream."""
 
     __slots__ = (
+        "_completion",
         "_connection",
         "_has_ended",
         "_has_headers",
         "_incoming_message",
         "_max_message",
+        "_relayed",
         "_request",
         "_stream",
         "_unsent_response",
@@ -114,6 +116,8 @@ class ServerCall(IncomingRequest):
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
+        self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._completion: asyncio.Future[None] | None = None
         self.deadline = math.inf  # loop time
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
@@ -144,6 +148,9 @@ class ServerCall(IncomingRequest):
 
     def cancel(self) -> None:
         """Cancel the call, because the client no longer waits for its response."""
+        relayed, self._relayed = self._relayed, None
+        if relayed is not None:
+            relayed.cancel()
         task = self.task
         if task is None or task.done():
             self._close()
@@ -154,7 +161,9 @@ class ServerCall(IncomingRequest):
     def completion(self) -> asyncio.Future[None] | None:
         """Return a future that is done when the application has served the call; None if it has not
         begun."""
-        return self.task
+        if self._relayed is not None and self.task is None and self._completion is None:
+            self._completion = self._connection.loop.create_future()
+        return self._completion or self.task
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Return whether the client has exceeded a time limit."""
@@ -239,8 +248,10 @@ class ServerCall(IncomingRequest):
             self._unsent_response.finish()
         if self._incoming_message is not None:
             self._incoming_message.finish()
+        if self._completion is not None and not self._completion.done():
+            self._completion.set_result(None)
         self._stream.owner = NO_OWNER
-        self.task = None
+        self.task = self._relayed = None
         self._connection.remove_call(self)
 
     def expire(self) -> None:
