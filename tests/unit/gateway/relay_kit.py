@@ -184,7 +184,7 @@ class Stack:
         relays: bool,
         endpoints: int = 1,
         max_requests: int = 0,
-        authorizer: RequestAuthorizer | None = None,
+        authorizer: Callable[[], RequestAuthorizer] = lambda: None,  # type: ignore[assignment,return-value]
         limits: Limits | None = None,
     ) -> None:
         self.loop = loop
@@ -202,7 +202,8 @@ class Stack:
         self.records: list[tuple[Any, ...]] = []
         self.metrics = RequestCounters()
         self.counters = BackendCounters()
-        self.authorizer = authorizer
+        self.authorizer = authorizer()
+        self.contexts: list[RequestContext] = []
         addresses = [Endpoint("server", 8000 + number) for number in range(endpoints)]
         self.backend: RemoteBackend[Any, Any] = RemoteBackend(
             BackendSettings(
@@ -222,6 +223,8 @@ class Stack:
             self.limits,
             counters=self.counters,
         )
+        policy: Any = self.backend._endpoints._cluster._policy
+        policy._random = lambda: 0.0  # both start with the first endpoint
         self.admission = Admission(self.limits)
         self.listener = H2Server(Address(), self.make_app(), self.limits, self.admission)
         self.listener.loop = loop
@@ -245,12 +248,11 @@ class Stack:
             Route("again", "b", retry=RetryPolicy(is_idempotent=True)),
         ]
         self.gateway = Gateway(RouteTable(routes), {"b": self.backend}, {})
-        frontend: Any = Frontend(
-            V2Grpc(), self.gateway, self.limits, authorizer=self.authorizer
-        )
+        frontend: Any = Frontend(V2Grpc(), self.gateway, self.limits, authorizer=self.authorizer)
         return RpcDispatch({SERVICE: frontend}, {}, {}, self._record, relays=self.relays)
 
     def _record(self, context: RequestContext) -> None:
+        self.contexts.append(context)
         fields = log_fields(context, 0.0, 0.0)
         self.records.append(tuple(fields._replace(backend_seconds=0.0)))
         self.metrics.record(context.record, 0.0)
@@ -380,7 +382,7 @@ class Stack:
                 end.lose()
                 return
             case "goaway":
-                engine.last_stream = stream.id - 2
+                engine.last_stream = max(0, stream.id - 2)
                 engine._announced_last_stream = None
                 engine.announce_last_stream()
                 self.drop(end)
@@ -490,7 +492,8 @@ class Pair:
     def compare(self) -> None:
         """Compare all that can be observed."""
         relayed, in_tasks = (stack.observed() for stack in self.stacks)
-        assert relayed == in_tasks
+        for what, value in relayed.items():
+            assert value == in_tasks[what], what
 
     def advance(self, seconds: float) -> None:
         """Move the clock, from one timer to the next."""
@@ -502,27 +505,25 @@ class Pair:
 
     def close(self) -> None:
         """Disconnect everything, and check that nothing is left."""
+        try:
+            self._close()
+        finally:
+            self.loop.close()
+
+    def _close(self) -> None:
         self.run(lambda stack: stack.transport.close())
         self.advance(60.0)
         for stack in self.stacks:
             task = self.loop.create_task(stack.backend.close(), context=stack.context)
             self.loop.run_until_complete(task)
         self.run()
+        left = (
+            "requests in progress", "bytes in progress", "transfers", "budget", "active"
+        )  # fmt: skip
         for stack in self.stacks:
             found = stack.observed()
-            left = {
-                name: found[name]
-                for name in (
-                    "requests in progress",
-                    "bytes in progress",
-                    "transfers",
-                    "budget",
-                    "active",
-                )
-            }
-            assert not any(left.values()), left
+            assert not any(found[name] for name in left), found
             assert all(each.active == 0 for each in stack.backend.endpoint_stats())
-        self.loop.close()
 
 
 def patches(clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:

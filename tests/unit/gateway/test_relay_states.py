@@ -118,7 +118,7 @@ class Relayed(RuleBasedStateMachine):
         self.pair.advance(seconds)
 
     @rule(is_refusing=st.booleans())
-    def refuse_connections(self, is_refusing: bool) -> None:  # noqa: FBT001
+    def refuse_connections(self, is_refusing: bool) -> None:
         for stack in self.pair.stacks:
             stack.refuses_connections = is_refusing
 
@@ -132,18 +132,20 @@ class Relayed(RuleBasedStateMachine):
     def reload(self) -> None:
         self.pair.run(lambda stack: stack.listener.set_app(stack.make_app(), stack.limits))
 
-    @rule()
-    def drain(self) -> None:
-        self.pair.run(lambda stack: stack.connection.close_when_idle())
-
-    @rule()
-    def abort(self) -> None:
-        error = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
-        self.pair.run(lambda stack: stack.connection.cancel_with(error))
-
-    @rule()
-    def disconnect(self) -> None:
-        self.pair.run(lambda stack: stack.transport.close())
+    @rule(how=st.sampled_from(("drain", "abort", "disconnect")), chance=st.integers(0, 4))
+    def end(self, how: str, chance: int) -> None:
+        if chance:  # most runs have many steps before
+            return
+        for stack in self.pair.stacks:
+            stack.listener.is_stopping = how != "disconnect"
+        match how:
+            case "drain":
+                self.pair.run(lambda stack: stack.connection.close_when_idle())
+            case "abort":
+                error = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
+                self.pair.run(lambda stack: stack.connection.cancel_with(error))
+            case _:
+                self.pair.run(lambda stack: stack.transport.close())
 
     def teardown(self) -> None:
         if hasattr(self, "pair"):
