@@ -1,4 +1,4 @@
-"""Every limit, outcome, metric and log field of a relayed request is that of a request in a task."""
+"""Every limit, outcome, metric and log field is the same for relayed requests and for tasks."""
 
 from __future__ import annotations
 
