@@ -27,7 +27,12 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ServerConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.timer import CATCH_UP_SECONDS
-from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.admission import (
+    IncomingBody,
+    RequestAccount,
+    UnsentResponse,
+    too_slow,
+)
 from infergate.transport.server.connection_gate import ConnectionRefusal
 from infergate.transport.server.incoming_request import IncomingRequest
 from infergate.transport.server.listener import SocketListener
@@ -51,6 +56,9 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
+        self.complete_calls: list[ServerCall] = []
+        """Calls whose messages are complete. They begin after the other received frames were
+        handled, because one of these may reset the stream."""
         self.deadline_timer_due = math.inf  # not later than any call's deadline
 
     def end_stream_soon(self, stream: Stream) -> None:
@@ -73,11 +81,6 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
 
     def remove_call(self, call: ServerCall) -> None:
         """Remove `call`, which has ended."""
-        raise NotImplementedError
-
-    def begin_soon(self, call: ServerCall) -> None:
-        """Begin `call`, whose message is complete, after the other received frames were handled,
-        because one of them may reset the stream."""
         raise NotImplementedError
 
 
@@ -107,7 +110,8 @@ class ServerCall(IncomingRequest):
             headers=request.headers,
             peer_identity=connection.peer_identity,
         )
-        super().__init__(context, connection.listener.admission)
+        self.context = context  # not by super(): the call would slow down each request
+        self.account = context.memory = RequestAccount(connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
         stream.owner = self
@@ -243,7 +247,8 @@ class ServerCall(IncomingRequest):
 
     def _close(self) -> None:
         """Release everything, and break the reference cycle of call, stream and task."""
-        self.account.release()
+        if self.account.is_admitted:
+            self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
         if self._incoming_message is not None:
@@ -323,7 +328,8 @@ class ServerCall(IncomingRequest):
         else:
             parts = (framing.encode_prefix(length), *response.message)
             engine.send_message(stream, headers.RESPONSE_HEADERS, parts, ending)
-        self._connection.end_stream_soon(stream)
+        if stream.remote_open:
+            self._connection.end_stream_soon(stream)
         self._connection.flush_soon()
 
     _is_stream: bool = False

@@ -106,7 +106,7 @@ class UnaryCall(ServerCall):
             self._finish_with(self.invalid_message_response(error))
             return
         self.context.record.bytes_in = len(message)
-        self._connection.begin_soon(self)
+        self._connection.complete_calls.append(self)
 
     def begin(self) -> None:
         """Pass the complete message to the application, unless the call has ended."""
