@@ -44,7 +44,7 @@ SERVICE = "inference.GRPCInferenceService"
 RESPONSE_HEADERS = header_blocks.encode_block(
     (":status", "200"), ("content-type", "application/grpc"), ("x-load", "0.5")
 )
-_QUIET_TURNS = 12
+_QUIET_ROUNDS = 12
 _RESOLUTION = 0.001
 _current: contextvars.ContextVar[Stack] = contextvars.ContextVar("stack")
 
@@ -394,7 +394,7 @@ class Stack:
     async def settle(self) -> None:
         """Let everything happen that can happen without the clock."""
         quiet = 0
-        while quiet < _QUIET_TURNS:
+        while quiet < _QUIET_ROUNDS:
             await asyncio.sleep(0)
             moved = [end.receive() for end in self.servers] + [self._read()]
             for part in self.client.take_output():
