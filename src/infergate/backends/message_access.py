@@ -7,31 +7,25 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
-from infergate.core.memory import MemoryAccount
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.core.wire import HttpRequest, RpcRequest
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_UNAVAILABLE_STATUSES: Final = frozenset({502, 503, 504})
-_UNAVAILABLE_CODE: Final = 14
-
 
 @dataclass(frozen=True, slots=True)
 class MessageAccess(Generic[Req, Resp]):
-    """How to read and change the messages of one transport. ``is_unavailable`` returns whether a
-    response reports an endpoint that cannot serve now: HTTP 502, 503, 504 (Envoy's gateway
-    failures) or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return
-    them for invalid input. ``with_request_headers`` returns a copy of a request;
-    ``set_memory_account`` sets the account that the response is charged to."""
+    """How to read and change the messages of one transport. With ``unavailable_statuses``, an
+    endpoint reports that it cannot serve now: HTTP 502, 503, 504 (Envoy's gateway failures) or
+    gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return
+    them for invalid input. ``with_request_headers`` returns a copy of a request."""
 
     add_request_headers: Callable[[Req, Mapping[str, str]], None]
     response_headers: Callable[[Resp], Mapping[str, str]]
-    is_unavailable: Callable[[Resp], bool]
+    unavailable_statuses: frozenset[int]
     request_headers: Callable[[Req], Mapping[str, str]]
     with_request_headers: Callable[[Req, Mapping[str, str]], Req]
     response_status: Callable[[Resp], int]
-    set_memory_account: Callable[[Req, MemoryAccount], None]
 
 
 def _add_http_headers(wire: HttpRequest, headers: Mapping[str, str]) -> None:
@@ -42,14 +36,6 @@ def _add_rpc_metadata(wire: RpcRequest, headers: Mapping[str, str]) -> None:
     wire.metadata = {**headers, **wire.metadata} if wire.metadata else headers
 
 
-def _is_http_unavailable(wire: HttpResponse) -> bool:
-    return wire.status in _UNAVAILABLE_STATUSES
-
-
-def _is_rpc_unavailable(wire: RpcResponse) -> bool:
-    return wire.code == _UNAVAILABLE_CODE
-
-
 def _with_http_headers(wire: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
     return replace(wire, headers=headers)
 
@@ -58,25 +44,19 @@ def _with_rpc_metadata(wire: RpcRequest, headers: Mapping[str, str]) -> RpcReque
     return replace(wire, metadata=headers)
 
 
-def _set_memory_account(wire: HttpRequest | RpcRequest, memory: MemoryAccount) -> None:
-    wire.memory = memory
-
-
 HTTP_MESSAGES: Final = MessageAccess(
     _add_http_headers,
     attrgetter("headers"),
-    _is_http_unavailable,
+    frozenset({502, 503, 504}),
     attrgetter("headers"),
     _with_http_headers,
     attrgetter("status"),
-    _set_memory_account,
 )
 RPC_MESSAGES: Final = MessageAccess(
     _add_rpc_metadata,
     attrgetter("metadata"),
-    _is_rpc_unavailable,
+    frozenset({14}),
     attrgetter("metadata"),
     _with_rpc_metadata,
     attrgetter("code"),
-    _set_memory_account,
 )

@@ -95,10 +95,17 @@ class RelayedExchange(Generic[Req, Resp]):
     def on_response(self, response: Resp) -> None:
         """Record the attempt and handle the response."""
         sender, context = self.sender, self.context
+        access = sender.access
         self.exchange = None
-        self.handle.finish_attempt(sender.response_outcome(response, context))
+        if (
+            access.response_status(response) not in access.unavailable_statuses
+            and context.record.model in sender.endpoints.served_models
+        ):  # what ``response_outcome`` finds for almost every response
+            self.handle.record_success()
+        else:
+            self.handle.finish_attempt(sender.response_outcome(response, context))
         self._finish_exchange()
-        if sender.returns_headers:
+        if sender.returns_headers and access.response_headers(response):
             sender.collect_headers(response, context)
         self._on_backend_response(response)
 

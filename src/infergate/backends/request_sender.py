@@ -81,9 +81,9 @@ class RequestSender(Generic[Req, Resp]):
         self.backend: Final = settings.backend
         self.endpoints: Final = state.endpoints
         self._upstream: Final = upstream
-        self._access: Final = access
+        self.access: Final = access
         self.timeout: Final = settings.timeout
-        self._request_filter: Final = settings.request_filter
+        self.request_filter: Final = settings.request_filter
         self._response_filter: Final = settings.response_filter
         self._state: Final = state
         self.retry_budget: Final = state.retry_budget
@@ -107,12 +107,12 @@ class RequestSender(Generic[Req, Resp]):
         timeout = context.policy.timeout
         return self.timeout if timeout is None else timeout
 
-    def prepare_request(self, wire: Req, context: RequestContext) -> None:
+    def prepare_request(self, wire: Any, context: RequestContext) -> None:
         """Add the forwarded client headers to ``wire``, and charge the response to the client's
         request."""
-        self._access.set_memory_account(wire, context.memory)
-        if forwarded := self._request_filter.select(context.headers):
-            self._access.add_request_headers(wire, forwarded)
+        wire.memory = context.memory
+        if forwarded := self.request_filter.select(context.headers):
+            self.access.add_request_headers(wire, forwarded)
 
     async def exchange(
         self,
@@ -407,7 +407,10 @@ class RequestSender(Generic[Req, Resp]):
         return message
 
     def _can_serve(self, response: Any) -> bool:
-        return response is None or not self._access.is_unavailable(response)
+        access = self.access
+        return response is None or (
+            access.response_status(response) not in access.unavailable_statuses
+        )
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
         """Return the implication of ``response`` for its endpoint. Being unavailable for a model
@@ -415,8 +418,9 @@ class RequestSender(Generic[Req, Resp]):
         request models that are not loaded, or their readiness."""
         model = context.record.model
         has_been_served = model in self.endpoints.served_models
-        if not self._access.is_unavailable(response):
-            if not has_been_served and self._access.response_status(response) in _SUCCESS_STATUSES:
+        status = self.access.response_status(response)
+        if status not in self.access.unavailable_statuses:
+            if not has_been_served and status in _SUCCESS_STATUSES:
                 self.endpoints.record_served_model(model)
             return AttemptOutcome.OK
         counts_as_failure = has_been_served and context.record.operation not in _STATUS_OPERATIONS
@@ -443,7 +447,7 @@ class RequestSender(Generic[Req, Resp]):
         return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
 
     def collect_headers(self, response: Resp, context: RequestContext) -> None:
-        headers = self._access.response_headers(response)
+        headers = self.access.response_headers(response)
         if headers and (returned := self._response_filter.select(headers)):
             context.response_headers = {**context.response_headers, **returned}
 

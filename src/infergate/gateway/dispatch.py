@@ -78,23 +78,14 @@ class Dispatch(ABC, Generic[Req, Resp]):
         self._has_relays: Final = relays
         self._relays: Final[dict[str, Relay[Req, Resp]]] = {}
 
-    def _relay(
-        self,
-        segment: str,
-        wire: Req,
-        context: RequestContext,
-        callbacks: RelayCallbacks[Resp],
-    ) -> Cancellable | None:
-        relay = self._relays.get(segment)
-        if relay is None:
-            frontend = self._frontends.get(segment)
-            if frontend is None or not self._has_relays or not frontend.can_relay:
-                return None
-            relay = Relay(frontend, self._finish, self._record_cancelled)
-            self._relays[segment] = relay
-        self._assign_id(context)
-        context.record.received_at = time.monotonic()
-        return relay.start(wire, context, callbacks)
+    def _make_relay(self, segment: str) -> Relay[Req, Resp] | None:
+        """Create and keep the relay of a frontend; None if it needs tasks."""
+        frontend = self._frontends.get(segment)
+        if frontend is None or not self._has_relays or not frontend.can_relay:
+            return None
+        relay = Relay(frontend, self._finish, self._record_cancelled)
+        self._relays[segment] = relay
+        return relay
 
     @abstractmethod
     def _frontend_of(self, wire: Req) -> Frontend[Req, Resp]:
@@ -223,7 +214,13 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
         if wire.method in self._services:
             return None
-        return self._relay(wire.method[1:].partition("/")[0], wire, context, callbacks)
+        service = wire.method[1:].partition("/")[0]
+        relay = self._relays.get(service) or self._make_relay(service)
+        if relay is None:
+            return None
+        self._assign_id(context)
+        context.record.received_at = time.monotonic()
+        return relay.start(wire, context, callbacks)
 
     def _frontend_of(self, wire: RpcRequest) -> Frontend[RpcRequest, RpcResponse]:
         return self._frontends.get(wire.method[1:].partition("/")[0], self._default_frontend)

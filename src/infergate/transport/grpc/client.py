@@ -136,7 +136,7 @@ class _EndpointPool:
         self._tls: Final = tls
         self._connections: list[GrpcClientConnection] = []
         self._connecting: asyncio.Task[None] | None = None
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: Final[deque[asyncio.Future[None]]] = deque()
 
     def find_free(self) -> GrpcClientConnection | None:
         """Return a connection with a free stream, or None."""
@@ -192,13 +192,14 @@ class _EndpointPool:
 
     def _create_connection(self) -> GrpcClientConnection:
         return GrpcClientConnection(
-            self.loop, self.endpoint, self._limits, self.add, self.notify_capacity
+            self.loop, self.endpoint, self._limits, self.add, self.notify_capacity, self._waiters
         )
 
     def _on_connect_done(self, task: asyncio.Task[None]) -> None:
         self._connecting = None
         error = None if task.cancelled() else task.exception()
-        waiting, self._waiters = self._waiters, deque()
+        waiting = tuple(self._waiters)
+        self._waiters.clear()
         for waiter in waiting:
             if waiter.done():
                 continue

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from infergate.core.errors import backend_garbage
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
 from infergate.transport.base import ExchangeCallbacks
@@ -49,12 +50,13 @@ class UnaryClientCall(ClientCall):
         known_length = reader.length
         reader.add(parts)
         if known_length is None and reader.length is not None:
-            self._set_counted(reader.length)
+            if reader.length > MIN_ACCOUNTED_BYTES:
+                self._set_counted(reader.length)
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
         message = reader.message
-        if (
-            message is not None and len(message) > self._counted_bytes
+        if message is not None and len(message) > max(
+            self._counted_bytes, MIN_ACCOUNTED_BYTES
         ):  # compressed: longer than announced
             self._set_counted(len(message))
 

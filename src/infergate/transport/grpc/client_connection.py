@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Final
 
 from infergate import __version__
@@ -49,21 +49,24 @@ class Http2NotNegotiatedError(ssl.SSLError):
 
 class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     """One connection to `endpoint`. `on_ready` is called when it may be used; `on_capacity_change`
-    with None when a stream is free, and with the connection when it accepts no more calls."""
+    with None when a stream is free for one of `waiters`, and with the connection when it accepts no
+    more calls."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
         loop: asyncio.AbstractEventLoop,
         endpoint: Endpoint,
         limits: Limits,
         on_ready: Callable[[GrpcClientConnection], None],
         on_capacity_change: Callable[[GrpcClientConnection | None], None],
+        waiters: Sized,
     ) -> None:
         super().__init__(loop, Http2ClientConnection(_MAX_HEADER_BYTES))
         self.endpoint: Final = endpoint
         self.max_message: Final = limits.body + framing.MESSAGE_OVERHEAD
         self._ready_callback: Final = on_ready
         self._capacity_callback: Final = on_capacity_change
+        self._waiters: Final = waiters
         self._ready_future: asyncio.Future[None] = loop.create_future()
         self._ready_future.add_done_callback(_mark_retrieved)  # unused if connecting failed
         self.closed_future: asyncio.Future[None] = loop.create_future()
@@ -165,10 +168,11 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         """Remove `call`, which is over."""
         self._calls.discard(call)
         self._calls_without_deadline.discard(call)
-        if self.engine.can_open_stream:
+        if self.engine.is_retired:
+            if not self._calls:
+                self._close()
+        elif self._waiters and self.engine.can_open_stream:
             self._capacity_callback(None)
-        elif self.engine.is_retired and not self._calls:
-            self._close()
 
     # ---- asyncio callbacks and engine events
 

@@ -53,7 +53,6 @@ class GrpcServerConnection(server_call.CallConnection):
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
         self._calls: set[server_call.ServerCall] = set()
-        self._complete_calls: list[server_call.ServerCall] = []  # see `begin_soon`
         self._max_streams: Final = listener.limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
@@ -84,8 +83,8 @@ class GrpcServerConnection(server_call.CallConnection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._complete_calls:
-            calls, self._complete_calls = self._complete_calls, []
+        if self.complete_calls:
+            calls, self.complete_calls = self.complete_calls, []
             for call in calls:
                 call.begin()
 
@@ -141,8 +140,10 @@ class GrpcServerConnection(server_call.CallConnection):
                 self._refuse_call(stream, request, headers.overload_code(error), error)
                 return
             self._early_header_bytes += fields.size
-        handler = stream_handler(self.listener.app, request.method, self.listener.admission)
-        if handler is not None:
+        app, method = self.listener.app, request.method
+        if method in app.request_streams or method in app.streams:
+            handler = stream_handler(app, method, self.listener.admission)
+            assert handler is not None
             stream_call = StreamCall(self, stream, request)
             self._calls.add(stream_call)
             stream_call.start(handler)
@@ -206,9 +207,6 @@ class GrpcServerConnection(server_call.CallConnection):
             self._unregister_if_done()
         elif self.listener.is_stopping:
             self.flush_soon()
-
-    def begin_soon(self, call: server_call.ServerCall) -> None:
-        self._complete_calls.append(call)
 
     def _release_early(self) -> None:
         self.listener.admission.bytes -= self._early_header_bytes

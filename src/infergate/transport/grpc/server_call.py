@@ -16,7 +16,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse, total_size
-from infergate.transport.base import RpcApp
+from infergate.transport.base import Cancellable, RpcApp
 from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
 from infergate.transport.grpc.headers import RequestHeaders
@@ -27,7 +27,12 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ServerConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.timer import CATCH_UP_SECONDS
-from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.admission import (
+    IncomingBody,
+    RequestAccount,
+    UnsentResponse,
+    too_slow,
+)
 from infergate.transport.server.connection_gate import ConnectionRefusal
 from infergate.transport.server.incoming_request import IncomingRequest
 from infergate.transport.server.listener import SocketListener
@@ -51,6 +56,9 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
+        self.complete_calls: list[ServerCall] = []
+        """Calls whose messages are complete. They begin after the other received frames were
+        handled, because one of these may reset the stream."""
         self.deadline_timer_due = math.inf  # not later than any call's deadline
 
     def end_stream_soon(self, stream: Stream) -> None:
@@ -75,21 +83,18 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         """Remove `call`, which has ended."""
         raise NotImplementedError
 
-    def begin_soon(self, call: ServerCall) -> None:
-        """Begin `call`, whose message is complete, after the other received frames were handled,
-        because one of them may reset the stream."""
-        raise NotImplementedError
-
 
 class ServerCall(IncomingRequest):
     """A call. The connection calls its methods for the events on its stream."""
 
     __slots__ = (
+        "_completion",
         "_connection",
         "_has_ended",
         "_has_headers",
         "_incoming_message",
         "_max_message",
+        "_relayed",
         "_request",
         "_stream",
         "_unsent_response",
@@ -105,7 +110,8 @@ class ServerCall(IncomingRequest):
             headers=request.headers,
             peer_identity=connection.peer_identity,
         )
-        super().__init__(context, connection.listener.admission)
+        self.context = context  # not by super(): the call would slow down each request
+        self.account = context.memory = RequestAccount(connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
         stream.owner = self
@@ -114,6 +120,8 @@ class ServerCall(IncomingRequest):
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
+        self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._completion: asyncio.Future[None] | None = None
         self.deadline = math.inf  # loop time
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
@@ -144,6 +152,9 @@ class ServerCall(IncomingRequest):
 
     def cancel(self) -> None:
         """Cancel the call, because the client no longer waits for its response."""
+        relayed, self._relayed = self._relayed, None
+        if relayed is not None:
+            relayed.cancel()
         task = self.task
         if task is None or task.done():
             self._close()
@@ -154,7 +165,9 @@ class ServerCall(IncomingRequest):
     def completion(self) -> asyncio.Future[None] | None:
         """Return a future that is done when the application has served the call; None if it has not
         begun."""
-        return self.task
+        if self._relayed is not None and self.task is None and self._completion is None:
+            self._completion = self._connection.loop.create_future()
+        return self._completion or self.task
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Return whether the client has exceeded a time limit."""
@@ -234,13 +247,16 @@ class ServerCall(IncomingRequest):
 
     def _close(self) -> None:
         """Release everything, and break the reference cycle of call, stream and task."""
-        self.account.release()
+        if self.account.is_admitted:
+            self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
         if self._incoming_message is not None:
             self._incoming_message.finish()
+        if self._completion is not None and not self._completion.done():
+            self._completion.set_result(None)
         self._stream.owner = NO_OWNER
-        self.task = None
+        self.task = self._relayed = None
         self._connection.remove_call(self)
 
     def expire(self) -> None:
@@ -312,7 +328,8 @@ class ServerCall(IncomingRequest):
         else:
             parts = (framing.encode_prefix(length), *response.message)
             engine.send_message(stream, headers.RESPONSE_HEADERS, parts, ending)
-        self._connection.end_stream_soon(stream)
+        if stream.remote_open:
+            self._connection.end_stream_soon(stream)
         self._connection.flush_soon()
 
     _is_stream: bool = False

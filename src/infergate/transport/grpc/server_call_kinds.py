@@ -16,7 +16,7 @@ from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
-from infergate.transport.base import Cancellable, StreamHandler
+from infergate.transport.base import StreamHandler
 from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.drain import DRAIN_GRACE
 from infergate.transport.grpc.headers import RequestHeaders
@@ -34,12 +34,10 @@ class UnaryCall(ServerCall):
     (`RelayCallbacks`), or serves it in a task."""
 
     __slots__ = (
-        "_completion",
         "_counted_bytes",
         "_last_progress",
         "_reader",
         "_received_bytes",
-        "_relayed",
         "_started_at",
     )
 
@@ -49,8 +47,6 @@ class UnaryCall(ServerCall):
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
         self._counted_bytes = 0
-        self._relayed: Cancellable | None = None  # the application's work, while it needs no task
-        self._completion: asyncio.Future[None] | None = None
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         if self.task is not None or self._has_ended:
@@ -110,7 +106,7 @@ class UnaryCall(ServerCall):
             self._finish_with(self.invalid_message_response(error))
             return
         self.context.record.bytes_in = len(message)
-        self._connection.begin_soon(self)
+        self._connection.complete_calls.append(self)
 
     def begin(self) -> None:
         """Pass the complete message to the application, unless the call has ended."""
@@ -134,28 +130,13 @@ class UnaryCall(ServerCall):
     def on_response(self, response: RpcResponse) -> None:
         """Send the response of a relayed call."""
         self._relayed = None
+        if self._completion is not None:
+            self._completion.set_result(None)
         self._respond(response)
-        self._complete()
 
     def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
         """Serve the call in a task."""
         self.task = self._connection.loop.create_task(self._serve(respond))
-
-    def completion(self) -> asyncio.Future[None] | None:
-        if self._relayed is not None and self.task is None and self._completion is None:
-            self._completion = self._connection.loop.create_future()
-        return self._completion or self.task
-
-    def _complete(self) -> None:
-        if self._completion is not None and not self._completion.done():
-            self._completion.set_result(None)
-
-    def cancel(self) -> None:
-        relayed, self._relayed = self._relayed, None
-        if relayed is not None:
-            relayed.cancel()
-            self._complete()
-        super().cancel()
 
     async def _serve(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
         try:
@@ -185,11 +166,6 @@ class UnaryCall(ServerCall):
     def sent(self) -> None:
         """Close the call after its response was sent."""
         self._close()
-
-    def _close(self) -> None:
-        super()._close()
-        self._relayed = None
-        self._complete()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Check the pause and the total time of the arriving message or of the response."""

@@ -1,0 +1,538 @@
+"""A gateway between a gRPC client and scripted servers, in memory and on a virtual clock.
+
+``Stack(relays=True)`` and ``Stack(relays=False)`` get the same steps; ``observed`` returns all that
+a client, a server or an operator can see of one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.endpoints import BalanceSettings
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
+from infergate.codecs.profiles import TRITON
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.core.counters import BackendCounters
+from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RetryPolicy
+from infergate.gateway.dispatch import RpcDispatch
+from infergate.gateway.frontend import Frontend, RequestAuthorizer
+from infergate.gateway.gateway import Gateway
+from infergate.observe.access_log import log_fields
+from infergate.observe.request_counters import RequestCounters
+from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.transport.base import Address, Endpoint
+from infergate.transport.grpc import client as client_module
+from infergate.transport.grpc import server_call
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.server import GrpcServerConnection, H2Server
+from infergate.transport.http2 import events, header_blocks
+from infergate.transport.http2.frames import Code
+from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.roles import Http2ClientConnection, Http2ServerConnection
+from infergate.transport.server.admission import Admission
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+SERVICE = "inference.GRPCInferenceService"
+RESPONSE_HEADERS = header_blocks.encode_block(
+    (":status", "200"), ("content-type", "application/grpc"), ("x-load", "0.5")
+)
+_QUIET_ROUNDS = 12
+_RESOLUTION = 0.001
+_current: contextvars.ContextVar[Stack] = contextvars.ContextVar("stack")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock only moves when told to."""
+
+    now = 1000.0
+
+    @property
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """The pending timers."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return [timer for timer in scheduled if not timer.cancelled()]
+
+    def time(self) -> float:
+        return self.now
+
+
+class MemoryTransport(asyncio.Transport):
+    """Collects what is written."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.is_lost = False
+        self._loop = loop
+        self._protocol = protocol
+
+    def write(self, data: Any) -> None:
+        if not self.is_lost:
+            self.sent += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def take(self) -> bytes:
+        taken = bytes(self.sent)
+        self.sent.clear()
+        return taken
+
+    def close(self) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.is_lost
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 5000) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return False
+
+
+class ServerEnd:
+    """A scripted server's end of a connection from the gateway."""
+
+    def __init__(self, stack: Stack, protocol: Any) -> None:
+        self.stack = stack
+        self.protocol = protocol
+        self.transport = MemoryTransport(stack.loop, protocol)
+        self.engine = Http2ServerConnection(65536, stack.max_server_streams)
+        self.bodies: dict[int, tuple[HeaderBlock, bytearray]] = {}
+        self.was_lost = False
+
+    def receive(self) -> bool:
+        """Exchange pending bytes; return whether there were any."""
+        data = self.transport.take()
+        for event in self.engine.receive(data, self.stack.loop.now) if data else ():
+            match event:
+                case events.Headers(stream, fields):
+                    self.bodies[stream.id] = fields, bytearray()
+                case events.Data(stream, parts, _, end):
+                    fields, body = self.bodies[stream.id]
+                    for part in parts:
+                        body += part
+                    if end:
+                        key = dict(fields.pairs)["x-request-id"]
+                        self.stack.requests.append((fields.pairs, bytes(body)))
+                        self.stack.pending.setdefault(key, []).append((self, stream))
+                case events.Reset(stream, code):
+                    fields, _ = self.bodies[stream.id]
+                    key = dict(fields.pairs)["x-request-id"]
+                    self.stack.server_resets.append((key, code))
+                    self.stack.drop(self, stream.id)
+                case _:
+                    pass
+        output = b"".join(map(bytes, self.engine.take_output()))
+        if output and not self.transport.is_lost:
+            self.protocol.data_received(output)
+        return bool(data or output)
+
+    def lose(self) -> None:
+        """Close the connection."""
+        self.transport.close()
+        self.stack.drop(self)
+
+
+async def _open_connection(
+    _loop: object, create_protocol: Callable[[], Any], _endpoint: object, _tls: object
+) -> Any:
+    stack = _current.get()
+    stack.connects += 1
+    if stack.refuses_connections:
+        raise ConnectionRefusedError("refused")
+    protocol = create_protocol()
+    end = ServerEnd(stack, protocol)
+    stack.servers.append(end)
+    protocol.connection_made(end.transport)
+    return protocol
+
+
+class Stack:
+    """One gateway, its client and its servers."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        *,
+        relays: bool,
+        endpoints: int = 1,
+        max_requests: int = 0,
+        authorizer: Callable[[], RequestAuthorizer] = lambda: None,  # type: ignore[assignment,return-value]
+        limits: Limits | None = None,
+    ) -> None:
+        self.loop = loop
+        self.relays = relays
+        self.limits = limits or Limits(in_flight=4, body=200_000)
+        self.context = contextvars.copy_context()
+        self.context.run(_current.set, self)
+        self.max_server_streams = 100
+        self.refuses_connections = False
+        self.connects = 0
+        self.servers: list[ServerEnd] = []
+        self.requests: list[tuple[Any, bytes]] = []
+        self.server_resets: list[tuple[str, int]] = []
+        self.pending: dict[str, list[tuple[ServerEnd, Any]]] = {}
+        self.records: list[tuple[Any, ...]] = []
+        self.metrics = RequestCounters()
+        self.counters = BackendCounters()
+        self.authorizer = authorizer()
+        self.contexts: list[RequestContext] = []
+        addresses = [Endpoint("server", 8000 + number) for number in range(endpoints)]
+        self.backend: RemoteBackend[Any, Any] = RemoteBackend(
+            BackendSettings(
+                "b",
+                addresses,
+                timeout=5.0,
+                profile=TRITON,
+                forward_headers=["x-*"],
+                return_headers=["x-load"],
+                balancing=BalanceSettings("round-robin"),
+                max_requests=max_requests,
+                max_queue=1,
+            ),
+            V2Grpc(),
+            H2Upstream(self.limits),
+            RPC_MESSAGES,
+            self.limits,
+            counters=self.counters,
+        )
+        policy: Any = self.backend._endpoints._cluster._policy
+        policy._random = lambda: 0.0  # both start with the first endpoint
+        self.admission = Admission(self.limits)
+        self.listener = H2Server(Address(), self.make_app(), self.limits, self.admission)
+        self.listener.loop = loop
+        self.connection = GrpcServerConnection(self.listener)
+        self.transport = MemoryTransport(loop, self.connection)
+        self.context.run(self.connection.connection_made, self.transport)
+        self.client = Http2ClientConnection(65536)
+        self.unsent = bytearray()
+        self.received: dict[int, list[tuple[Any, ...]]] = {}
+        self.connection_events: list[tuple[Any, ...]] = []
+        self.streams: dict[str, Any] = {}
+
+    def make_app(self) -> RpcDispatch:
+        """Return an application, as a reload does."""
+        routes = [
+            Route("m", "b"),
+            Route("renamed", "b", rewrite=Rewrite("m", "2")),
+            Route("quick", "b", timeout=0.5),
+            Route("trusted", "b", validate=False),
+            Route("once", "b", retry=RetryPolicy(max_retries=0)),
+            Route("again", "b", retry=RetryPolicy(is_idempotent=True)),
+        ]
+        self.gateway = Gateway(RouteTable(routes), {"b": self.backend}, {})
+        frontend: Any = Frontend(V2Grpc(), self.gateway, self.limits, authorizer=self.authorizer)
+        return RpcDispatch({SERVICE: frontend}, {}, {}, self._record, relays=self.relays)
+
+    def _record(self, context: RequestContext) -> None:
+        self.contexts.append(context)
+        fields = log_fields(context, 0.0, 0.0)
+        self.records.append(tuple(fields._replace(backend_seconds=0.0)))
+        self.metrics.record(context.record, 0.0)
+        self.gateway.own_statistics.record(context.record, 0.0, 0.0)
+
+    # ---- the client
+
+    def call(
+        self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
+    ) -> None:
+        """Call the method; only the first ``cut`` bytes are sent (-1: all)."""
+        block = header_blocks.encode_block(
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", METHOD),
+            (":authority", "gateway"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("x-request-id", key),
+            *headers,
+        )
+        prefix = b"\0" + len(message).to_bytes(4, "big")
+        self.streams[key] = self.client.open_stream(block, (prefix, message))
+        self.write(cut)
+
+    def write(self, cut: int = -1) -> None:
+        """Send pending bytes of the client, at most ``cut``."""
+        for part in self.client.take_output():
+            self.unsent += part
+        count = len(self.unsent) if cut < 0 else min(cut, len(self.unsent))
+        data = bytes(self.unsent[:count])
+        del self.unsent[:count]
+        if data and not self.transport.is_lost:
+            self.connection.data_received(data)
+
+    def reset(self, key: str) -> None:
+        """Reset the stream of a call, if it is open."""
+        self.client.reset(self.streams[key], Code.CANCEL)
+        self.write()
+
+    def _read(self) -> bool:
+        data = self.transport.take()
+        for event in self.client.receive(data, self.loop.now) if data else ():
+            match event:
+                case events.Headers(stream, fields, end):
+                    self._note(stream, "headers", tuple(fields.pseudo.items()), fields.pairs, end)
+                case events.Data(stream, parts, _, end):
+                    self._note(stream, "data", b"".join(map(bytes, parts)), end)
+                case events.Trailers(stream, fields):
+                    self._note(stream, "trailers", fields.pairs)
+                case events.Reset(stream, code):
+                    self._note(stream, "reset", int(code))
+                case events.Goaway(code):
+                    self.connection_events.append(("goaway", code))
+                case events.Failed(code, reason):
+                    self.connection_events.append(("failed", code, reason))
+                case _:
+                    pass
+        return bool(data)
+
+    def _note(self, stream: Any, kind: str, *values: Any) -> None:
+        noted = self.received.setdefault(stream.id, [])
+        if kind == "data" and noted and noted[-1][0] == "data":
+            noted[-1] = "data", noted[-1][1] + values[0], values[1]
+        else:
+            noted.append((kind, *values))
+
+    # ---- the servers
+
+    def drop(self, end: ServerEnd, stream: int | None = None) -> None:
+        """Forget requests that can no longer be answered."""
+        self.pending = {
+            key: kept
+            for key, waiting in self.pending.items()
+            if (
+                kept := [
+                    (server, each)
+                    for server, each in waiting
+                    if not (server is end and stream in (None, each.id))
+                ]
+            )
+        }
+
+    def answer(self, key: str, kind: str) -> None:
+        """Answer a pending request in one of several ways."""
+        end, stream = self.pending[key][-1]
+        engine = end.engine
+        trailers = header_blocks.encode_block(("grpc-status", "0"))
+        message = response_message(key)
+        body: tuple[bytes, ...] = (b"\0" + len(message).to_bytes(4, "big"), message)
+        match kind:
+            case "ok":
+                engine.send_message(stream, RESPONSE_HEADERS, body, trailers)
+            case "garbage":
+                body = b"\0" + (3).to_bytes(4, "big"), b"\xff\xff\xff"
+                engine.send_message(stream, RESPONSE_HEADERS, body, trailers)
+            case "empty":
+                engine.send_message(stream, RESPONSE_HEADERS, (), trailers)
+            case "two":
+                engine.send_message(stream, RESPONSE_HEADERS, body * 2, trailers)
+            case "invalid" | "unavailable" | "cancelled" | "late":
+                code = {"invalid": "3", "unavailable": "14", "cancelled": "1", "late": "4"}[kind]
+                status = header_blocks.encode_block(
+                    (":status", "200"),
+                    ("content-type", "application/grpc"),
+                    ("grpc-status", code),
+                    ("grpc-message", f"because {kind}"),
+                )
+                engine.send_headers(stream, status, end=True)
+            case "http":
+                engine.send_headers(
+                    stream, header_blocks.encode_block((":status", "503")), end=True
+                )
+            case "partial":
+                engine.send_headers(stream, RESPONSE_HEADERS)
+                engine.send_data(stream, (body[0], message[:3]))
+                return
+            case "oversize":
+                length = self.limits.body + 2**20
+                engine.send_headers(stream, RESPONSE_HEADERS)
+                engine.send_data(stream, (b"\0" + length.to_bytes(4, "big"),))
+            case "reset":
+                engine.reset(stream, Code.INTERNAL_ERROR)
+            case "refused":
+                engine.reset(stream, Code.REFUSED_STREAM)
+            case "lost":
+                end.lose()
+                return
+            case "goaway":
+                engine.last_stream = max(0, stream.id - 2)
+                engine._announced_last_stream = None
+                engine.announce_last_stream()
+                self.drop(end)
+                return
+        self.drop(end, stream.id)
+
+    # ---- progress
+
+    async def settle(self) -> None:
+        """Let everything happen that can happen without the clock."""
+        quiet = 0
+        while quiet < _QUIET_ROUNDS:
+            await asyncio.sleep(0)
+            moved = [end.receive() for end in self.servers] + [self._read()]
+            for part in self.client.take_output():
+                self.unsent += part
+            if not self.has_cut and self.unsent:
+                self.write()
+                moved.append(True)
+            quiet = 0 if any(moved) else quiet + 1
+
+    has_cut = False
+    """Whether part of a call is held back."""
+
+    def observed(self) -> dict[str, Any]:
+        """Return everything that can be seen from outside."""
+        endpoints = self.backend.endpoint_stats()
+        concurrency = self.backend.concurrency_stats
+        budget = self.backend._sender.retry_budget
+        statistics: dict[str, Any] = {
+            model: self.gateway.own_statistics.statistics_of(model, "1")
+            for model in ("m", "renamed", "quick", "trusted", "once", "again")
+        }
+        return {
+            "streams": self.received,
+            "connection": self.connection_events,
+            "is lost": self.transport.is_lost,
+            "requests": sorted(self.requests),
+            "server resets": sorted(self.server_resets),
+            "connects": self.connects,
+            "pending": sorted(self.pending),
+            "records": sorted(self.records),
+            "metrics": sorted(
+                (flow.labels, sorted(flow.outcomes.items()), flow.bytes_in, flow.bytes_out)
+                for flow in self.metrics.flows()
+            ),
+            "statistics": statistics,
+            "requests in progress": self.admission.requests,
+            "bytes in progress": self.admission.bytes,
+            "transfers": len(self.admission.transfers),
+            "budget": budget.active_requests,
+            "retries": sorted(self.counters.retries.items()),
+            "queue": (
+                self.counters.queued,
+                self.counters.queue_rejected,
+                self.counters.queue_expired,
+                self.counters.budget_exhausted,
+            ),
+            "endpoints": [tuple(each) for each in endpoints],
+            "concurrency": concurrency and tuple(concurrency),
+            "active": sum(1 for each in self.listener.active_requests() if not each.done()),
+        }
+
+
+def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
+    """Return a ModelInferRequest: ``raw``, ``typed`` contents, a ``sequence``, ``wrong`` size of
+    its data, or no protobuf message (``garbage``)."""
+    if kind == "garbage":
+        return b"\xff" * size
+    message = pb.ModelInferRequest(model_name=model, id="7")
+    message.inputs.add(name="x", datatype="UINT8", shape=[size])
+    if kind == "typed":
+        message.inputs[0].contents.uint_contents.extend([1] * size)
+    else:
+        message.raw_input_contents.append(bytes(size - (kind == "wrong")))
+    if kind == "sequence":
+        message.parameters["sequence_id"].int64_param = 5
+    if kind == "classes":
+        message.outputs.add(name="y").parameters["classification"].int64_param = 1
+    return bytes(message.SerializeToString())
+
+
+def response_message(key: str) -> bytes:
+    """Return a ModelInferResponse whose data is ``key``."""
+    message = pb.ModelInferResponse(model_name="m", model_version="1")
+    message.outputs.add(name="y", datatype="UINT8", shape=[len(key)])
+    message.raw_output_contents.append(key.encode())
+    return bytes(message.SerializeToString())
+
+
+class Pair:
+    """Two stacks, with and without relays, that take the same steps."""
+
+    def __init__(self, **options: Any) -> None:
+        self.loop = VirtualLoop()
+        self.monotonic = 0
+        self.stacks = [Stack(self.loop, relays=relays, **options) for relays in (True, False)]
+
+    def run(self, step: Callable[[Stack], object] = lambda _: None) -> None:
+        """Take ``step`` on both, and compare them."""
+        for stack in self.stacks:
+            stack.context.run(step, stack)
+            task = self.loop.create_task(stack.settle(), context=stack.context)
+            self.loop.run_until_complete(task)
+        self.compare()
+
+    def compare(self) -> None:
+        """Compare all that can be observed."""
+        relayed, in_tasks = (stack.observed() for stack in self.stacks)
+        for what, value in relayed.items():
+            assert value == in_tasks[what], what
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, from one timer to the next."""
+        end = self.loop.now + seconds
+        while self.loop.now < end:
+            due = min((timer.when() for timer in self.loop.timers), default=end)
+            self.loop.now = min(end, max(due, self.loop.now + _RESOLUTION))
+            self.run()
+
+    def close(self) -> None:
+        """Disconnect everything, and check that nothing is left."""
+        try:
+            self._close()
+        finally:
+            self.loop.close()
+
+    def _close(self) -> None:
+        self.run(lambda stack: stack.transport.close())
+        self.advance(60.0)
+        for stack in self.stacks:
+            task = self.loop.create_task(stack.backend.close(), context=stack.context)
+            self.loop.run_until_complete(task)
+        self.run()
+        left = (
+            "requests in progress", "bytes in progress", "transfers", "budget", "active"
+        )  # fmt: skip
+        for stack in self.stacks:
+            found = stack.observed()
+            assert not any(found[name] for name in left), found
+            assert all(each.active == 0 for each in stack.backend.endpoint_stats())
+
+
+def patches(clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what must be replaced: the network, the clock and random delays."""
+    import time  # noqa: PLC0415
+
+    from infergate.backends import attempts  # noqa: PLC0415
+
+    yield client_module, "open_connection", _open_connection
+    yield time, "monotonic", clock
+    yield attempts, "backoff", lambda _: 0.05
+    yield server_call, "CLOSING_SECONDS", server_call.CLOSING_SECONDS

@@ -1,0 +1,162 @@
+"""Relayed requests and requests in tasks give the same bytes, statuses, metrics and log lines, for
+any interleaving of frames, resets, deadlines, server failures, drains and reloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import Phase, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from relay_kit import Pair, patches, request_message
+
+from infergate.core.errors import GatewayError, Kind
+from searching import examples
+
+ANSWERS = (
+    "ok",
+    "ok",
+    "ok",
+    "garbage",
+    "empty",
+    "two",
+    "invalid",
+    "unavailable",
+    "cancelled",
+    "late",
+    "http",
+    "partial",
+    "oversize",
+    "reset",
+    "refused",
+    "refused",
+    "lost",
+    "goaway",
+)
+MODELS = ("m", "m", "renamed", "quick", "trusted", "once", "again", "unknown", "bad\nname")
+KINDS = ("raw", "raw", "raw", "typed", "sequence", "wrong", "garbage", "classes")
+TIMEOUTS = ("", "", "", "1S", "200m", "0m")
+
+
+class Relayed(RuleBasedStateMachine):
+    """The steps of a client, its servers and an operator."""
+
+    pair: Pair
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._keys: list[str] = []
+
+    @initialize(endpoints=st.integers(1, 2), max_requests=st.sampled_from((0, 0, 1, 2)))
+    def build(self, endpoints: int, max_requests: int) -> None:
+        self.pair = Pair(endpoints=endpoints, max_requests=max_requests)
+        for target, name, value in patches(lambda: self.pair.loop.now):
+            self._patch.setattr(target, name, value)
+        self.pair.run()
+
+    def _each(self, name: str, *arguments: Any) -> None:
+        self.pair.run(lambda stack: getattr(stack, name)(*arguments))
+
+    @rule(
+        model=st.sampled_from(MODELS),
+        kind=st.sampled_from(KINDS),
+        size=st.sampled_from((1, 4, 4, 100, 70_000, 190_000, 300_000)),
+        timeout=st.sampled_from(TIMEOUTS),
+        cut=st.sampled_from((-1, -1, -1, -1, 5, 60, 150, 220, 260)),
+    )
+    def call(self, model: str, kind: str, size: int, timeout: str, cut: int) -> None:
+        self.calls += 1
+        key = f"k{self.calls}"
+        self._keys.append(key)
+        headers = [("grpc-timeout", timeout)] if timeout else []
+        message = request_message(model, size if kind == "raw" else 4, kind)
+        for stack in self.pair.stacks:
+            stack.has_cut = cut >= 0
+        self._each("call", key, message, headers, cut)
+
+    @rule(count=st.sampled_from((1, 9, 40, -1)))
+    def send_more(self, count: int) -> None:
+        """Send more of the bytes that were held back."""
+        assume(self.pair.stacks[0].unsent)
+        for stack in self.pair.stacks:
+            stack.has_cut = count >= 0
+        self._each("write", count)
+
+    @precondition(lambda self: self._keys)
+    @rule(data=st.data())
+    def reset(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(self._keys))
+        self._keys.remove(key)
+        for stack in self.pair.stacks:
+            stack.has_cut = False
+        self._each("reset", key)
+
+    @rule(model=st.sampled_from(MODELS))
+    def call_and_reset(self, model: str) -> None:
+        """A call and its reset arrive together."""
+        self.calls += 1
+        key = f"k{self.calls}"
+
+        def both(stack: Any) -> None:
+            stack.has_cut = False
+            stack.call(key, request_message(model), (), 0)
+            stack.reset(key)
+
+        self.pair.run(both)
+
+    @precondition(lambda self: self.pair.stacks[0].pending)
+    @rule(data=st.data(), kind=st.sampled_from(ANSWERS))
+    def answer(self, data: st.DataObject, kind: str) -> None:
+        key = data.draw(st.sampled_from(sorted(self.pair.stacks[0].pending)))
+        self._each("answer", key, kind)
+
+    @rule(seconds=st.sampled_from((0.06, 0.3, 0.6, 2.0, 6.0)))
+    def advance(self, seconds: float) -> None:
+        self.pair.advance(seconds)
+
+    @rule(is_refusing=st.booleans())
+    def refuse_connections(self, is_refusing: bool) -> None:
+        for stack in self.pair.stacks:
+            stack.refuses_connections = is_refusing
+
+    @rule(count=st.sampled_from((1, 2, 100)))
+    def limit_streams(self, count: int) -> None:
+        """Later connections of the servers allow so many streams."""
+        for stack in self.pair.stacks:
+            stack.max_server_streams = count
+
+    @rule()
+    def reload(self) -> None:
+        self.pair.run(lambda stack: stack.listener.set_app(stack.make_app(), stack.limits))
+
+    @rule(how=st.sampled_from(("drain", "abort", "disconnect")), chance=st.integers(0, 4))
+    def end(self, how: str, chance: int) -> None:
+        if chance:  # most runs have many steps before
+            return
+        for stack in self.pair.stacks:
+            stack.listener.is_stopping = how != "disconnect"
+        match how:
+            case "drain":
+                self.pair.run(lambda stack: stack.connection.close_when_idle())
+            case "abort":
+                error = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
+                self.pair.run(lambda stack: stack.connection.cancel_with(error))
+            case _:
+                self.pair.run(lambda stack: stack.transport.close())
+
+    def teardown(self) -> None:
+        if hasattr(self, "pair"):
+            self.pair.close()
+        self._patch.undo()
+
+
+TestRelayed = Relayed.TestCase
+TestRelayed.settings = settings(
+    max_examples=examples(120),
+    stateful_step_count=20,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+)

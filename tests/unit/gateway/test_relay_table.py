@@ -1,0 +1,235 @@
+"""Every limit, outcome, metric and log field is the same for relayed requests and for tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from relay_kit import Pair, Stack, patches, request_message
+
+from infergate.access.authenticator import Authenticator, KeyRing
+from infergate.access.authorizer import Authorizer, AuthorizerSettings
+from infergate.access.keys import ApiKey, ApiKeys, digest_of
+from infergate.access.rate_limits import (
+    LocalBuckets,
+    LocalRateStore,
+    Rate,
+    RateLimit,
+    RateLimits,
+)
+from infergate.access.rules import AccessRule, AccessRules
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+
+SECRET = "infergate_the-key-of-a"
+KEY = ("x-api-key", SECRET)
+Step = Callable[[Pair], None]
+
+
+def call(
+    model: str = "m",
+    size: int = 4,
+    kind: str = "raw",
+    headers: Sequence[tuple[str, str]] = (),
+    key: str = "k",
+) -> Step:
+    return lambda pair: pair.run(
+        lambda stack: stack.call(key, request_message(model, size, kind), headers)
+    )
+
+
+def answer(kind: str, key: str = "k") -> Step:
+    return lambda pair: pair.run(lambda stack: stack.answer(key, kind))
+
+
+def advance(seconds: float) -> Step:
+    return lambda pair: pair.advance(seconds)
+
+
+def each(action: Callable[[Stack], object]) -> Step:
+    return lambda pair: pair.run(action)
+
+
+def refuse_connections(pair: Pair) -> None:
+    for stack in pair.stacks:
+        stack.refuses_connections = True
+
+
+def new_authorizer() -> Authorizer:
+    """Key ``a`` may infer model ``m`` once."""
+    rules = AccessRules((AccessRule(("key:a",), models=("m",)),))
+    limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
+    return Authorizer(
+        AuthorizerSettings(True, False, lambda _: None, lambda *_: None),
+        Authenticator(rules, KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None), None),
+        RateLimits((limit,), LocalRateStore(LocalBuckets())),
+        LocalRateStore(LocalBuckets()),
+        route_label=lambda *_: "m",
+        close_callbacks=(),
+    )
+
+
+SMALL = Limits(body=1000)
+SHUTDOWN = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
+CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
+    # options of the gateway, steps, and the outcome and exceeded limit of each logged request
+    "ok": ({}, [call(), answer("ok")], [("ok", "")]),
+    "renamed": ({}, [call("renamed"), answer("ok")], [("ok", "")]),
+    "not validated": ({}, [call("trusted", kind="wrong"), answer("ok")], [("ok", "")]),
+    "long": ({}, [call(size=190_000), answer("ok")], [("ok", "")]),
+    "two endpoints": ({"endpoints": 2}, [call(), answer("ok")], [("ok", "")]),
+    "a sequence": ({"endpoints": 2}, [call(kind="sequence"), answer("ok")], [("ok", "")]),
+    "typed contents": ({}, [call(kind="typed"), answer("ok")], [("ok", "")]),
+    "in_flight": (
+        {"limits": Limits(in_flight=1)},
+        [call(), call(key="l"), answer("ok")],
+        [("ok", ""), ("overloaded", "in_flight")],
+    ),
+    "in_flight_bytes": (
+        {"limits": Limits(in_flight_bytes=100_000)},
+        [call(size=70_000), call(size=70_000, key="l"), answer("ok")],
+        [("ok", ""), ("overloaded", "in_flight_bytes")],
+    ),
+    "body": ({"limits": SMALL}, [call(size=70_000)], [("too_large", "body")]),
+    "headers": (
+        {"limits": Limits(headers=500)},
+        [call(headers=[("x-long", "1" * 600)])],
+        [("too_large", "headers")],
+    ),
+    "header_count": (
+        {"limits": Limits(header_count=5)},
+        [call(headers=[(f"x-{number}", "1") for number in range(6)])],
+        [("too_large", "header_count")],
+    ),
+    "forwarded_headers": (
+        {},
+        [call(headers=[(f"x-{number}", "1" * 900) for number in range(12)])],
+        [("too_large", "forwarded_headers")],
+    ),
+    "rank": ({"limits": Limits(rank=0)}, [call()], [("bad_request", "rank")]),
+    "unknown model": ({}, [call("unknown")], [("not_found", "")]),
+    "name of a model": ({}, [call("a%20b")], [("bad_request", "")]),
+    "size of the data": ({}, [call(kind="wrong")], [("bad_request", "")]),
+    "no protobuf": ({}, [call(kind="garbage")], [("bad_request", "")]),
+    "error of the backend": ({}, [call(), answer("invalid")], [("bad_request", "")]),
+    "unavailable": ({}, [call(), answer("unavailable")], [("no_backend", "")]),
+    "garbage": ({}, [call(), answer("garbage")], [("backend_garbage", "")]),
+    "no message": ({}, [call(), answer("empty")], [("backend_garbage", "")]),
+    "oversize": ({}, [call(), answer("oversize")], [("too_large", "")]),
+    "reset": ({}, [call(), answer("reset")], [("backend_garbage", "")]),
+    "lost": ({}, [call(), answer("lost")], [("backend_garbage", "")]),
+    "refused once": ({}, [call(), answer("refused"), answer("ok")], [("ok", "")]),
+    "refused twice": (
+        {},
+        [call(), answer("refused"), answer("refused"), advance(0.1), answer("ok")],
+        [("ok", "")],
+    ),
+    "refused, without retries": (
+        {},
+        [call("once"), answer("refused"), answer("refused")],
+        [("connect", "")],
+    ),
+    "GOAWAY": ({}, [call(), answer("goaway"), answer("ok")], [("ok", "")]),
+    "no connection": ({}, [refuse_connections, call(), advance(0.1)], [("connect", "")]),
+    "timeout of the backend": ({}, [call(), advance(6.0)], [("timeout", "")]),
+    "timeout of the route": ({}, [call("quick"), advance(0.6)], [("timeout", "")]),
+    "the client's deadline": (
+        {},
+        [call(headers=[("grpc-timeout", "100m")]), advance(0.3)],
+        [("timeout", "")],
+    ),
+    "a deadline that has passed": (
+        {},
+        [call(headers=[("grpc-timeout", "0m")]), advance(0.3)],
+        [("timeout", "")],
+    ),
+    "queue": (
+        {"max_requests": 1},
+        [call(), call(key="l"), call(key="n"), answer("ok"), answer("ok", "l")],
+        [("ok", ""), ("ok", ""), ("overloaded", "")],
+    ),
+    "time in the queue": (
+        {"max_requests": 1},
+        [call(), call("quick", key="l"), advance(0.6), answer("ok")],
+        [("ok", ""), ("timeout", "")],
+    ),
+    "cancelled": ({}, [call(), each(lambda stack: stack.reset("k"))], [("cancelled", "")]),
+    "disconnected": (
+        {},
+        [call(), each(lambda stack: stack.transport.close())],
+        [("cancelled", "")],
+    ),
+    "shut down": (
+        {},
+        [call(), each(lambda stack: stack.connection.cancel_with(SHUTDOWN))],
+        [("overloaded", "")],
+    ),
+    "anonymous": ({"authorizer": new_authorizer}, [call()], [("unauthenticated", "")]),
+    "forbidden": (
+        {"authorizer": new_authorizer},
+        [call("quick", headers=[KEY])],
+        [("forbidden", "")],
+    ),
+    "rate": (
+        {"authorizer": new_authorizer},
+        [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
+        [("ok", ""), ("rate_limited", "")],
+    ),
+}
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pair]]:
+    pairs: list[Pair] = []
+    for target, name, value in patches(lambda: pairs[0].loop.now):
+        monkeypatch.setattr(target, name, value)
+    yield pairs
+    pairs[0].close()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_ways_give_the_same(case: str, patched: list[Pair]) -> None:
+    options, steps, outcomes = CASES[case]
+    pair = Pair(**options)
+    patched.append(pair)
+    pair.run()
+    for repetition in range(2):  # at first, there is no connection, and no head is cached
+        if repetition and outcomes != [("ok", "")]:
+            break
+        for step in steps:
+            step(pair)
+    found = sorted(
+        (context.record.outcome, context.record.exceeded_limit)
+        for context in pair.stacks[0].contexts
+    )
+    assert found == sorted(outcomes * (2 if outcomes == [("ok", "")] else 1))
+
+
+@pytest.mark.parametrize("model", ["m", "renamed", "quick", "trusted"])
+def test_a_plain_route_needs_no_task(model: str, patched: list[Pair]) -> None:
+    pair = Pair(endpoints=2)
+    patched.append(pair)
+    pair.run()
+    for key in ("a", "b"):  # a connection to each endpoint
+        call(model, key=key)(pair)
+        answer("ok", key)(pair)
+    call(model)(pair)
+    tasks = [[each.task for each in stack.connection._calls] for stack in pair.stacks]
+    assert tasks[0] == [None]
+    assert tasks[1] != [None]
+    answer("ok")(pair)
+
+
+def test_a_reload_waits_for_relayed_requests(patched: list[Pair]) -> None:
+    pair = Pair()
+    patched.append(pair)
+    pair.run()
+    call(key="a")(pair)
+    answer("ok", "a")(pair)
+    call()(pair)
+    (request,) = pair.stacks[0].listener.active_requests()
+    assert list(pair.stacks[0].listener.active_requests()) == [request]
+    assert not request.done()
+    answer("ok")(pair)
+    assert request.done()
