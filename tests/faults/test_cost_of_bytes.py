@@ -71,15 +71,12 @@ def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
 
 DEAREST = (
     "v2-rest, to JSON",
-    "v2-rest, 1024 inputs with parameters and NaN",
     "v2-grpc, a million typed",
-    "v2-grpc, typed integers",
-    "inflated, over gRPC",
     "graphpipe, a million empty texts",
     "trtis-http, forwarded",
     "trtis-grpc, forwarded",
 )
-"""The most expensive messages of each codec; all others run in ``make test-peers`` only."""
+"""The most expensive message of each codec; all others run in ``make test-peers`` only."""
 
 
 @pytest.mark.parametrize(

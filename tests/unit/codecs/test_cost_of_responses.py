@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from faults.costly import INLINE, METADATA
+from faults.costly import INLINE, METADATA, delimited
 from faults.costs import MAX_SECONDS, TRIES, UNIT
 from faults.legacy import OLD
 from faults.timed import calibrated
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe.metadata import MAX_TENSORS, write_metadata
-from infergate.codecs.protos.wire_scanner import field_prefix
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
@@ -64,10 +63,6 @@ def rpc(message: bytes) -> RpcResponse:
 
 def http(body: bytes) -> HttpResponse:
     return HttpResponse(200, {"content-type": "application/json"}, (body,))
-
-
-def delimited(number: int, value: bytes) -> bytes:
-    return field_prefix(number, len(value)) + value
 
 
 def nodes(count: int) -> HttpResponse:
