@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import simdjson
 
-from infergate.core.compilation import regular_class
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop_cost
 
@@ -60,12 +60,12 @@ _BLOCK_BRACKETS: Final = 64 * 1024
 """Brackets per block: numpy needs about 20 bytes for each."""
 
 
-@regular_class
+@mypyc_attr(native_class=False)
 class ObjectMembers(list[tuple[str, Any]]):
     """An object's members from the standard library, including duplicates."""
 
 
-@regular_class
+@mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
     """NaN, Infinity or -Infinity as a bare word, distinct from overlong numbers and strings."""
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.core.bounded_cache import BoundedCache
-from infergate.core.compilation import regular_class
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -44,7 +44,7 @@ class StreamRefused(Exception):  # noqa: N818
     """The server refused the stream without processing the call."""
 
 
-@regular_class
+@mypyc_attr(native_class=False)
 class Http2NotNegotiatedError(ssl.SSLError):
     """The server did not select HTTP/2 in the TLS handshake."""
 

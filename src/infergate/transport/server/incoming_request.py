@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.transport.server.admission import Admission, RequestAccount
@@ -17,6 +18,7 @@ class IncomingRequest:
         self.account = context.memory = RequestAccount(admission)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingHttpRequest(IncomingRequest):
     """A request to an ``HttpApp``. ``is_complete``: it has arrived completely.
     ``body_started_at``: when its body began to arrive (loop time), or 0."""
