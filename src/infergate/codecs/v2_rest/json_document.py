@@ -122,8 +122,8 @@ def parse_with_stdlib(text: str | bytes) -> Node:
         )
     except json.JSONDecodeError as error:
         raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise bad_request(f"invalid JSON: {error}") from None
+    except ValueError as failure:  # an integer of thousands of digits
+        raise bad_request(f"invalid JSON: {failure}") from None
 
 
 def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:

@@ -286,8 +286,8 @@ class ClientCall:
             self._take_data(parts)
         except framing.MessageError as error:
             self.fail(self._message_error(error))
-        except GatewayError as error:
-            self.fail(error)
+        except GatewayError as refusal:
+            self.fail(refusal)
         else:
             if end:
                 public = "the backend's answer broke off"

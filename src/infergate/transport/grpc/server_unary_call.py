@@ -57,8 +57,8 @@ class UnaryCall(ServerCall):
                 self._admit(reader.length, size)
         except framing.MessageError as error:
             self._finish_with(self.invalid_message_response(error))
-        except GatewayError as error:
-            self._refuse_message(error)
+        except GatewayError as refusal:
+            self._refuse_message(refusal)
         else:
             if end:
                 self._start()
