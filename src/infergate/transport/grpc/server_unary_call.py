@@ -165,7 +165,7 @@ class UnaryCall(ServerCall):
         ):
             # The application has already recorded the error.
             response = self.invalid_message_status(message.error)
-        del respond, message
+        del message
         self._respond(response)
 
     def _respond(self, response: RpcResponse) -> None:

@@ -8,6 +8,7 @@ from infergate.core.wire import HttpRequest
 from infergate.transport.server.admission import Admission, RequestAccount
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingRequest:
     """A request that is arriving or being served. ``account`` counts its memory."""
 
