@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from infergate import __version__
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
+from infergate.core.compilation import version_text
 
 SERVE: Final = "serve"
 MATRIX: Final = "matrix"
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("command", nargs="?", default=SERVE, help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"infergate {__version__}")
+    parser.add_argument("--version", action="version", version=f"infergate {version_text()}")
     groups: dict[tuple[str, ...], Any] = {}
     for option in OPTIONS:
         if option.commands not in groups:

@@ -13,6 +13,7 @@ from infergate import __version__
 from infergate.cli import main
 from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
+from infergate.core.compilation import version_text
 from infergate.runtime.reload import ReadConfig
 
 GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
@@ -209,7 +210,7 @@ def test_python_m_infergate() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"infergate {__version__}\n"
+    assert done.stdout == f"infergate {version_text()}\n"
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])

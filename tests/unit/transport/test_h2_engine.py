@@ -21,7 +21,7 @@ from infergate.transport.grpc import headers
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.grpc.client_calls import UnaryClientCall
 from infergate.transport.grpc.server import H2Server
-from infergate.transport.grpc.server_call_kinds import UnaryCall
+from infergate.transport.grpc.server_unary_call import UnaryCall
 from infergate.transport.http2 import frames, header_blocks
 from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame

@@ -29,7 +29,13 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.wire import RpcRequest
 from infergate.transport.base import Endpoint
-from infergate.transport.grpc import client, client_calls, headers, server_call_kinds
+from infergate.transport.grpc import (
+    client,
+    client_calls,
+    headers,
+    server_stream_call,
+    server_unary_call,
+)
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.grpc.server import H2Server
 from infergate.transport.http2 import frames
@@ -127,7 +133,7 @@ async def test_a_drain_serves_the_current_message_of_a_stream(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes after it are discarded."""
-    monkeypatch.setattr(server_call_kinds, "DRAIN_GRACE", 0)
+    monkeypatch.setattr(server_stream_call, "DRAIN_GRACE", 0)
     harness, peer = await connect(RPC_LIMITS)
     peer.send(open_stream(1, "Stream") + message(1, b"stay", 0))
     await harness.app.stream_waiting.wait()
@@ -334,8 +340,8 @@ async def test_a_flooding_server_is_disconnected() -> None:
 async def test_calls_leave_no_reference_cycles() -> None:
     """A cycle would keep long messages in memory until the garbage collector runs."""
     call_types = (
-        server_call_kinds.UnaryCall,
-        server_call_kinds.StreamCall,
+        server_unary_call.UnaryCall,
+        server_stream_call.StreamCall,
         client_calls.UnaryClientCall,
         client_calls.StreamingClientCall,
     )

@@ -54,8 +54,8 @@ def read_response(
         raise backend_garbage(
             "the backend's ModelInferResponse cannot be read", str(error)
         ) from None
-    except GatewayError as error:
-        raise as_backend_error(error) from None
+    except GatewayError as refusal:
+        raise as_backend_error(refusal) from None
     return InferResponse(
         model=head.model_name,
         version=head.model_version,

@@ -26,6 +26,7 @@ from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequen
 from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
 from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.codecs.v2_grpc.split_message import SplitMessage, split_message
+from infergate.core.compilation import mypyc_attr
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.sequences import SequenceId
@@ -125,6 +126,7 @@ class SplitRequest(NamedTuple):
         return [names.renamed(model, version), self.split.id_field, *self.split.entries(self.data)]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestHeads:
     """The heads of requests."""
 
@@ -208,6 +210,7 @@ class ResponseHead:
     limits: Limits
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ResponseHeads:
     """The heads of responses that passed the full check."""
 
@@ -284,6 +287,7 @@ class PassThroughResponse(NamedTuple):
         ]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PassThroughHeads:
     """The heads of responses that pass through."""
 

@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 import simdjson
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop_cost
 
@@ -59,10 +60,12 @@ _BLOCK_BRACKETS: Final = 64 * 1024
 """Brackets per block: numpy needs about 20 bytes for each."""
 
 
+@mypyc_attr(native_class=False)
 class ObjectMembers(list[tuple[str, Any]]):
     """An object's members from the standard library, including duplicates."""
 
 
+@mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
     """NaN, Infinity or -Infinity as a bare word, distinct from overlong numbers and strings."""
 
@@ -119,8 +122,8 @@ def parse_with_stdlib(text: str | bytes) -> Node:
         )
     except json.JSONDecodeError as error:
         raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise bad_request(f"invalid JSON: {error}") from None
+    except ValueError as failure:  # an integer of thousands of digits
+        raise bad_request(f"invalid JSON: {failure}") from None
 
 
 def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:

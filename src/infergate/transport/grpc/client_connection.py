@@ -10,6 +10,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.core.bounded_cache import BoundedCache
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -43,6 +44,7 @@ class StreamRefused(Exception):  # noqa: N818
     """The server refused the stream without processing the call."""
 
 
+@mypyc_attr(native_class=False)
 class Http2NotNegotiatedError(ssl.SSLError):
     """The server did not select HTTP/2 in the TLS handshake."""
 
@@ -288,8 +290,8 @@ class ClientCall:
             self._take_data(parts)
         except framing.MessageError as error:
             self.fail(self._message_error(error))
-        except GatewayError as error:
-            self.fail(error)
+        except GatewayError as refusal:
+            self.fail(refusal)
         else:
             if end:
                 public = "the backend's answer broke off"

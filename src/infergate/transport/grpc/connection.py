@@ -211,9 +211,19 @@ class _NoOwner:
     """The owner of streams whose calls have ended or were refused; it ignores every event."""
 
     def add(self, *_: object) -> None:
-        """Ignore the event."""
+        """Ignore data."""
 
-    headers = end = sent = on_reset = add
+    def headers(self, *_: object) -> None:
+        """Ignore response headers."""
+
+    def end(self, *_: object) -> None:
+        """Ignore the end of the peer's data."""
+
+    def sent(self) -> None:
+        """Ignore that the queued data was sent."""
+
+    def on_reset(self, *_: object) -> None:
+        """Ignore a reset."""
 
 
 NO_OWNER: Final = _NoOwner()

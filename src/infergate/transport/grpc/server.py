@@ -1,7 +1,7 @@
 """A gRPC server on the built-in HTTP/2 engine; messages of all methods pass as bytes.
 
 Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
-includes server streaming; all others are unary (`server_call_kinds`). While a client does not read
+includes server streaming; all others are unary. While a client does not read
 responses, the server does not read its requests, which would only add to the unread output. (Two
 peers that both did this could deadlock; gRPC clients always read.)
 """
@@ -22,7 +22,8 @@ from infergate.transport.grpc import headers, server_call
 from infergate.transport.grpc.connection import NO_OWNER
 from infergate.transport.grpc.headers import RequestHeaders
 from infergate.transport.grpc.rpc_app import build_refusal, stream_handler
-from infergate.transport.grpc.server_call_kinds import StreamCall, UnaryCall
+from infergate.transport.grpc.server_stream_call import StreamCall
+from infergate.transport.grpc.server_unary_call import UnaryCall
 from infergate.transport.http2.events import Failed, Headers
 from infergate.transport.http2.frames import Code
 from infergate.transport.http2.stream import Stream
@@ -81,8 +82,8 @@ class GrpcServerConnection(server_call.CallConnection):
         self._active_at = self._progress_at = self.loop.time()
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+    def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
+        super().data_received(data, size)
         if self.complete_calls:
             calls, self.complete_calls = self.complete_calls, []
             for call in calls:

@@ -1,4 +1,4 @@
-"""The base class of the calls in `server_call_kinds`, on a client's HTTP/2 connection."""
+"""The base class of unary calls and streams, on a client's HTTP/2 connection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, internal_error
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
@@ -45,6 +46,7 @@ _DEADLINE_GRACE: Final = 0.1
 """Grace period after a client's deadline for the application to report the expiry."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
 MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
+TRUNCATED: Final = "the call ended in the middle of a message"
 
 
 class CallConnection(Http2Protocol[Http2ServerConnection]):
@@ -84,6 +86,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ServerCall(IncomingRequest):
     """A call. The connection calls its methods for the events on its stream."""
 

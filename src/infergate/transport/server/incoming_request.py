@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.transport.server.admission import Admission, RequestAccount
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingRequest:
     """A request that is arriving or being served. ``account`` counts its memory."""
 
@@ -17,6 +19,7 @@ class IncomingRequest:
         self.account = context.memory = RequestAccount(admission)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingHttpRequest(IncomingRequest):
     """A request to an ``HttpApp``. ``is_complete``: it has arrived completely.
     ``body_started_at``: when its body began to arrive (loop time), or 0."""

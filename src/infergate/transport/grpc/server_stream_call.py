@@ -1,179 +1,27 @@
-"""The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
+"""A gRPC stream on a client's HTTP/2 connection.
 
-The message of a unary call is admitted when its length is announced, the next message of a stream
-when the application pulls it; only then is the stream's window raised.
+The next message is admitted when the application pulls it; only then is the stream's window raised.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, total_size
+from infergate.core.wire import RpcResponse, total_size
 from infergate.transport.base import StreamHandler
 from infergate.transport.grpc import framing, headers
 from infergate.transport.grpc.drain import DRAIN_GRACE
 from infergate.transport.grpc.headers import RequestHeaders
-from infergate.transport.grpc.server_call import CallConnection, ServerCall
+from infergate.transport.grpc.server_call import TRUNCATED, CallConnection, ServerCall
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
 from infergate.transport.net.timer import body_deadline
-
-_TRUNCATED: Final = "the call ended in the middle of a message"
-
-
-class UnaryCall(ServerCall):
-    """A call with one request message and one response. The application relays it by callbacks
-    (`RelayCallbacks`), or serves it in a task."""
-
-    __slots__ = (
-        "_counted_bytes",
-        "_last_progress",
-        "_reader",
-        "_received_bytes",
-        "_started_at",
-    )
-
-    def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
-        super().__init__(connection, stream, request)
-        self._reader: Final = framing.SingleMessageReader(self._max_message, request.encoding)
-        self._started_at = self._last_progress = connection.loop.time()
-        self._received_bytes = 0
-        self._counted_bytes = 0
-
-    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
-        if self.task is not None or self._has_ended:
-            return
-        reader = self._reader
-        try:
-            reader.add(parts)
-            if reader.length is not None:
-                self._admit(reader.length, size)
-        except framing.MessageError as error:
-            self._finish_with(self.invalid_message_response(error))
-        except GatewayError as error:
-            self._refuse_message(error)
-        else:
-            if end:
-                self._start()
-            else:
-                self._received_bytes += size
-                now = self._last_progress = self._connection.loop.time()
-                counted = self._counted_bytes
-                self._await_message(
-                    counted, max(0, counted + framing.PREFIX.size - self._received_bytes), now
-                )
-
-    def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
-        """Handle the end of the message."""
-        if self.task is None and not self._has_ended:
-            self._start()
-
-    def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message of `length` bytes; `arrived` bytes of the body were just received."""
-        message = self._reader.message
-        if not self.account.is_admitted:
-            self.account.admit(length)
-            self._counted_bytes = length
-            if message is None:
-                self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
-        if (
-            message is not None and len(message) > self._counted_bytes
-        ):  # compressed: longer than announced
-            self.account.grow(len(message) - self._counted_bytes)
-            self._counted_bytes = len(message)
-
-    def _finish_with(self, response: RpcResponse) -> None:
-        self.finish(response)
-        self._close()
-
-    def _refuse_message(self, error: GatewayError) -> None:
-        self._finish_with(self.build_refusal(error))
-
-    def _start(self) -> None:
-        if self._incoming_message is not None:
-            self._incoming_message.finish()
-        message = self._reader.message
-        if message is None:
-            error = framing.InvalidMessageError(_TRUNCATED)
-            self._finish_with(self.invalid_message_response(error))
-            return
-        self.context.record.bytes_in = len(message)
-        self._connection.complete_calls.append(self)
-
-    def begin(self) -> None:
-        """Pass the complete message to the application, unless the call has ended."""
-        message = self._reader.message
-        if self._stream.owner is not self or message is None:
-            return
-        wire = RpcRequest(self._request.method, (), self._request.headers)
-        if isinstance(message, DeferredInflation):
-            wire.deferred = message
-        else:
-            wire.message = (message,)
-        listener = self._connection.listener
-        if listener.relay is not None and wire.deferred is None:
-            relayed = listener.relay(wire, self.context, self)
-            if relayed is not None:
-                if not self._has_ended:
-                    self._relayed = relayed
-                return
-        self.continue_in_task(functools.partial(listener.app.respond, wire, self.context))
-
-    def on_response(self, response: RpcResponse) -> None:
-        """Send the response of a relayed call."""
-        self._relayed = None
-        if self._completion is not None:
-            self._completion.set_result(None)
-        self._respond(response)
-
-    def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
-        """Serve the call in a task."""
-        self.task = self._connection.loop.create_task(self._serve(respond))
-
-    async def _serve(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
-        try:
-            response = await respond()
-        except GatewayError as error:
-            response = self.build_refusal(error)
-        except Exception:  # noqa: BLE001 - a bug costs one call
-            response = self._unexpected_error_response()
-        message = self._reader.message
-        if isinstance(message, DeferredInflation) and isinstance(
-            message.error, framing.MessageError
-        ):
-            # The application has already recorded the error.
-            response = self.invalid_message_status(message.error)
-        del respond, message
-        self._respond(response)
-
-    def _respond(self, response: RpcResponse) -> None:
-        self._reader.message = None
-        self.account.release()
-        self.finish(response)
-        if self._stream.send_queue is None:
-            self._close()
-        else:
-            self._count_unsent()
-
-    def sent(self) -> None:
-        """Close the call after its response was sent."""
-        self._close()
-
-    def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the pause and the total time of the arriving message or of the response."""
-        if self._stream.remote_open and self.task is None:
-            received, last_progress = self._received_bytes, self._last_progress
-            due = body_deadline(limits, self._started_at, received, last_progress)
-            return self._report_if_late(now >= due)
-        return self._is_reader_slow(now, limits)
 
 
 class StreamCall(ServerCall):
@@ -268,7 +116,7 @@ class StreamCall(ServerCall):
             try:
                 item = self._reader.next_message()
                 if item is None and self._is_request_complete and not self._reader.is_empty:
-                    raise framing.InvalidMessageError(_TRUNCATED)
+                    raise framing.InvalidMessageError(TRUNCATED)
             except framing.MessageError as error:
                 status = self.invalid_message_response(error)
                 self._fail(status.code, status.details)

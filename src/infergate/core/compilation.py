@@ -1,0 +1,30 @@
+"""Whether mypyc compiled the installed engines, and how it treats classes (setup.py,
+docs/decisions/0050-compiled-engines.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from infergate import __version__
+from infergate.core import bounded_cache
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr  # noqa: PLC0414 - exports it
+else:
+
+    def mypyc_attr(**_: Any) -> Callable[[type[T]], type[T]]:
+        """Return a decorator that mypyc reads and Python ignores."""
+        return lambda cls: cls
+
+
+def is_compiled() -> bool:
+    """Return whether the engines are compiled: `bounded_cache` is, wherever they are."""
+    return not bounded_cache.__file__.endswith(".py")
+
+
+def version_text() -> str:
+    """Return the version, and whether the engines are compiled."""
+    return f"{__version__} (compiled engines)" if is_compiled() else __version__

@@ -1,0 +1,141 @@
+"""The modules that mypyc compiles (pyproject.toml) avoid what it does not support or compiles to
+something else. docs/decisions/0050-compiled-engines.md lists these traps."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import infergate
+from infergate.core.compilation import is_compiled, version_text
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "src" / "infergate"
+GROUPS: dict[str, list[str]] = tomllib.loads(
+    (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+)["tool"]["infergate"]["compiled"]
+MODULES = [name for names in GROUPS.values() for name in names]
+FORBIDDEN_DECORATORS = {"cached_property", "runtime_checkable"}
+
+
+def source(name: str) -> str:
+    return (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the last name of ``a.b``, ``a.b[...]`` or ``a.b(...)``."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=inner) | ast.Call(func=inner):
+            return last_name(inner)
+    return ""
+
+
+def traps(text: str) -> Iterator[str]:
+    """Yield the traps in a module's source."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.AsyncFunctionDef() if any(
+                isinstance(each, ast.Yield) for each in ast.walk(node)
+            ):
+                yield f"{node.lineno}: an async generator"
+            case ast.Try(handlers=handlers):
+                names = [each.name for each in handlers if each.name]
+                if len(names) > len(set(names)):
+                    yield f"{node.lineno}: handlers of different types bind the same name"
+            case ast.ClassDef():
+                yield from _class_traps(node)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for each in node.decorator_list:
+                if last_name(each) in FORBIDDEN_DECORATORS:
+                    yield f"{node.lineno}: {last_name(each)}"
+
+
+def _class_traps(node: ast.ClassDef) -> Iterator[str]:
+    decorators = {last_name(each): ast.unparse(each) for each in node.decorator_list}
+    if "frozen=True" in decorators.get("dataclass", "") and any(
+        last_name(base) == "Generic" for base in node.bases
+    ):
+        yield f"{node.lineno}: a generic frozen dataclass"
+    if "native_class=False" in decorators.get("mypyc_attr", ""):
+        return
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) > 1:
+            yield f"{statement.lineno}: several targets in a class body"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("async def f():\n    yield 1", ["1: an async generator"]),
+        ("async def f():\n    await g()", []),
+        (
+            "try: f()\nexcept A as e: pass\nexcept B as e: pass",
+            ["1: handlers of different types bind the same name"],
+        ),
+        ("try: f()\nexcept A as e: pass\nexcept B as f: pass", []),
+        ("class A:\n    @functools.cached_property\n    def a(self): ...", ["3: cached_property"]),
+        ("@runtime_checkable\nclass A(Protocol): ...", ["2: runtime_checkable"]),
+        (
+            "@dataclass(frozen=True)\nclass A(Generic[T]): ...",
+            ["2: a generic frozen dataclass"],
+        ),
+        ("@dataclass(frozen=True)\nclass A: ...", []),
+        ("class A:\n    a = b = 1", ["2: several targets in a class body"]),
+    ],
+)
+def test_traps_are_found(text: str, found: list[str]) -> None:
+    assert list(traps(text)) == found
+
+
+def test_each_module_is_listed_once() -> None:
+    assert len(MODULES) == len(set(MODULES))
+    assert "core/bounded_cache" in MODULES  # `is_compiled` refers to it
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_compiled_modules_avoid_traps(name: str) -> None:
+    assert list(traps(source(name))) == []
+
+
+def test_interpreted_classes_extend_only_classes_that_allow_it() -> None:
+    """Unlike mypyc's own error, which appears when the class is created."""
+    closed = {
+        node.name
+        for name in MODULES
+        for node in ast.parse(source(name)).body
+        if isinstance(node, ast.ClassDef)
+        and not any(last_name(each) in {"mypyc_attr", "record"} for each in node.decorator_list)
+    }
+    compiled = {PACKAGE / f"{name}.py" for name in MODULES}
+    violations = [
+        f"{path}: {node.name} extends {last_name(base)}"
+        for folder in (PACKAGE, PROJECT / "tests")
+        for path in folder.rglob("*.py")
+        if path not in compiled
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if last_name(base) in closed
+    ]
+    assert violations == []
+
+
+def test_the_package_is_compiled_completely_or_not_at_all() -> None:
+    files = {
+        name: importlib.import_module(f"infergate.{name.replace('/', '.')}").__file__ or ""
+        for name in MODULES
+    }
+    pure = {name for name, file in files.items() if file.endswith(".py")}
+    assert pure == (set() if is_compiled() else set(MODULES))
+
+
+def test_the_version_names_compiled_engines() -> None:
+    suffix = " (compiled engines)" if is_compiled() else ""
+    assert version_text() == infergate.__version__ + suffix
