@@ -100,6 +100,9 @@ class MemoryTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 5000) if name == "peername" else default
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Keep the protocol: the tests pass all bytes to it as bytes objects."""
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
