@@ -31,7 +31,7 @@ MANY: Final = MAX_ELEMENTS_ON_LOOP
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 TENSORS = 1024
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
-"""As a varint."""
+"""-1 as a varint."""
 
 
 def rest(model: str) -> str:

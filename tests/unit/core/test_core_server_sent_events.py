@@ -98,12 +98,12 @@ def test_time_is_linear(piece: bytes) -> None:
 
     def seconds(count: int) -> float:
         events = EventStreamParser(1 << 30)
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(count):
             events.feed(piece * 10)
             while events.next_event() is not None:
                 pass
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    short = min(seconds(1000) for _ in range(5))
-    assert min(seconds(8000) for _ in range(3)) < 40 * short
+    short = min(seconds(2000) for _ in range(5))
+    assert min(seconds(16_000) for _ in range(3)) < 40 * short
