@@ -130,10 +130,11 @@ class _Template:
         changed: list[tuple[str, str]] = []
         pairs = list(fields.pairs)
         for name, index, value in zip(self._names, self._indices, raw, strict=True):
-            if VALUE.fullmatch(value) is None:
+            text = value.decode("latin-1")
+            if not text.isprintable() and VALUE.fullmatch(value) is None:
                 return None
-            size += len(value)
-            pairs[index] = pair = name, value.decode("latin-1")
+            size += len(text)
+            pairs[index] = pair = name, text
             changed.append(pair)
         if size > max_size:
             return None
