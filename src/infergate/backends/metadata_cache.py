@@ -65,6 +65,15 @@ class ModelMetadataCache:
                 del self._entries[key]
             raise
 
+    def cached(self, model: str, version: str) -> ModelMetadata | None:
+        """Return the metadata that ``get`` would return without fetching it, or None."""
+        key = (model, version)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry.cached
+
     def invalidate_model(self, model: str) -> None:
         """Drop all versions of ``model``, which may have been replaced."""
         for key in [key for key in self._entries if key[0] == model]:

@@ -382,6 +382,10 @@ class RemoteBackend(Generic[Req, Resp]):
             return self._profile_detection.cached_profile
         return await self.server_profile(context)
 
+    def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
+        """Return what ``describe`` would return without contacting the server, or None."""
+        return self._metadata_cache.cached(model, version)
+
     def current_profile(self) -> Profile | None:
         """Return the profile for a request; None if ``request_profile`` must detect it."""
         if self.codec.needs_profile:

@@ -162,6 +162,10 @@ class CodecOffload(Generic[Req, Resp]):
             or estimator.rewrite_bytes(response, request) <= self.limits.json_inline
         )
 
+    def can_complete_inline(self, partial: PartialInferRequest[T]) -> bool:
+        """Return whether ``partial``, created on the event loop, is completed there."""
+        return self._offload is None or partial.text_bytes <= self.limits.json_inline
+
     async def complete(
         self,
         partial: PartialInferRequest[T],
@@ -172,7 +176,7 @@ class CodecOffload(Generic[Req, Resp]):
     ) -> T:
         """Complete ``partial`` with ``model``. ``inline``: the event loop created ``partial`` and
         tries to complete it, or raises NeedsOffloadError."""
-        if self._offload is None or (inline and partial.text_bytes <= self.limits.json_inline):
+        if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)
 

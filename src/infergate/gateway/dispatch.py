@@ -73,7 +73,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
         every request is served in a task."""
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
-        self._default_frontend: Final = next(iter(self._frontends.values()))
+        self._default_segment: Final = next(iter(self._frontends))
+        self._default_frontend: Final = self._frontends[self._default_segment]
         self._record: Final = record
         self._has_relays: Final = relays
         self._relays: Final[dict[str, Relay[Req, Resp]]] = {}
@@ -139,6 +140,23 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         relays: bool = True,
     ) -> None:
         super().__init__(frontends, record, assign_id or assign_request_id, relays=relays)
+
+    def relay(
+        self,
+        wire: HttpRequest,
+        context: RequestContext,
+        callbacks: RelayCallbacks[HttpResponse],
+    ) -> Cancellable | None:
+        """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
+        segment = wire.path[1:].partition("/")[0]
+        if segment not in self._frontends:
+            segment = self._default_segment
+        relay = self._relays.get(segment) or self._make_relay(segment)
+        if relay is None:
+            return None
+        self._assign_id(context)
+        context.record.received_at = time.monotonic()
+        return relay.start(wire, context, callbacks)
 
     def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
         return self._frontends.get(wire.path[1:].partition("/")[0], self._default_frontend)

@@ -323,6 +323,31 @@ class Gateway:
         response = await binding.backend.perform(to_backend(operation, binding.route), context)
         return to_client(response, operation, binding.route)
 
+    def known_metadata(
+        self,
+        model: str,
+        version: str,
+        binding: RouteBinding,
+        context: RequestContext,
+        cached: Callable[[str, str], ModelMetadata | None],
+    ) -> ModelMetadata | None:
+        """Return what ``describe`` would return without querying the backend, or None. ``cached``
+        returns the metadata that its backend has cached."""
+        metadata = self.declared.get(model)
+        if metadata is not None:
+            if metadata.name != model:
+                metadata = replace(metadata, name=model)
+        else:
+            request = ModelMetadataRequest(model, version)
+            backend_request = to_backend(request, binding.route)
+            found = cached(backend_request.model, backend_request.version)
+            if found is None:
+                return None
+            renamed = to_client(found, request, binding.route)
+            assert isinstance(renamed, ModelMetadata)
+            metadata = renamed
+        return metadata_for_client(metadata, binding, context)
+
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:

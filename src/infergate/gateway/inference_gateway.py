@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 from infergate.core.messages import (
@@ -33,6 +33,18 @@ class InferenceGateway(Protocol):
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
+        ...
+
+    def known_metadata(
+        self,
+        model: str,
+        version: str,
+        binding: RouteBinding,
+        context: RequestContext,
+        cached: Callable[[str, str], ModelMetadata | None],
+    ) -> ModelMetadata | None:
+        """Return what ``describe`` would return without querying the backend, or None. ``cached``
+        returns the metadata that its backend has cached."""
         ...
 
     async def describe(

@@ -22,6 +22,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import HttpRequest, total_size
@@ -76,6 +77,10 @@ class SupportsRelay(Protocol):
         """Return the profile for a request; None if ``request_profile`` must detect it."""
         ...
 
+    def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
+        """Return the metadata of a model; None if the server must be queried."""
+        ...
+
 
 class PassThrough(Generic[Req, Resp]):
     """Passes the messages of one route on unchanged after ``validate``; no tensor is decoded."""
@@ -113,14 +118,12 @@ class PassThrough(Generic[Req, Resp]):
         self.profile: Final = backend.fixed_profile
         self.translation: Final = translation
         self.translated_models: Final = translated_models
-        relaying = (
-            backend
-            if isinstance(backend, SupportsRelay) and not route.retry.is_idempotent
-            else None
-        )
+        relaying = None
+        if isinstance(backend, SupportsRelay) and not route.retry.is_idempotent:
+            relaying = backend
+        self.relaying: Final[SupportsRelay | None] = relaying
         self.sender: Final = None if relaying is None else relaying.relay_sender
         """The sender of relayed requests; None if requests need tasks."""
-        self.current_profile: Final = _no_profile if relaying is None else relaying.current_profile
 
     async def infer(
         self,
@@ -246,10 +249,6 @@ class PassThrough(Generic[Req, Resp]):
         except NeedsOffloadError:
             sequence_id = await offload.run_in_helper(context, read_sequence, wire, limits)
         return None if sequence_id is None else SequenceKey(model, sequence_id)
-
-
-def _no_profile() -> Profile | None:
-    return None
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:

@@ -22,7 +22,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
 from infergate.backends.relayed_exchange import RelayedExchange
-from infergate.codecs.base import OutputsNeedTranslationError, RequestSummary
+from infergate.codecs.base import (
+    OutputsNeedTranslationError,
+    PartialInferRequest,
+    RequestSummary,
+)
+from infergate.core.accounting import body_parts
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.messages import OPERATION_NAMES, InferRequest
@@ -56,6 +61,7 @@ class Relay(Generic[Req, Resp]):
         self._summarize: Final = frontend.codec.summarize
         self._check_model: Final = frontend.gateway.name_rule.check_model
         self._find_binding: Final = frontend.gateway.find_binding
+        self.known_metadata: Final = frontend.gateway.known_metadata
 
     def start(
         self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
@@ -109,6 +115,7 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
         "_pipeline",
         "_relay",
         "_response",
+        "_sent",
         "_wire",
         "summary",
     )
@@ -133,7 +140,8 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
         self._wire: Final = wire
         self._binding: Final = binding
         self._callbacks: RelayCallbacks[Resp] | None = callbacks
-        self._checked: Any = None  # the validated message
+        self._checked: Any = None  # the result of ``validate``, if it differs from the message
+        self._sent: Any = None  # the validated message of which the request was made
         self._names: tuple[str, str] = _UNCHANGED
         self._response: Resp | None = None
         self._has_task = False
@@ -142,50 +150,79 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
 
     def send(self) -> None:
         """Check, rewrite and send the message, like ``PassThrough.infer``. Raises GatewayError."""
-        pipeline, summary, wire = self._pipeline, self.summary, self._wire
+        pipeline = self._pipeline
         self.context.record.pipeline = pipeline.name
-        if not summary.can_pass_through:
+        if not self.summary.can_pass_through:
             self._continue(self._translate)
             return
+        try:
+            request = self._prepare()
+        except NeedsOffloadError:
+            request = None
+        sender = pipeline.sender
+        assert sender is not None
+        if request is None or (sender.queue is not None and not sender.queue.try_enter()):
+            self._continue(self._infer)
+        else:
+            self._start_exchange(sender, request)
+
+    def _prepare(self) -> Req | None:
+        """Return the request to the backend, or None if ``PassThrough.infer`` must make it. Raises
+        GatewayError and NeedsOffloadError."""
+        pipeline, summary, wire = self._pipeline, self.summary, self._wire
         checked: Any = wire
         if not (pipeline.is_always_inline or pipeline.codec_offload.can_read_inline(wire)):
-            self._continue(self._infer)
-            return
-        try:
-            if pipeline.validate is not None:
-                checked = self._checked = pipeline.validate(wire, pipeline.limits)
-                if checked is not wire:
-                    self._continue(self._infer)
-                    return
-            sender = pipeline.sender
-            assert sender is not None
-            if (
-                sender.endpoints.has_several
-                and pipeline.sequence_of(wire, pipeline.limits) is not None
-            ):
-                self._continue(self._infer)
-                return
-        except NeedsOffloadError:
-            self._continue(self._infer)
-            return
+            return None
+        if pipeline.validate is not None:
+            checked = pipeline.validate(wire, pipeline.limits)
+            if checked is not wire:
+                self._checked = checked
+                checked = self._completed(checked)
+                if checked is None:
+                    return None
+        sender, relaying = pipeline.sender, pipeline.relaying
+        assert sender is not None
+        assert relaying is not None
+        if (
+            sender.endpoints.has_several
+            and pipeline.sequence_of(checked, pipeline.limits) is not None
+        ):
+            return None
         model, version = summary.model, summary.version
         if pipeline.renames:
             model, version, self._names = pipeline.rename(summary)
-        profile = pipeline.profile or pipeline.current_profile()
+        profile = pipeline.profile or relaying.current_profile()
         if profile is None or model in pipeline.translated_models:
-            self._continue(self._infer)
-            return
-        request = pipeline.rewrite_request(wire, model, version, profile)
-        if request is None or (sender.queue is not None and not sender.queue.try_enter()):
-            self._continue(self._infer)
-            return
-        self._checked = wire
-        self._start_exchange(sender, request)
+            return None
+        request = pipeline.rewrite_request(checked, model, version, profile)
+        self._sent = checked
+        return request
+
+    def _completed(self, checked: Any) -> Any:
+        """Return ``checked``, completed with the model's metadata if that is known; None if it must
+        be awaited, or if the body was decoded and must be counted."""
+        if isinstance(checked, PartialInferRequest):
+            pipeline, relaying = self._pipeline, self._pipeline.relaying
+            assert relaying is not None
+            metadata = self._relay.known_metadata(
+                checked.model,
+                checked.version,
+                self._binding,
+                self.context,
+                relaying.cached_metadata,
+            )
+            if metadata is None or not pipeline.codec_offload.can_complete_inline(checked):
+                return None
+            try:
+                checked = checked.complete(metadata)
+            except GatewayError:  # the metadata may be outdated
+                return None
+        return checked if body_parts(checked) is body_parts(self._wire) else None
 
     # ---- the result
 
     def _on_backend_response(self, response: Resp) -> None:
-        pipeline, checked = self._pipeline, self._checked
+        pipeline, checked = self._pipeline, self._sent
         try:
             if pipeline.is_always_inline or pipeline.codec_offload.can_rewrite_inline(
                 response, checked
@@ -267,7 +304,7 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
         response, self._response = self._response, None
         assert response is not None
         return self._pipeline.deliver(
-            response, self._checked, self.summary, self._binding, self.context
+            response, self._sent, self.summary, self._binding, self.context
         )
 
     # ---- called by the transport

@@ -17,9 +17,13 @@ from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.endpoints import BalanceSettings
 from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.profiles import TRITON
+from infergate.codecs.trtis import GRPC
+from infergate.codecs.trtis import messages as legacy
+from infergate.codecs.trtis.grpc_methods import INFER as LEGACY_METHOD
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.core.counters import BackendCounters
 from infergate.core.limits import Limits
+from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RetryPolicy
 from infergate.gateway.dispatch import RpcDispatch
@@ -189,8 +193,11 @@ class Stack:
         max_requests: int = 0,
         authorizer: Callable[[], RequestAuthorizer] = lambda: None,  # type: ignore[assignment,return-value]
         limits: Limits | None = None,
+        is_legacy: bool = False,
     ) -> None:
         self.loop = loop
+        self.is_legacy = is_legacy
+        self.new_codec: Callable[[], Any] = (lambda: GRPC.create({})) if is_legacy else V2Grpc
         self.relays = relays
         self.limits = limits or Limits(in_flight=4, body=200_000)
         self.context = contextvars.copy_context()
@@ -220,7 +227,7 @@ class Stack:
                 max_requests=max_requests,
                 max_queue=1,
             ),
-            V2Grpc(),
+            self.new_codec(),
             H2Upstream(self.limits),
             RPC_MESSAGES,
             self.limits,
@@ -250,9 +257,23 @@ class Stack:
             Route("once", "b", retry=RetryPolicy(max_retries=0)),
             Route("again", "b", retry=RetryPolicy(is_idempotent=True)),
         ]
-        self.gateway = Gateway(RouteTable(routes), {"b": self.backend}, {})
-        frontend: Any = Frontend(V2Grpc(), self.gateway, self.limits, authorizer=self.authorizer)
-        return RpcDispatch({SERVICE: frontend}, {}, {}, self._record, relays=self.relays)
+        declared = {
+            model: ModelMetadata(
+                model,
+                inputs=(TensorMetadata("x", "UINT8", (-1,)),),
+                outputs=(TensorMetadata("y", "UINT8", (-1,)),),
+                max_batch_size=0,
+            )
+            for model in ("m", "renamed", "quick")
+        }
+        self.gateway = Gateway(
+            RouteTable(routes), {"b": self.backend}, declared if self.is_legacy else {}
+        )
+        frontend: Any = Frontend(
+            self.new_codec(), self.gateway, self.limits, authorizer=self.authorizer
+        )
+        service = legacy.SERVICE if self.is_legacy else SERVICE
+        return RpcDispatch({service: frontend}, {}, {}, self._record, relays=self.relays)
 
     def _record(self, context: RequestContext) -> None:
         self.contexts.append(context)
@@ -270,7 +291,7 @@ class Stack:
         block = header_blocks.encode_block(
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", METHOD),
+            (":path", LEGACY_METHOD if self.is_legacy else METHOD),
             (":authority", "gateway"),
             ("te", "trailers"),
             ("content-type", "application/grpc"),
@@ -344,7 +365,7 @@ class Stack:
         end, stream = self.pending[key][-1]
         engine = end.engine
         trailers = header_blocks.encode_block(("grpc-status", "0"))
-        message = response_message(key)
+        message = legacy_response(key) if self.is_legacy else response_message(key)
         body: tuple[bytes, ...] = (b"\0" + len(message).to_bytes(4, "big"), message)
         match kind:
             case "ok":
@@ -465,6 +486,29 @@ def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
         message.parameters["sequence_id"].int64_param = 5
     if kind == "classes":
         message.outputs.add(name="y").parameters["classification"].int64_param = 1
+    return bytes(message.SerializeToString())
+
+
+def legacy_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
+    """Return the same for the legacy API."""
+    if kind == "garbage":
+        return b"\xff" * size
+    header = legacy.InferRequestHeader(batch_size=1)
+    header.input.add(name="x", dims=[size])
+    header.output.add(name="y")
+    if kind == "sequence":
+        header.correlation_id = 5
+    message = legacy.InferRequest(model_name=model, model_version=-1, meta_data=header)
+    message.raw_input.append(bytes(size - (kind == "wrong")))
+    return bytes(message.SerializeToString())
+
+
+def legacy_response(key: str) -> bytes:
+    """Return the same for the legacy API."""
+    header = legacy.InferResponseHeader(model_name="m", model_version=1, batch_size=1)
+    header.output.add(name="y", raw={"dims": [len(key)], "batch_byte_size": len(key)})
+    message = legacy.InferResponse(request_status={"code": 1}, meta_data=header)
+    message.raw_output.append(key.encode())
     return bytes(message.SerializeToString())
 
 

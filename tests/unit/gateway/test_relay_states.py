@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from relay_kit import Pair, patches, request_message
+from relay_kit import Pair, legacy_request, patches, request_message
 
 from infergate.core.errors import GatewayError, Kind
 from searching import examples
@@ -50,9 +50,14 @@ class Relayed(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         self._keys: list[str] = []
 
-    @initialize(endpoints=st.integers(1, 2), max_requests=st.sampled_from((0, 0, 1, 2)))
-    def build(self, endpoints: int, max_requests: int) -> None:
-        self.pair = Pair(endpoints=endpoints, max_requests=max_requests)
+    @initialize(
+        endpoints=st.integers(1, 2),
+        max_requests=st.sampled_from((0, 0, 1, 2)),
+        is_legacy=st.sampled_from((False, False, True)),
+    )
+    def build(self, endpoints: int, max_requests: int, is_legacy: bool) -> None:
+        self.make_message = legacy_request if is_legacy else request_message
+        self.pair = Pair(endpoints=endpoints, max_requests=max_requests, is_legacy=is_legacy)
         for target, name, value in patches(lambda: self.pair.loop.now):
             self._patch.setattr(target, name, value)
         self.pair.run()
@@ -72,7 +77,7 @@ class Relayed(RuleBasedStateMachine):
         key = f"k{self.calls}"
         self._keys.append(key)
         headers = [("grpc-timeout", timeout)] if timeout else []
-        message = request_message(model, size if kind == "raw" else 4, kind)
+        message = self.make_message(model, size if kind == "raw" else 4, kind)
         for stack in self.pair.stacks:
             stack.has_cut = cut >= 0
         self._each("call", key, message, headers, cut)
@@ -102,7 +107,7 @@ class Relayed(RuleBasedStateMachine):
 
         def both(stack: Any) -> None:
             stack.has_cut = False
-            stack.call(key, request_message(model), (), 0)
+            stack.call(key, self.make_message(model), (), 0)
             stack.reset(key)
 
         self.pair.run(both)

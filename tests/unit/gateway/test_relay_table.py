@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from relay_kit import Pair, Stack, patches, request_message
+from relay_kit import Pair, Stack, legacy_request, patches, request_message
 
 from infergate.access.authenticator import Authenticator, KeyRing
 from infergate.access.authorizer import Authorizer, AuthorizerSettings
@@ -34,9 +34,11 @@ def call(
     headers: Sequence[tuple[str, str]] = (),
     key: str = "k",
 ) -> Step:
-    return lambda pair: pair.run(
-        lambda stack: stack.call(key, request_message(model, size, kind), headers)
-    )
+    def step(stack: Stack) -> None:
+        make = legacy_request if stack.is_legacy else request_message
+        stack.call(key, make(model, size, kind), headers)
+
+    return lambda pair: pair.run(step)
 
 
 def answer(kind: str, key: str = "k") -> Step:
@@ -165,6 +167,33 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
         [call(), each(lambda stack: stack.connection.cancel_with(SHUTDOWN))],
         [("overloaded", "")],
     ),
+    "legacy": ({"is_legacy": True}, [call(), answer("ok")], [("ok", "")]),
+    "legacy, renamed": (
+        {"is_legacy": True, "endpoints": 2},
+        [call("renamed"), answer("ok")],
+        [("ok", "")],
+    ),
+    "legacy, a sequence": (
+        {"is_legacy": True, "endpoints": 2},
+        [call(kind="sequence"), answer("ok")],
+        [("ok", "")],
+    ),
+    "legacy, size of the data": (
+        {"is_legacy": True},
+        [call(kind="wrong")],
+        [("bad_request", "")],
+    ),
+    "legacy, no protobuf": ({"is_legacy": True}, [call(kind="garbage")], [("bad_request", "")]),
+    "legacy, garbage": (
+        {"is_legacy": True},
+        [call(), answer("garbage")],
+        [("backend_garbage", "")],
+    ),
+    "legacy, unavailable": (
+        {"is_legacy": True},
+        [call(), answer("unavailable")],
+        [("no_backend", "")],
+    ),
     "anonymous": ({"authorizer": new_authorizer}, [call()], [("unauthenticated", "")]),
     "forbidden": (
         {"authorizer": new_authorizer},
@@ -206,9 +235,10 @@ def test_both_ways_give_the_same(case: str, patched: list[Pair]) -> None:
     assert found == sorted(outcomes * (2 if outcomes == [("ok", "")] else 1))
 
 
+@pytest.mark.parametrize("is_legacy", [False, True], ids=["V2", "legacy"])
 @pytest.mark.parametrize("model", ["m", "renamed", "quick", "trusted"])
-def test_a_plain_route_needs_no_task(model: str, patched: list[Pair]) -> None:
-    pair = Pair(endpoints=2)
+def test_a_plain_route_needs_no_task(model: str, is_legacy: bool, patched: list[Pair]) -> None:
+    pair = Pair(endpoints=2, is_legacy=is_legacy)
     patched.append(pair)
     pair.run()
     for key in ("a", "b"):  # a connection to each endpoint

@@ -19,8 +19,9 @@ from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.tensor import Buffer
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpResponse
-from infergate.transport.base import Endpoint
+from infergate.transport.base import Endpoint, ExchangeCallbacks
 from infergate.transport.client.connect import failure_origin, open_connection
+from infergate.transport.client.response_waiter import ResponseWaiter
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
@@ -45,7 +46,8 @@ class PooledConnection(asyncio.BaseProtocol):
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._waiter: asyncio.Future[HttpResponse] | None = None
+        self._callbacks: ExchangeCallbacks[HttpResponse] | None = None  # of the request in progress
+        self._timeout_handle: asyncio.TimerHandle | None = None
         self._response_started = False
         self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
         self._counted = 0  # response bytes counted in _memory
@@ -58,24 +60,43 @@ class PooledConnection(asyncio.BaseProtocol):
         response stays counted in ``memory``."""
         if not self.is_usable:
             raise StaleError(str(self._endpoint))
+        waiter = ResponseWaiter[HttpResponse](self._loop)
+        self._begin(parts, deadline, memory, waiter)
+        try:
+            return await waiter.wait()
+        except asyncio.CancelledError:
+            self.cancel_exchange(waiter)
+            raise
+
+    def _begin(
+        self,
+        parts: Sequence[Buffer],
+        deadline: float,
+        memory: MemoryAccount,
+        callbacks: ExchangeCallbacks[HttpResponse],
+    ) -> None:
+        """Send ``parts``, and report the response, or its absence at ``deadline`` (loop time)."""
         self._response_started = False
         self._memory, self._counted = memory, 0
-        waiter: asyncio.Future[HttpResponse] = self._loop.create_future()
-        self._waiter = waiter
+        self._callbacks = callbacks
         for part in parts:
             self._transport.write(part)
-        timeout_handle = self._loop.call_at(deadline, self._on_timeout)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            if self._waiter is waiter:  # otherwise the connection may already be in use again
-                self._waiter = None
-                self._transport.abort()
-                self._uncount_bytes()
-            raise
-        finally:
-            timeout_handle.cancel()
-            del waiter  # its error refers to this frame and to frames that hold messages
+        self._timeout_handle = self._loop.call_at(deadline, self._on_timeout)
+
+    def cancel_exchange(self, callbacks: ExchangeCallbacks[HttpResponse]) -> None:
+        """Cancel the exchange that reports to ``callbacks``, unless it is over."""
+        if self._callbacks is callbacks:  # otherwise the connection may already be in use again
+            self._take_callbacks()
+            self._transport.abort()
+            self._uncount_bytes()
+
+    def _take_callbacks(self) -> ExchangeCallbacks[HttpResponse] | None:
+        """End the exchange."""
+        callbacks, self._callbacks = self._callbacks, None
+        if self._timeout_handle is not None:
+            self._timeout_handle.cancel()
+            self._timeout_handle = None
+        return callbacks
 
     def _count_bytes(self, size: int) -> bool:
         """Count ``size`` more bytes; if memory does not suffice, fail and return False."""
@@ -93,7 +114,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
     @property
     def _is_waiting(self) -> bool:
-        return self._waiter is not None
+        return self._callbacks is not None
 
     @property
     def is_usable(self) -> bool:
@@ -127,22 +148,21 @@ class PooledConnection(asyncio.BaseProtocol):
     # ---- the response
 
     def _complete(self, response: HttpResponse, *, keep: bool) -> None:
-        waiter, self._waiter = self._waiter, None
-        assert waiter is not None
+        callbacks = self._take_callbacks()
+        assert callbacks is not None
         self._memory = UNLIMITED  # the request's account keeps counting the response
         if keep and not self._transport.get_write_buffer_size():
             self._pool.put_back(self)
         else:
             self._transport.close()
-        if not waiter.done():
-            waiter.set_result(response)
+        callbacks.on_response(response)
 
     def _fail(self, error: GatewayError) -> None:
-        waiter, self._waiter = self._waiter, None
+        callbacks = self._take_callbacks()
         self._transport.abort()
         self._uncount_bytes()
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
+        if callbacks is not None:
+            callbacks.on_error(error)
 
     def _too_large(self) -> None:
         self._fail(self._too_long("response", "body", self._limits.body))
@@ -178,7 +198,7 @@ class Pool(Generic[PooledT]):
         self._create: Final = create
         self._idle: list[PooledT] = []
         self._open: set[PooledT] = set()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._all_closed: asyncio.Future[None] | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._tls: Final = tls
@@ -202,7 +222,7 @@ class Pool(Generic[PooledT]):
         try:
             async with asyncio.timeout(limit):
                 connection = await open_connection(
-                    self._loop, lambda: self._create(self), self.endpoint, self._tls
+                    self.loop, lambda: self._create(self), self.endpoint, self._tls
                 )
         except OSError as error:
             if not isinstance(error, TimeoutError):
@@ -222,17 +242,17 @@ class Pool(Generic[PooledT]):
         for connection in tuple(self._open):
             connection.close()
         if self._open:
-            self._all_closed = self._loop.create_future()
+            self._all_closed = self.loop.create_future()
             await self._all_closed
 
     # ---- called by connections
 
     def put_back(self, connection: PooledT) -> None:
         """Take back a connection that can carry another exchange."""
-        connection.idle_since = self._loop.time()
+        connection.idle_since = self.loop.time()
         self._idle.append(connection)
         if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(_MAX_IDLE_SECONDS, self._close_idle)
+            self._sweep_timer = self.loop.call_later(_MAX_IDLE_SECONDS, self._close_idle)
 
     def forget(self, connection: PooledT) -> None:
         """Forget a closed connection."""
@@ -244,11 +264,11 @@ class Pool(Generic[PooledT]):
 
     def _close_idle(self) -> None:
         self._sweep_timer = None
-        idle_limit = self._loop.time() - _MAX_IDLE_SECONDS
+        idle_limit = self.loop.time() - _MAX_IDLE_SECONDS
         while self._idle and self._idle[0].idle_since <= idle_limit:
             self._idle.pop(0).close()
         if self._idle:
-            self._sweep_timer = self._loop.call_at(
+            self._sweep_timer = self.loop.call_at(
                 self._idle[0].idle_since + _MAX_IDLE_SECONDS, self._close_idle
             )
 

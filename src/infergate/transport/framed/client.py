@@ -13,7 +13,14 @@ from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
+from infergate.transport.base import (
+    CallbackUpstream,
+    Cancellable,
+    Endpoint,
+    ExchangeCallbacks,
+    HttpStreamingUpstream,
+    SupportsDisconnect,
+)
 from infergate.transport.client.pool import EndpointPools, Pool, PooledConnection, PooledUpstream
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
 from infergate.transport.http1 import message_head
@@ -43,7 +50,7 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes of the response; unsolicited bytes end the connection."""
-        if self._waiter is None:
+        if self._callbacks is None:
             self._transport.abort()
             return
         self._response_started = True
@@ -107,11 +114,24 @@ class HttpOrFrameUpstream:
     ) -> None:
         """``create_http`` creates the HTTP upstream, the only one that supports TLS."""
         self._http: Final = create_http(limits, tls)
+        self._begin: Final = self._http.begin if isinstance(self._http, CallbackUpstream) else None
         self._frames: Final = FrameUpstream(limits)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         upstream = self._frames if endpoint.framed else self._http
         return await upstream.exchange(wire, endpoint, timeout)
+
+    def begin(
+        self,
+        wire: HttpRequest,
+        endpoint: Endpoint,
+        timeout: float,
+        callbacks: ExchangeCallbacks[HttpResponse],
+    ) -> Cancellable | None:
+        """See ``CallbackUpstream``."""
+        if self._begin is None or endpoint.framed:
+            return None
+        return self._begin(wire, endpoint, timeout, callbacks)
 
     def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None

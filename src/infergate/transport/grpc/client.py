@@ -25,11 +25,8 @@ from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.transport.base import Endpoint, ExchangeCallbacks
 from infergate.transport.client.connect import failure_origin, open_connection
 from infergate.transport.client.pool import EndpointPools, PooledUpstream
-from infergate.transport.grpc.client_calls import (
-    ResponseWaiter,
-    StreamingClientCall,
-    UnaryClientCall,
-)
+from infergate.transport.client.response_waiter import ResponseWaiter
+from infergate.transport.grpc.client_calls import StreamingClientCall, UnaryClientCall
 from infergate.transport.grpc.client_connection import (
     GrpcClientConnection,
     Http2NotNegotiatedError,
@@ -62,7 +59,7 @@ class H2Upstream(PooledUpstream):
     ) -> RpcResponse:
         for _ in range(attempts):
             connection = pool.find_free() or await pool.acquire(deadline)
-            waiter = ResponseWaiter(pool.loop)
+            waiter = ResponseWaiter[RpcResponse](pool.loop)
             call = UnaryClientCall(connection, wire, deadline, waiter)
             try:
                 return await waiter.wait()

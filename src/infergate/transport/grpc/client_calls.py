@@ -129,40 +129,6 @@ class UnaryClientCall(ClientCall):
                 callbacks.on_response(response)
 
 
-class ResponseWaiter:
-    """Lets a coroutine await the result of a call, as the callbacks of the call."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: Final[asyncio.Future[None]] = loop.create_future()
-        self._response: RpcResponse | None = None
-        self._error: Exception | None = None
-
-    def on_response(self, response: RpcResponse) -> None:
-        """Wake the coroutine with `response`."""
-        self._response = response
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def on_error(self, error: Exception) -> None:
-        """Wake the coroutine with `error`."""
-        self._error = error
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> RpcResponse:
-        """Return the response. Raises the error, and forgets it: its traceback refers to this
-        object."""
-        await self._future
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        assert self._response is not None
-        return self._response
-
-
 class StreamingClientCall(ClientCall):
     """A call with any number of responses, each read from the connection on request."""
 

@@ -53,7 +53,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Process bytes of the response; unsolicited bytes end the connection."""
-        if self._waiter is None:
+        if self._callbacks is None:
             self._transport.abort()
             return
         plain = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from infergate import __version__
@@ -10,6 +10,7 @@ from infergate.core.errors import backend_garbage
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.transport.base import ExchangeCallbacks
 from infergate.transport.client.pool import Pool, PooledConnection
 from infergate.transport.http1 import message_head
 
@@ -58,6 +59,19 @@ class HttpExchangeConnection(PooledConnection):
     async def send(self, wire: HttpRequest, target: str, deadline: float) -> HttpResponse:
         """Send ``wire`` to ``target`` and wait for the response until ``deadline`` (loop time).
         Raises GatewayError, and ValueError for a request that HTTP cannot carry."""
+        return await self._exchange(self._prepare(wire, target), deadline, wire.memory)
+
+    def begin(
+        self,
+        wire: HttpRequest,
+        target: str,
+        deadline: float,
+        callbacks: ExchangeCallbacks[HttpResponse],
+    ) -> None:
+        """Like ``send``, but report the response to ``callbacks``. Raises ValueError."""
+        self._begin(self._prepare(wire, target), deadline, wire.memory, callbacks)
+
+    def _prepare(self, wire: HttpRequest, target: str) -> Sequence[Buffer]:
         head = message_head.request_head(
             wire.method, target, wire.headers, total_size(wire.body), self._own_lines
         )
@@ -65,7 +79,7 @@ class HttpExchangeConnection(PooledConnection):
         self._reader = None
         self._parts = []
         self._received = 0
-        return await self._exchange(message_head.join_small(head, wire.body), deadline, wire.memory)
+        return message_head.join_small(head, wire.body)
 
     # ---- called by asyncio
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, cast
 
 from infergate.core.compilation import mypyc_attr
@@ -28,7 +29,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_size
-from infergate.transport.base import HttpApp
+from infergate.transport.base import Cancellable, HttpApp
 from infergate.transport.http1 import message_head, response_writer
 from infergate.transport.net.timer import CATCH_UP_SECONDS, Timer, body_deadline
 from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
@@ -59,12 +60,14 @@ class HttpServerConnection(asyncio.BaseProtocol):
     """The state machine of one connection that ``listener`` accepted."""
 
     __slots__ = (
+        "_completion",
         "_drained",
         "_identity",
         "_incoming_body",
         "_is_paused",
         "_listener",
         "_peer",
+        "_relayed",
         "_request",
         "_state",
         "_task",
@@ -81,6 +84,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._identity: tuple[str, ...] = ()  # names in the client certificate
         self._request: IncomingHttpRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
+        self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._completion: asyncio.Future[None] | None = None  # see ``active_requests``
         self._transport: asyncio.Transport
         self._is_paused = False
         self._drained: asyncio.Event | None = None  # set when the write buffer has drained
@@ -125,6 +130,9 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Cancel the request in progress."""
         self._state = ConnectionState.CLOSED
         self._timer.close()
+        relayed, self._relayed = self._relayed, None
+        if relayed is not None:
+            relayed.cancel()
         if self._task is None:
             self._cleanup(None)
         else:
@@ -140,6 +148,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         # The error of a cancelled task refers to frames whose data would otherwise stay alive until
         # garbage collection.
         self._task = None
+        self._complete()
         self._listener.unregister(self)
 
     def pause_writing(self) -> None:
@@ -197,11 +206,44 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._incoming_body.finish()
         self._timer.stop()
         self._state = ConnectionState.BUSY
-        self._task = self._listener.loop.create_task(self._serve(request, self._listener.app))
+        listener = self._listener
+        if listener.relay is not None:
+            self._relayed = listener.relay(request.wire, request.context, self)
+            if self._relayed is not None:
+                return
+        self.continue_in_task(
+            functools.partial(listener.app.respond, request.wire, request.context)
+        )
 
-    async def _serve(self, request: IncomingHttpRequest, app: HttpApp) -> None:
+    def on_response(self, response: HttpResponse) -> None:
+        """Send the response of a relayed request. If ``relay`` has not returned yet, the caller is
+        still processing received bytes, so the response has to wait."""
+        if self._relayed is None:
+            self._listener.loop.call_soon(self._finish_relayed, response)
+        else:
+            self._finish_relayed(response)
+
+    def _finish_relayed(self, response: HttpResponse) -> None:
+        request, self._relayed = self._request, None
+        self._complete()
+        if request is not None and self._state is ConnectionState.BUSY:
+            request.release()
+            self._respond(response)
+
+    def continue_in_task(self, respond: Callable[[], Awaitable[HttpResponse]]) -> None:
+        """Serve the request in a task."""
+        assert self._request is not None
+        serving = self._serve(self._request, self._listener.app, respond)
+        self._task = self._listener.loop.create_task(serving)
+
+    async def _serve(
+        self,
+        request: IncomingHttpRequest,
+        app: HttpApp,
+        respond: Callable[[], Awaitable[HttpResponse]],
+    ) -> None:
         try:
-            response = await app.respond(request.wire, request.context)
+            response = await respond()
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
             abort_error = request.context.abort_error
             if abort_error is not None and isinstance(failure, asyncio.CancelledError):
@@ -212,7 +254,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         if response.body_stream is not None:
             await self._stream_response(response, response.body_stream, request)
         elif self._state is not ConnectionState.CLOSED:
-            self._task = None
+            self._task = self._relayed = None
+            self._complete()
             request.release()
             self._respond(response)
 
@@ -234,7 +277,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
             return
         finally:
             await stream.close()
-        self._task = None
+        self._task = self._relayed = None
+        self._complete()
         request.release()
         if self._transport.is_closing():
             self._wait_for_last_read()
@@ -363,10 +407,18 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._transport.close()
 
     def cancel_with(self, error: GatewayError) -> None:
-        request = self._request
-        if self._task is not None and request is not None:
+        request, relayed = self._request, self._relayed
+        if request is not None and (self._task is not None or relayed is not None):
             request.context.abort_error = error
-            self._task.cancel()
+            if relayed is not None:
+                relayed.cancel()
+            if self._task is not None:
+                self._task.cancel()
+                return
+            app = self._listener.app
+            self._finish_relayed(
+                response_writer.response_to_failure(error, app, request.wire, request.context)
+            )
         elif self._state is ConnectionState.BODY or (
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
@@ -379,9 +431,17 @@ class HttpServerConnection(asyncio.BaseProtocol):
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:
-        """Return the task that is serving the request, if any."""
-        if self._task is not None:
-            yield self._task
+        """Return the task that is serving the request, or a future of a relayed request."""
+        if self._relayed is not None and self._task is None and self._completion is None:
+            self._completion = self._listener.loop.create_future()
+        future = self._completion or self._task
+        if future is not None:
+            yield future
+
+    def _complete(self) -> None:
+        completion, self._completion = self._completion, None
+        if completion is not None and not completion.done():
+            completion.set_result(None)
 
     def abort(self) -> None:
         self._transport.abort()

@@ -17,7 +17,7 @@ from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
-from infergate.transport.base import Endpoint
+from infergate.transport.base import Cancellable, Endpoint, ExchangeCallbacks
 from infergate.transport.client.pool import (
     ConnectionFactory,
     EndpointPools,
@@ -56,6 +56,28 @@ class Http1Upstream(PooledUpstream):
             return await _decode_content(response, self._limits.body, wire.memory)
         return response
 
+    def begin(
+        self,
+        wire: HttpRequest,
+        endpoint: Endpoint,
+        timeout: float,
+        callbacks: ExchangeCallbacks[HttpResponse],
+    ) -> Cancellable | None:
+        """See ``CallbackUpstream``."""
+        pool = self._pools.get(endpoint)
+        if pool is None or wire.method in _REPEATABLE:
+            return None
+        connection = pool.take()
+        if connection is None:
+            return None
+        exchange = _BegunExchange(connection, self._limits.body, wire.memory, callbacks)
+        try:
+            connection.begin(wire, _target(wire, endpoint), pool.loop.time() + timeout, exchange)
+        except ValueError:  # ``exchange`` meets it again, and reports it
+            pool.put_back(connection)
+            return None
+        return exchange
+
     async def _exchange(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float
     ) -> HttpResponse:
@@ -91,6 +113,56 @@ class Http1Upstream(PooledUpstream):
             raise _cannot_send(error) from error
         finally:
             connection.close()
+
+
+class _BegunExchange:
+    """The callbacks of an exchange that was begun; a task decodes a compressed response."""
+
+    def __init__(
+        self,
+        connection: HttpExchangeConnection,
+        max_bytes: int,
+        memory: MemoryAccount,
+        callbacks: ExchangeCallbacks[HttpResponse],
+    ) -> None:
+        self._connection: Final = connection
+        self._max_bytes: Final = max_bytes
+        self._memory: Final = memory
+        self._callbacks: ExchangeCallbacks[HttpResponse] | None = callbacks
+        self._task: asyncio.Task[None] | None = None
+
+    def on_response(self, response: HttpResponse) -> None:
+        """Report the response."""
+        if "content-encoding" in response.headers:
+            self._task = asyncio.get_running_loop().create_task(self._decode(response))
+            return
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            callbacks.on_response(response)
+
+    def on_error(self, error: Exception) -> None:
+        """Report the error."""
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            callbacks.on_error(error)
+
+    def cancel(self) -> None:
+        """Cancel the exchange."""
+        self._callbacks = None
+        if self._task is None:
+            self._connection.cancel_exchange(self)
+        else:
+            self._task.cancel()
+
+    async def _decode(self, response: HttpResponse) -> None:
+        try:
+            decoded = await _decode_content(response, self._max_bytes, self._memory)
+        except Exception as error:  # noqa: BLE001 - the callbacks decide
+            self.on_error(error)
+            return
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            callbacks.on_response(decoded)
 
 
 async def _decode_content(
