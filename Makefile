@@ -60,7 +60,7 @@ format: .venv/tested  ## apply ruff's fixes and format
 types: .venv/tested  ## mypy, strict
 	@$(BIN)/mypy
 
-bench: .venv/tested  ## side by side with Triton and Envoy: the targets (ARGS="--help" for choices)
+bench: .venv/tested  ## side by side with Triton, Envoy and others: the targets (ARGS=--quick: in three minutes)
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-check: .venv/tested  ## compare the CPU per request with BASE (not part of test)

@@ -8,7 +8,7 @@ from peers.support.installed import peers_folder, run
 
 _HERE = Path(__file__).parent
 _GO_SOURCES = Path("/usr/share/gocode")
-"""Where Debian's packages install the sources of Go packages."""
+"""Debian's packages install the sources of Go packages there."""
 
 
 def grpcio() -> tuple[str, ...]:

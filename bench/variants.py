@@ -72,7 +72,11 @@ def available(names: Sequence[str]) -> tuple[list[Variant], list[str]]:
         try:
             found.append(PLAIN.get(name) or _installed(name, _RECIPES[name]))
         except RuntimeError as error:
-            notes.append(f"{name} was not measured: {error}")
+            reason = str(error)
+            if "\n" in reason:  # the output of a tool
+                print(reason, file=sys.stderr)
+                reason = "its installation failed"
+            notes.append(f"{name} was not measured: {reason}")
     return found, notes
 
 
@@ -121,8 +125,7 @@ def _install_package(python: Path, *, is_compiled: bool) -> None:
         copy = Path(folder) / "infergate"
         shutil.copytree(PROJECT, copy, ignore=_LEFT_OUT)
         pip = (str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-        compiling = ("env", f"{_COMPILE}=1") if is_compiled else ()
-        run(*compiling, *pip, "--no-deps", "--force-reinstall", str(copy))
+        run("env", f"{_COMPILE}={is_compiled:d}", *pip, "--no-deps", "--force-reinstall", str(copy))
     if is_compiled:
         files = "from importlib.metadata import files; files = files('infergate')"
         if not _can(python, f"{files}; assert any(each.suffix == '.so' for each in files)"):

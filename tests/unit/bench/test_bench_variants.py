@@ -27,6 +27,19 @@ def test_variants_that_cannot_run_have_a_reason(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def test_the_output_of_a_failed_installation_is_no_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> Variant:
+        raise RuntimeError("`pip install` failed (1):\nno compiler")
+
+    monkeypatch.setattr(variants, "_installed", fail)
+    assert available(["own-compiled"]) == (
+        [], ["own-compiled was not measured: its installation failed"]
+    )  # fmt: skip
+    assert "no compiler" in capsys.readouterr().err
+
+
 def test_the_default_interpreter_is_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "SYSTEM_PYTHON", Path(sys.executable).resolve())
     assert "is the default interpreter" in available(["own-system"])[1][0]
