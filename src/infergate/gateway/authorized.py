@@ -59,6 +59,7 @@ class AuthorizedGateway:
         self.name_rule: Final = inner.name_rule
         self.bind: Final = inner.bind
         self.find_binding: Final = inner.find_binding
+        self.protocols: Final = inner.protocols
         self.known_metadata: Final = inner.known_metadata
         self.describe: Final = inner.describe
 

@@ -77,14 +77,14 @@ class Dispatch(ABC, Generic[Req, Resp]):
         self._default_frontend: Final = self._frontends[self._default_segment]
         self._record: Final = record
         self._has_relays: Final = relays
-        self._relays: Final[dict[str, Relay[Req, Resp]]] = {}
+        self._relays: Final[dict[str, Relay[Req, Resp] | None]] = {}
 
     def _make_relay(self, segment: str) -> Relay[Req, Resp] | None:
         """Create and keep the relay of a frontend; None if it needs tasks."""
-        frontend = self._frontends.get(segment)
-        if frontend is None or not self._has_relays or not frontend.can_relay:
-            return None
-        relay = Relay(frontend, self._finish, self._record_cancelled)
+        frontend = self._frontends[segment]
+        relay = None
+        if self._has_relays and frontend.can_relay:
+            relay = Relay(frontend, self._finish, self._record_cancelled)
         self._relays[segment] = relay
         return relay
 
@@ -151,7 +151,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         segment = wire.path[1:].partition("/")[0]
         if segment not in self._frontends:
             segment = self._default_segment
-        relay = self._relays.get(segment) or self._make_relay(segment)
+        relays = self._relays
+        relay = relays[segment] if segment in relays else self._make_relay(segment)
         if relay is None:
             return None
         self._assign_id(context)
@@ -230,10 +231,11 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         callbacks: RelayCallbacks[RpcResponse],
     ) -> Cancellable | None:
         """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
-        if wire.method in self._services:
-            return None
         service = wire.method[1:].partition("/")[0]
-        relay = self._relays.get(service) or self._make_relay(service)
+        if service not in self._frontends or wire.method in self._services:
+            return None
+        relays = self._relays
+        relay = relays[service] if service in relays else self._make_relay(service)
         if relay is None:
             return None
         self._assign_id(context)

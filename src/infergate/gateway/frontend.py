@@ -94,8 +94,6 @@ class Frontend(Generic[Req, Resp]):
             authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
         )
         """Authorizes a request without I/O, if that is possible."""
-        self.can_relay: Final = authorizer is None or self.decide is not None
-        """Whether any request can be authorized without a task."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model
@@ -111,6 +109,13 @@ class Frontend(Generic[Req, Resp]):
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
         """Created when a route is first used: there may be thousands, and a reload builds the
         frontend on the event loop."""
+
+    @property
+    def can_relay(self) -> bool:
+        """Whether any request may be served without a task: a backend speaks this protocol, and
+        requests are authorized without I/O."""
+        is_spoken = self.codec.name in self.gateway.protocols
+        return is_spoken and (self._authorizer is None or self.decide is not None)
 
     def make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
         """Create and keep the pipeline of ``binding``."""

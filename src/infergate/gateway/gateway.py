@@ -109,6 +109,7 @@ class Gateway:
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)
         self.backends: Final = tuple(backends.values())
+        self.protocols: Final = frozenset(backend.protocol for backend in self.backends)
         self.declared: Final = declared
         self.shared_memory: Final = options.shared_memory
         self._extensions: Final = (

@@ -25,6 +25,11 @@ class InferenceGateway(Protocol):
         """The rule for names of models and versions."""
         ...
 
+    @property
+    def protocols(self) -> frozenset[str]:
+        """The protocols of its backends."""
+        ...
+
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:

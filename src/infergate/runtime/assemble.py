@@ -273,6 +273,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
+    relays = tracer is None  # ``assign_id`` starts a trace, which must happen once
     factory = _FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
@@ -302,7 +303,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 
     if "http" in addresses:
         frontends = _make_frontends(TransportKind.HTTP, config, factory)
-        http = HttpDispatch(frontends, record, assign_id)
+        http = HttpDispatch(frontends, record, assign_id, relays=relays)
         header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
         listen(
             "http",
@@ -315,7 +316,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
-        app = HttpDispatch({"": factory.make(codec)}, record, assign_id)
+        app = HttpDispatch({"": factory.make(codec)}, record, assign_id, relays=relays)
         if model_listener.framed:
             listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
         else:
@@ -330,7 +331,9 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
             own_rpc = authorized_services(
                 own_rpc, authorizer, next(iter(frontends.values())).codec.build_error
             )
-        rpc = RpcDispatch(frontends, own_rpc.unary, own_rpc.streams, record, assign_id)
+        rpc = RpcDispatch(
+            frontends, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays
+        )
         fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed_grpc_limits}
         if not transports.can_change_grpc_tls:
             fixed["tls"] = tls.get("grpc")

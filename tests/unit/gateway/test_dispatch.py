@@ -132,3 +132,16 @@ async def test_the_gateways_rpc_services_take_precedence() -> None:
     assert (contexts[0].record.protocol, contexts[0].record.bytes_out) == ("a", 3)
     dispatch.refuse(GatewayError(Kind.OVERLOADED, "full"), RpcRequest("/other/M"), new_context())
     assert contexts[1].record.outcome == "overloaded"
+
+
+def test_without_relays_no_request_gets_an_id_twice() -> None:
+    """A trace starts with the id."""
+    seen: list[RequestContext] = []
+    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
+    rpc = RpcDispatch(frontends, {}, {}, seen.append, seen.append, relays=False)
+    http_frontends: dict[str, Any] = {"v2": NamedFrontend("v2", lambda: HttpResponse(200))}
+    web = HttpDispatch(http_frontends, seen.append, seen.append, relays=False)
+    callbacks: Any = None
+    assert rpc.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
+    assert web.relay(HttpRequest("POST", "/v2"), new_context(), callbacks) is None
+    assert seen == []
