@@ -335,7 +335,7 @@ class ServerCall(IncomingRequest):
             self._connection.end_stream_soon(stream)
         self._connection.flush_soon()
 
-    _is_stream: bool = False
+    _is_stream: ClassVar = False
 
     def _unexpected_error_response(self) -> RpcResponse:
         """Return the response to an unexpected exception; to be called in its handler."""
