@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, internal_error
