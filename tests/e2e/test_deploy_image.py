@@ -20,12 +20,12 @@ SECONDS = 800  # pip takes minutes on a busy machine
 
 
 def can_unshare() -> bool:
-    """Root with separate mounts, on a Debian whose Python has pip."""
+    """Root with separate mounts, on a Debian with gcc whose Python has pip and headers."""
     script = (
         "mount --make-rprivate / && mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w /mnt/r"
         " && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"
         " && unshare --net ip link set lo up && /usr/bin/python3 -m pip --version"
-        " && setpriv --version"
+        " && setpriv --version && gcc --version && /usr/bin/python3-config --includes"
     )
     argv = ["unshare", "--mount", "sh", "-c", script]
     try:
@@ -38,7 +38,7 @@ def can_unshare() -> bool:
 @pytest.mark.timeout(900)
 def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     if not can_unshare():
-        pytest.skip("needs root, overlays, network namespaces, and Debian's python3-pip")
+        pytest.skip("needs root, overlays, network namespaces, and Debian's gcc, python3-pip, python3-dev")
     argv = [
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
         sys.executable, "-m", "peers.image_steps", str(PROJECT), str(tmp_path),

@@ -70,7 +70,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "runtime",
     ),
     "terminal": (),
-    "cli": ("config", "runtime", "matrix", "terminal", "access.keys"),
+    "cli": ("config", "runtime", "matrix", "terminal", "access.keys", "core.compilation"),
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }

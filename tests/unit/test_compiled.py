@@ -51,10 +51,23 @@ def traps(text: str) -> Iterator[str]:
                     yield f"{node.lineno}: handlers of different types bind the same name"
             case ast.ClassDef():
                 yield from _class_traps(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _deleted_parameters(node)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             for each in node.decorator_list:
                 if last_name(each) in FORBIDDEN_DECORATORS:
                     yield f"{node.lineno}: {last_name(each)}"
+
+
+def _deleted_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """mypyc rejects these in coroutines. If only some paths delete it, others crash."""
+    parameters = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    at_top = () if isinstance(node, ast.AsyncFunctionDef) else node.body
+    for each in ast.walk(node):
+        if isinstance(each, ast.Delete) and each not in at_top:
+            for target in each.targets:
+                if isinstance(target, ast.Name) and target.id in parameters:
+                    yield f"{each.lineno}: deletes the parameter {target.id}"
 
 
 def _class_traps(node: ast.ClassDef) -> Iterator[str]:
@@ -87,6 +100,9 @@ def _class_traps(node: ast.ClassDef) -> Iterator[str]:
             ["2: a generic frozen dataclass"],
         ),
         ("@dataclass(frozen=True)\nclass A: ...", []),
+        ("def f(a):\n    if a:\n        del a", ["3: deletes the parameter a"]),
+        ("async def f(a):\n    del a", ["2: deletes the parameter a"]),
+        ("def f(a):\n    del a", []),
         ("class A:\n    a = b = 1", ["2: several targets in a class body"]),
     ],
 )

@@ -74,6 +74,7 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
 }
 
 
+@mypyc_attr(native_class=False)
 class _SharedRequest(RpcRequest):
     """A validated request that has tensors in shared memory."""
 

@@ -31,10 +31,10 @@ from infergate.transport.net.deferred_inflation import DeferredInflation
 _MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
 _AGENT: Final = f"infergate/{__version__}"
 _CACHED_METHODS: Final = 256  # number of cached request header blocks, one per method
-_MAX_SILENCE: Final = 310.0
+_MAX_SILENCE = 310.0
 """Seconds without received bytes before the server is pinged while calls without a deadline are
 open. gRPC servers treat pings more often than every 300 s as abuse."""
-_PING_TIMEOUT: Final = 20.0
+_PING_TIMEOUT = 20.0
 """Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
 """Seconds by which a server's clock may be ahead of the event loop's."""
@@ -67,7 +67,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self.endpoint: Final = endpoint
         self.max_message: Final = limits.body + framing.MESSAGE_OVERHEAD
         self._ready_callback: Final = on_ready
-        self._capacity_callback: Final = on_capacity_change
+        self._capacity_callback = on_capacity_change
         self._waiters: Final = waiters
         self._ready_future: asyncio.Future[None] = loop.create_future()
         self._ready_future.add_done_callback(_mark_retrieved)  # unused if connecting failed

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.memory import IN_FLIGHT_BYTES
@@ -60,6 +61,7 @@ def is_abandoned(code: int, details: str) -> bool:
     return code == CANCELLED and details in _NO_REASON
 
 
+@mypyc_attr(native_class=False)
 class RequestHeaders:
     """The parsed headers of a request. `refusal` is the gRPC code and message if the headers allow
     no call; `status` is its HTTP status, and `limit` the name of the exceeded limit, if any."""

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, internal_error
@@ -335,7 +335,7 @@ class ServerCall(IncomingRequest):
             self._connection.end_stream_soon(stream)
         self._connection.flush_soon()
 
-    _is_stream: bool = False
+    _is_stream: ClassVar = False
 
     def _unexpected_error_response(self) -> RpcResponse:
         """Return the response to an unexpected exception; to be called in its handler."""

@@ -51,8 +51,8 @@ class UnaryCall(ServerCall):
                 self._admit(reader.length, size)
         except framing.MessageError as error:
             self._finish_with(self.invalid_message_response(error))
-        except GatewayError as error:
-            self._refuse_message(error)
+        except GatewayError as refusal:
+            self._refuse_message(refusal)
         else:
             if end:
                 self._start()
@@ -144,7 +144,7 @@ class UnaryCall(ServerCall):
         ):
             # The application has already recorded the error.
             response = self.invalid_message_status(message.error)
-        del respond, message
+        del message
         self._respond(response)
 
     def _respond(self, response: RpcResponse) -> None:

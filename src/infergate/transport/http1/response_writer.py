@@ -29,23 +29,29 @@ _CHUNKED: Final = "transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
+_NO_FAILURE: Final = Exception()
+
+
 @functools.lru_cache(maxsize=1)
 def _date_lines(second: int) -> bytes:
     """Return the Server and Date lines."""
     return f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
 
 
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
     """Return the response to ``failure`` of the application; re-raise the task's cancellation."""
-    if isinstance(failure, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            try:
-                raise failure
-            finally:
-                del failure, task  # they refer to this frame and to frames that hold messages
+    if isinstance(failure, asyncio.CancelledError) and _is_being_cancelled():
+        try:
+            raise failure
+        finally:
+            failure = _NO_FAILURE  # it refers to this frame and to frames that hold messages
     if isinstance(failure, GatewayError):
         return rejection(app, failure, wire, context)
     log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)

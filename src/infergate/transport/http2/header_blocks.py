@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from infergate.core.compilation import mypyc_attr
 from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII without upper case and colon
@@ -22,6 +23,7 @@ FIXED_NAMES: Final = frozenset({b"te", b"content-type", b"content-length"})
 REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
+@mypyc_attr(native_class=False)
 class HeaderBlock:
     """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
     the colon; `pairs` the others in order; `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does.

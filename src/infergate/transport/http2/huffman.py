@@ -22,7 +22,7 @@ class _Step(NamedTuple):
     is_accepting: bool
 
 
-_steps: Final = BoundedCache[int, _Step](_MAX_STEPS)
+_steps = BoundedCache[int, _Step](_MAX_STEPS)
 
 
 def decode(text: bytes) -> bytes:

@@ -12,7 +12,7 @@ from infergate.core.limits import Limits
 from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES
 from infergate.transport.net.timer import body_deadline
 
-MAX_STREAMS: Final = 1024
+MAX_STREAMS = 1024
 """Maximum number of streams per process; they may stay open for hours."""
 RESERVED_PART: Final = 16
 """1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies."""
