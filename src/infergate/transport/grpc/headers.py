@@ -36,6 +36,7 @@ _CODES_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 50
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
+_TIMEOUT_NAME: Final = header_blocks.encode_name("grpc-timeout")
 _MAX_MILLISECOND_TIMEOUT: Final = _MAX_TIMEOUT_VALUE // 1000  # seconds
 _CONTENT_TYPE: Final = "application/grpc"
 _CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
@@ -266,4 +267,5 @@ def encode_timeout(seconds: float) -> bytes:
 
 @functools.lru_cache(_CACHED_TIMEOUTS)
 def _encoded_milliseconds(timeout: int) -> bytes:
-    return header_blocks.encode_field("grpc-timeout", f"{timeout}m")
+    text = b"%dm" % timeout
+    return _TIMEOUT_NAME + bytes((len(text),)) + text
