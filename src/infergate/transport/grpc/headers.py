@@ -37,14 +37,13 @@ _CODES_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 50
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
+_TIMEOUT_NAME: Final = header_blocks.encode_name("grpc-timeout")
 _MAX_MILLISECOND_TIMEOUT: Final = _MAX_TIMEOUT_VALUE // 1000  # seconds
 _CONTENT_TYPE: Final = "application/grpc"
 _CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
 _UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that are not percent-encoded in grpc-message."""
 _MAX_DETAILS: Final = 4096
-_CACHED_TIMEOUTS: Final = 64
-"""Number of cached grpc-timeout fields: most calls have the timeout of their route."""
 _CACHED_NAMES: Final = 256
 _MAX_CACHED_NAME: Final = 64  # characters of a cached name
 _HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
@@ -237,7 +236,8 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
     if timeout is None:
         block = b""
     elif 1 <= timeout < _MAX_MILLISECOND_TIMEOUT:
-        block = _encoded_milliseconds(math.ceil(timeout / 1e-3))
+        text = b"%dm" % math.ceil(timeout / 1e-3)
+        block = _TIMEOUT_NAME + bytes((len(text),)) + text
     else:
         block = encode_timeout(timeout)
     return block + encode_metadata(metadata) if metadata else block
@@ -264,8 +264,3 @@ def _encoded_name(name: str) -> bytes:
 def encode_timeout(seconds: float) -> bytes:
     """Return the encoded field grpc-timeout."""
     return header_blocks.encode_field("grpc-timeout", write_timeout(seconds))
-
-
-@functools.lru_cache(_CACHED_TIMEOUTS)
-def _encoded_milliseconds(timeout: int) -> bytes:
-    return header_blocks.encode_field("grpc-timeout", f"{timeout}m")

@@ -285,6 +285,8 @@ def test_a_written_timeout_is_read_back_rounded_up(seconds: float) -> None:
 )  # fmt: skip
 def test_timeouts_are_written(seconds: float, text: str) -> None:
     assert headers.write_timeout(seconds) == text
+    encoded = header_blocks.encode_field("grpc-timeout", text)
+    assert headers.request_suffix(seconds, {}) == encoded
 
 
 def test_request_headers() -> None:
