@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gzip
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +18,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.endpoints import BalanceSettings
-from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
 from infergate.codecs.profiles import TRITON
+from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import GRPC
 from infergate.codecs.trtis import messages as legacy
 from infergate.codecs.trtis.grpc_methods import INFER as LEGACY_METHOD
@@ -26,17 +30,20 @@ from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RetryPolicy
-from infergate.gateway.dispatch import RpcDispatch
+from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import log_fields
 from infergate.observe.request_counters import RequestCounters
 from infergate.routing.table import Rewrite, Route, RouteTable
 from infergate.transport.base import Address, Endpoint
+from infergate.transport.client import pool
+from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.grpc import client as client_module
 from infergate.transport.grpc import server_call
 from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.server import GrpcServerConnection, H2Server
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.http1.server import H1Server
 from infergate.transport.http2 import events, header_blocks
 from infergate.transport.http2.frames import Code
 from infergate.transport.http2.header_blocks import HeaderBlock
@@ -49,6 +56,7 @@ RESPONSE_HEADERS = header_blocks.encode_block(
     (":status", "200"), ("content-type", "application/grpc"), ("x-load", "0.5")
 )
 _QUIET_ROUNDS = 12
+_DATE = re.compile(rb"date: [^\r]*\r\n")
 _RESOLUTION = 0.001
 _current: contextvars.ContextVar[Stack] = contextvars.ContextVar("stack")
 
@@ -119,6 +127,9 @@ class MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         pass
 
+    def is_reading(self) -> bool:
+        return True
+
     def can_write_eof(self) -> bool:
         return False
 
@@ -175,14 +186,30 @@ async def _open_connection(
     if stack.refuses_connections:
         raise ConnectionRefusedError("refused")
     protocol = create_protocol()
-    end = ServerEnd(stack, protocol)
+    end = stack.end_type(stack, protocol)
     stack.servers.append(end)
     protocol.connection_made(end.transport)
     return protocol
 
 
+def feed(protocol: Any, data: bytes) -> None:
+    """Pass received bytes to an asyncio protocol."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.data_received(data)
+        return
+    while data:
+        buffer = protocol.get_buffer(-1)
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        protocol.buffer_updated(count)
+
+
 class Stack:
     """One gateway, its client and its servers."""
+
+    end_type: Callable[[Stack, Any], Any] = ServerEnd
+    access: Any = RPC_MESSAGES
 
     def __init__(
         self,
@@ -197,7 +224,6 @@ class Stack:
     ) -> None:
         self.loop = loop
         self.is_legacy = is_legacy
-        self.new_codec: Callable[[], Any] = (lambda: GRPC.create({})) if is_legacy else V2Grpc
         self.relays = relays
         self.limits = limits or Limits(in_flight=4, body=200_000)
         self.context = contextvars.copy_context()
@@ -228,17 +254,17 @@ class Stack:
                 max_queue=1,
             ),
             self.new_codec(),
-            H2Upstream(self.limits),
-            RPC_MESSAGES,
+            self.new_upstream(),
+            self.access,
             self.limits,
             counters=self.counters,
         )
         policy: Any = self.backend._endpoints._cluster._policy
         policy._random = lambda: 0.0  # both start with the first endpoint
         self.admission = Admission(self.limits)
-        self.listener = H2Server(Address(), self.make_app(), self.limits, self.admission)
+        self.listener = self.new_listener()
         self.listener.loop = loop
-        self.connection = GrpcServerConnection(self.listener)
+        self.connection: Any = self.listener._create_connection()
         self.transport = MemoryTransport(loop, self.connection)
         self.context.run(self.connection.connection_made, self.transport)
         self.client = Http2ClientConnection(65536)
@@ -247,7 +273,24 @@ class Stack:
         self.connection_events: list[tuple[Any, ...]] = []
         self.streams: dict[str, Any] = {}
 
-    def make_app(self) -> RpcDispatch:
+    def new_codec(self) -> Any:
+        """Return a codec of the protocol on both sides."""
+        return GRPC.create({}) if self.is_legacy else V2Grpc()
+
+    def new_upstream(self) -> Any:
+        """Return the transport to the servers."""
+        return H2Upstream(self.limits)
+
+    def new_listener(self) -> Any:
+        """Return the listener."""
+        return H2Server(Address(), self.make_app(), self.limits, self.admission)
+
+    def wrap_frontend(self, frontend: Any) -> Any:
+        """Return the application."""
+        service = legacy.SERVICE if self.is_legacy else SERVICE
+        return RpcDispatch({service: frontend}, {}, {}, self._record, relays=self.relays)
+
+    def make_app(self) -> Any:
         """Return an application, as a reload does."""
         routes = [
             Route("m", "b"),
@@ -272,8 +315,7 @@ class Stack:
         frontend: Any = Frontend(
             self.new_codec(), self.gateway, self.limits, authorizer=self.authorizer
         )
-        service = legacy.SERVICE if self.is_legacy else SERVICE
-        return RpcDispatch({service: frontend}, {}, {}, self._record, relays=self.relays)
+        return self.wrap_frontend(frontend)
 
     def _record(self, context: RequestContext) -> None:
         self.contexts.append(context)
@@ -310,7 +352,7 @@ class Stack:
         data = bytes(self.unsent[:count])
         del self.unsent[:count]
         if data and not self.transport.is_lost:
-            self.connection.data_received(data)
+            feed(self.connection, data)
 
     def reset(self, key: str) -> None:
         """Reset the stream of a call, if it is open."""
@@ -355,7 +397,7 @@ class Stack:
                 kept := [
                     (server, each)
                     for server, each in waiting
-                    if not (server is end and stream in (None, each.id))
+                    if not (server is end and (stream is None or stream == each.id))
                 ]
             )
         }
@@ -520,13 +562,134 @@ def response_message(key: str) -> bytes:
     return bytes(message.SerializeToString())
 
 
+class HttpServerEnd:
+    """A scripted HTTP server's end of a connection from the gateway."""
+
+    def __init__(self, stack: Stack, protocol: Any) -> None:
+        self.stack = stack
+        self.protocol = protocol
+        self.transport = MemoryTransport(stack.loop, protocol)
+        self.unread = b""
+        self.output = b""
+
+    def receive(self) -> bool:
+        """Exchange pending bytes; return whether there were any."""
+        data = self.transport.take()
+        self.unread += data
+        head, found, rest = self.unread.partition(b"\r\n\r\n")
+        lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+        length = int(lines.get("content-length", 0))
+        if found and len(rest) >= length:
+            self.unread = rest[length:]
+            self.stack.requests.append((tuple(sorted(lines.items())), rest[:length]))
+            self.stack.pending.setdefault(lines["x-request-id"], []).append((self, None))
+        if self.transport.is_lost:
+            self.stack.drop(self)
+        output, self.output = self.output, b""
+        if output and not self.transport.is_lost:
+            feed(self.protocol, output)
+        return bool(data or output)
+
+
+class HttpStack(Stack):
+    """A gateway between clients and servers of V2 REST."""
+
+    end_type = HttpServerEnd
+    access = HTTP_MESSAGES
+
+    def __init__(self, loop: VirtualLoop, **options: Any) -> None:
+        super().__init__(loop, **options)
+        self.client.take_output()
+
+    def new_codec(self) -> Any:
+        return plugins()["v2-rest"].create({})
+
+    def new_upstream(self) -> Any:
+        return HttpOrFrameUpstream(self.limits)
+
+    def new_listener(self) -> Any:
+        return H1Server(Address(), self.make_app(), self.limits, self.admission)
+
+    def wrap_frontend(self, frontend: Any) -> Any:
+        return HttpDispatch({"v2": frontend}, self._record, relays=self.relays)
+
+    def call(
+        self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
+    ) -> None:
+        """Send a request: the model's name, and the body."""
+        model, _, body = message.partition(b"\n")
+        lines = [
+            f"POST /v2/models/{model.decode()}/infer HTTP/1.1",
+            "host: gateway",
+            f"x-request-id: {key}",
+            f"content-length: {len(body)}",
+            *(f"{name}: {value}" for name, value in headers),
+        ]
+        self.unsent += "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+        self.write(cut)
+
+    def _read(self) -> bool:
+        data = _DATE.sub(b"", self.transport.take())
+        if data:
+            self.received[0] = [(b"".join(part for (part,) in self.received.get(0, [])) + data,)]
+        return bool(data)
+
+    def answer(self, key: str, kind: str) -> None:
+        end, _ = self.pending[key][-1]
+        body = rest_response(key)
+        status, extra = "200 OK", ""
+        match kind:
+            case "garbage":
+                body = b"{"
+            case "invalid":
+                status, body = "400 Bad Request", b'{"error":"because"}'
+            case "unavailable":
+                status, body = "503 Service Unavailable", b'{"error":"because"}'
+            case "compressed":
+                body, extra = gzip.compress(body, mtime=0), "content-encoding: gzip\r\n"
+            case "no HTTP":
+                end.output = b"nonsense\r\n\r\n"
+            case "oversize":
+                end.output = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n"
+            case "lost":
+                end.transport.close()
+            case "partial":
+                end.output = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"
+                return
+        if kind == "ok, then closed":
+            extra = "connection: close\r\n"
+        if not end.output:
+            length = f"content-length: {len(body)}\r\nx-load: 0.5\r\n"
+            end.output = f"HTTP/1.1 {status}\r\n{extra}{length}\r\n".encode() + body
+        self.drop(end)
+
+
+def rest_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
+    """Return the model's name and the JSON of an inference."""
+    if kind == "garbage":
+        return f"{model}\n{{".encode()
+    tensor = {"name": "x", "datatype": "UINT8", "shape": [size], "data": [1] * size}
+    if kind == "wrong":
+        tensor["shape"] = [size + 1]
+    body: dict[str, Any] = {"id": "7", "inputs": [tensor]}
+    if kind == "sequence":
+        body["parameters"] = {"sequence_id": 5}
+    return f"{model}\n{json.dumps(body)}".encode()
+
+
+def rest_response(key: str) -> bytes:
+    """Return a response whose data is ``key``."""
+    tensor = {"name": "y", "datatype": "UINT8", "shape": [len(key)], "data": list(key.encode())}
+    return json.dumps({"model_name": "m", "model_version": "1", "outputs": [tensor]}).encode()
+
+
 class Pair:
     """Two stacks, with and without relays, that take the same steps."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, stack_type: type[Stack] = Stack, **options: Any) -> None:
         self.loop = VirtualLoop()
         self.monotonic = 0
-        self.stacks = [Stack(self.loop, relays=relays, **options) for relays in (True, False)]
+        self.stacks = [stack_type(self.loop, relays=relays, **options) for relays in (True, False)]
 
     def run(self, step: Callable[[Stack], object] = lambda _: None) -> None:
         """Take ``step`` on both, and compare them."""
@@ -580,6 +743,7 @@ def patches(clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:
     from infergate.backends import attempts  # noqa: PLC0415
 
     yield client_module, "open_connection", _open_connection
+    yield pool, "open_connection", _open_connection
     yield time, "monotonic", clock
     yield attempts, "backoff", lambda _: 0.05
     yield server_call, "CLOSING_SECONDS", server_call.CLOSING_SECONDS

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from relay_kit import Pair, legacy_request, patches, request_message
+from relay_kit import (
+    HttpStack,
+    Pair,
+    legacy_request,
+    patches,
+    request_message,
+    rest_request,
+)
 
 from infergate.core.errors import GatewayError, Kind
 from searching import examples
@@ -34,6 +41,20 @@ ANSWERS = (
     "lost",
     "goaway",
 )
+HTTP_ANSWERS = (
+    "ok",
+    "ok",
+    "ok",
+    "ok, then closed",
+    "garbage",
+    "invalid",
+    "unavailable",
+    "compressed",
+    "no HTTP",
+    "oversize",
+    "lost",
+    "partial",
+)
 MODELS = ("m", "m", "renamed", "quick", "trusted", "once", "again", "unknown", "bad\nname")
 KINDS = ("raw", "raw", "raw", "typed", "sequence", "wrong", "garbage", "classes")
 TIMEOUTS = ("", "", "", "1S", "200m", "0m")
@@ -44,6 +65,8 @@ class Relayed(RuleBasedStateMachine):
 
     pair: Pair
     calls = 0
+    is_http = False
+    answers: tuple[str, ...] = ANSWERS
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +79,13 @@ class Relayed(RuleBasedStateMachine):
         is_legacy=st.sampled_from((False, False, True)),
     )
     def build(self, endpoints: int, max_requests: int, is_legacy: bool) -> None:
-        self.make_message = legacy_request if is_legacy else request_message
-        self.pair = Pair(endpoints=endpoints, max_requests=max_requests, is_legacy=is_legacy)
+        options = {"endpoints": endpoints, "max_requests": max_requests}
+        if self.is_http:
+            self.make_message = rest_request
+            self.pair = Pair(HttpStack, **options)
+        else:
+            self.make_message = legacy_request if is_legacy else request_message
+            self.pair = Pair(is_legacy=is_legacy, **options)
         for target, name, value in patches(lambda: self.pair.loop.now):
             self._patch.setattr(target, name, value)
         self.pair.run()
@@ -76,7 +104,9 @@ class Relayed(RuleBasedStateMachine):
         self.calls += 1
         key = f"k{self.calls}"
         self._keys.append(key)
-        headers = [("grpc-timeout", timeout)] if timeout else []
+        headers = [("grpc-timeout", timeout)] if timeout and not self.is_http else []
+        if self.is_http:
+            model, size = model.replace("\n", "%20"), min(size, 1000)
         message = self.make_message(model, size if kind == "raw" else 4, kind)
         for stack in self.pair.stacks:
             stack.has_cut = cut >= 0
@@ -90,7 +120,7 @@ class Relayed(RuleBasedStateMachine):
             stack.has_cut = count >= 0
         self._each("write", count)
 
-    @precondition(lambda self: self._keys)
+    @precondition(lambda self: self._keys and not self.is_http)
     @rule(data=st.data())
     def reset(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(self._keys))
@@ -99,6 +129,7 @@ class Relayed(RuleBasedStateMachine):
             stack.has_cut = False
         self._each("reset", key)
 
+    @precondition(lambda self: not self.is_http)
     @rule(model=st.sampled_from(MODELS))
     def call_and_reset(self, model: str) -> None:
         """A call and its reset arrive together."""
@@ -113,8 +144,9 @@ class Relayed(RuleBasedStateMachine):
         self.pair.run(both)
 
     @precondition(lambda self: self.pair.stacks[0].pending)
-    @rule(data=st.data(), kind=st.sampled_from(ANSWERS))
-    def answer(self, data: st.DataObject, kind: str) -> None:
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(self.answers))
         key = data.draw(st.sampled_from(sorted(self.pair.stacks[0].pending)))
         self._each("answer", key, kind)
 
@@ -158,10 +190,20 @@ class Relayed(RuleBasedStateMachine):
         self._patch.undo()
 
 
-TestRelayed = Relayed.TestCase
-TestRelayed.settings = settings(
+class RelayedHttp(Relayed):
+    """The same over HTTP/1.1."""
+
+    is_http = True
+    answers = HTTP_ANSWERS
+
+
+_SETTINGS = settings(
     max_examples=examples(120),
     stateful_step_count=20,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )
+TestRelayed = Relayed.TestCase
+TestRelayed.settings = _SETTINGS
+TestRelayedHttp = RelayedHttp.TestCase
+TestRelayedHttp.settings = _SETTINGS

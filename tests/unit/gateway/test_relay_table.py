@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from relay_kit import Pair, Stack, legacy_request, patches, request_message
+from relay_kit import (
+    HttpStack,
+    Pair,
+    Stack,
+    legacy_request,
+    patches,
+    request_message,
+    rest_request,
+)
 
 from infergate.access.authenticator import Authenticator, KeyRing
 from infergate.access.authorizer import Authorizer, AuthorizerSettings
@@ -36,6 +45,8 @@ def call(
 ) -> Step:
     def step(stack: Stack) -> None:
         make = legacy_request if stack.is_legacy else request_message
+        if isinstance(stack, HttpStack):
+            make = rest_request
         stack.call(key, make(model, size, kind), headers)
 
     return lambda pair: pair.run(step)
@@ -72,6 +83,14 @@ def new_authorizer() -> Authorizer:
     )
 
 
+def send_together(stack: Stack, count: int) -> None:
+    """Send invalid requests in one piece."""
+    for number in range(count):
+        stack.call(f"k{number}", rest_request("m", kind="garbage"), (), 0)
+    stack.write()
+
+
+REST: dict[str, Any] = {"stack_type": HttpStack}
 SMALL = Limits(body=1000)
 SHUTDOWN = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
 CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
@@ -194,6 +213,59 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
         [call(), answer("unavailable")],
         [("no_backend", "")],
     ),
+    "REST": (REST, [call(), answer("ok")], [("ok", "")]),
+    "REST, renamed": (REST | {"endpoints": 2}, [call("renamed"), answer("ok")], [("ok", "")]),
+    "REST, a sequence": (
+        REST | {"endpoints": 2},
+        [call(kind="sequence"), answer("ok")],
+        [("ok", "")],
+    ),
+    "REST, long": (REST, [call(size=30_000), answer("ok")], [("ok", "")]),
+    "REST, then closed": (REST, [call(), answer("ok, then closed")], [("ok", "")]),
+    "REST, compressed": (REST, [call(), answer("compressed")], [("ok", "")]),
+    "REST, HTTP/1.1 deadline": (REST, [call("quick"), advance(0.6)], [("timeout", "")]),
+    "REST, size of the data": (REST, [call(kind="wrong")], [("bad_request", "")]),
+    "REST, no JSON": (REST, [call(kind="garbage")], [("bad_request", "")]),
+    "REST, unknown model": (REST, [call("unknown")], [("not_found", "")]),
+    "REST, body": (REST | {"limits": SMALL}, [call(size=3000)], [("too_large", "body")]),
+    "REST, error of the backend": (REST, [call(), answer("invalid")], [("bad_request", "")]),
+    "REST, unavailable": (REST, [call(), answer("unavailable")], [("no_backend", "")]),
+    "REST, garbage": (REST, [call(), answer("garbage")], [("backend_garbage", "")]),
+    "REST, no HTTP": (REST, [call(), answer("no HTTP")], [("backend_garbage", "")]),
+    "REST, oversize": (REST, [call(), answer("oversize")], [("too_large", "")]),
+    "REST, lost": (REST, [call(), answer("lost")], [("backend_garbage", "")]),
+    "REST, partial": (REST, [call(), answer("partial"), advance(6.0)], [("timeout", "")]),
+    "REST, no connection": (REST, [refuse_connections, call(), advance(0.1)], [("connect", "")]),
+    "REST, queue": (
+        REST | {"max_requests": 1},
+        [call(), answer("ok")],
+        [("ok", "")],
+    ),
+    "REST, disconnected": (
+        REST,
+        [call(), each(lambda stack: stack.transport.close())],
+        [("cancelled", "")],
+    ),
+    "REST, shut down": (
+        REST,
+        [call(), each(lambda stack: stack.connection.cancel_with(SHUTDOWN))],
+        [("overloaded", "")],
+    ),
+    "REST, pipelined": (
+        REST,
+        [call(), call(key="l"), call(key="n", kind="garbage"), answer("ok"), answer("ok", "l")],
+        [("ok", ""), ("ok", ""), ("bad_request", "")],
+    ),
+    "REST, errors pipelined": (
+        REST,
+        [lambda pair: pair.run(lambda stack: send_together(stack, 20))],
+        [("bad_request", "")] * 20,
+    ),
+    "REST, rate": (
+        REST | {"authorizer": new_authorizer},
+        [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
+        [("ok", ""), ("rate_limited", "")],
+    ),
     "anonymous": ({"authorizer": new_authorizer}, [call()], [("unauthenticated", "")]),
     "forbidden": (
         {"authorizer": new_authorizer},
@@ -245,9 +317,11 @@ def test_a_plain_route_needs_no_task(model: str, is_legacy: bool, patched: list[
         call(model, key=key)(pair)
         answer("ok", key)(pair)
     call(model)(pair)
-    tasks = [[each.task for each in stack.connection._calls] for stack in pair.stacks]
-    assert tasks[0] == [None]
-    assert tasks[1] != [None]
+    requests = [list(stack.listener.active_requests()) for stack in pair.stacks]
+    assert [[type(each) is asyncio.Task for each in found] for found in requests] == [
+        [False],
+        [True],
+    ]
     answer("ok")(pair)
 
 
