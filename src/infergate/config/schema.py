@@ -56,14 +56,14 @@ class BackendConfig(Section):
         "Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Schemes: `http://`, `https://` "
         "(port 80 or 443 by default; may have a path prefix, which precedes `/v2`) or "
         "`http+unix:/path` for protocols over HTTP; `grpc://` or `grpcs://` with a port for "
-        "`v2-grpc`, `trtis-grpc` and `tfs-grpc`; for `graphpipe` also `tcp://host:port` or `unix:/path` for "
-        "size-prefixed messages. `https` and `grpcs` trust the system's certificates, or those in "
-        "SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have a load balancing weight "
-        "(1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, "
-        "metrics and the console show the name, or else the URL with its path hidden. A host name "
-        "is resolved to all its addresses; each is an endpoint of its own with the configured "
-        "weight (`dns_refresh`). `balance` selects the endpoint of a request; all requests of a "
-        "sequence go to the same one (docs/decisions/0013).",
+        "`v2-grpc`, `trtis-grpc` and `tfs-grpc`; for `graphpipe` also `tcp://host:port` or "
+        "`unix:/path` for size-prefixed messages. `https` and `grpcs` trust the system's "
+        "certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have "
+        "a load balancing weight (1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, "
+        "name: large}`. Logs, metrics and the console show the name, or else the URL with its path "
+        "hidden. A host name is resolved to all its addresses; each is an endpoint of its own with "
+        "the configured weight (`dns_refresh`). `balance` selects the endpoint of a request; all "
+        "requests of a sequence go to the same one (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),

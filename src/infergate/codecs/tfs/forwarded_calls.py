@@ -86,7 +86,9 @@ def read_call(
 def call_of(request: InferRequest) -> tuple[str, bytes] | None:
     """Return the method and the message of a forwarded call; None for other inferences."""
     parameters = request.parameters
-    if not isinstance(parameters, OpaqueParameters) or not parameters.text:
+    if not isinstance(parameters, OpaqueParameters) or parameters.protocol != PROTOCOL:
+        return None
+    if not parameters.text:
         return None
     method, _, message = parameters.text.partition(b"\0")
     return method.decode(), message
@@ -123,19 +125,21 @@ def rewrite_spec(message: Buffer, number: int, rewrite: RewriteSpec) -> list[Buf
     """Return ``message`` with its ModelSpec, in field ``number``, rewritten. The rest is not
     copied."""
     view = memoryview(message)
-    parts: list[Buffer] = [b""]
-    spec = bytearray()
+    before: list[Buffer] = []
+    after: list[Buffer] = []
+    spec: bytearray | None = None
     kept_from = 0
     for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
         if field.number == number and field.wire_type == DELIMITED:
-            spec += view[field.value_start : field.end]
             if field.start > kept_from:
-                parts.append(view[kept_from : field.start])
+                (before if spec is None else after).append(view[kept_from : field.start])
+            spec = bytearray() if spec is None else spec
+            spec += view[field.value_start : field.end]
             kept_from = field.end
     if kept_from < len(view):
-        parts.append(view[kept_from:])
-    parts[0] = spec_field(number, rewrite(parse_spec(bytes(spec))))
-    return parts
+        (before if spec is None else after).append(view[kept_from:])
+    rewritten = rewrite(parse_spec(bytes(spec or b"")))
+    return [*before, spec_field(number, rewritten), *after]
 
 
 def _rewrite_tasks(message: Buffer, rewrite: RewriteSpec) -> list[Buffer]:
