@@ -308,18 +308,17 @@ def _asks_for_server(wire: RpcRequest) -> bool:
 def _client_model(requested: RequestedModel, model: str) -> str:
     """Return the name for a response about ``model``: the client's, if the options mapped the
     signature to another model."""
-    return requested.spec.name if requested.spec.name != requested.model else model
+    return requested.spec.name if requested.is_mapped else model
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
     """Return a server's ``spec`` with the client's names; empty names are the server's."""
     own_version = "" if spec.version is None else str(spec.version)
-    is_mapped = requested.spec.name != requested.model
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),
         version if numeric_version(version) is not None else own_version,
         "",
-        requested.spec.signature if is_mapped else spec.signature,
+        requested.spec.signature if requested.is_mapped else spec.signature,
     )
 
 

@@ -55,7 +55,7 @@ def check_fields(fields: Sequence[str]) -> None:
 def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
     """Return a GetModelMetadataResponse. Raises ValueError for what protobuf cannot hold."""
     signatures = pb.SignatureDefMap()
-    name = requested.spec.signature if requested.model != requested.spec.name else ""
+    name = requested.spec.signature if requested.is_mapped else ""
     _write_signature(
         signatures.signature_def[name or DEFAULT_SIGNATURE],
         ModelSignature("", PREDICT_METHOD, response.inputs, response.outputs),

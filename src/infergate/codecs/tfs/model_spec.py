@@ -65,6 +65,11 @@ class RequestedModel:
     signature: str
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether the options mapped the signature to a model."""
+        return bool(self.spec.signature and not self.signature) or self.model != self.spec.name
+
+    @property
     def parameters(self) -> Parameters:
         """The parameters of an inference, with the error for servers without labels and
         signatures (Rule 1)."""
