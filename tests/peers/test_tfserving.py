@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.running import Infergate, started_infergate
 from infergate.codecs.protos.wire_scanner import FieldBudget
 from infergate.codecs.tfs.datatypes import TYPES
-from infergate.codecs.tfs.tensor_reader import TensorReader
+from infergate.codecs.tfs.tensor_reader import TensorProtoReader
 from infergate.codecs.tfs.tensor_writer import tensor_parts
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
@@ -216,9 +216,9 @@ def test_tensorflow_reads_what_we_write(tensorflow: TensorFlow, tensor: Tensor) 
     for contents in ("auto", "raw", "typed"):
         proto = b"".join(tensor_parts(tensor, contents))
         answer = tensorflow.ask({"proto": base64.b64encode(proto).decode()})
-        for reader, told in answer.items():
-            assert told.get("data") == expected, (reader, contents, told)
-            assert told["shape"] == list(tensor.shape)
+        for reader, result in answer.items():
+            assert result.get("data") == expected, (reader, contents, result)
+            assert result["shape"] == list(tensor.shape)
 
 
 @settings(deadline=None)
@@ -232,7 +232,7 @@ def test_we_read_what_tensorflow_writes(tensorflow: TensorFlow, tensor: Tensor) 
         }
     )
     for writer, proto in answer.items():
-        reader = TensorReader(DEFAULT_LIMITS, FieldBudget(1000))
+        reader = TensorProtoReader(DEFAULT_LIMITS, FieldBudget(1000))
         read = reader.read("x", memoryview(base64.b64decode(proto)))
         assert (read.datatype, read.shape) == (tensor.datatype, tensor.shape), writer
         assert bytes(read.data) == bytes(tensor.data), writer
@@ -242,4 +242,6 @@ def test_every_datatype_is_judged(tensorflow: TensorFlow) -> None:
     for datatype in Datatype:
         tensor = Tensor("x", datatype, (0,), b"")
         proto = base64.b64encode(b"".join(tensor_parts(tensor, "auto"))).decode()
-        assert all("data" in told for told in tensorflow.ask({"proto": proto}).values()), datatype
+        assert all("data" in result for result in tensorflow.ask({"proto": proto}).values()), (
+            datatype
+        )

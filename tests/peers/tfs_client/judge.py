@@ -25,7 +25,7 @@ def packed(array):
     return np.ascontiguousarray(array).tobytes()
 
 
-def told(read):
+def result_of(read):
     try:
         array = read()
         if isinstance(array, bytes):  # a scalar
@@ -42,10 +42,10 @@ def judged(question):
         proto = base64.b64decode(question["proto"])
         message = tensor_pb2.TensorProto.FromString(proto)
         return {
-            "parse_tensor": told(
+            "parse_tensor": result_of(
                 lambda: tf.io.parse_tensor(proto, tf.dtypes.as_dtype(message.dtype)).numpy()
             ),
-            "make_ndarray": told(lambda: tf.make_ndarray(message)),
+            "make_ndarray": result_of(lambda: tf.make_ndarray(message)),
         }
     dtype = tf.dtypes.as_dtype(question["dtype"])
     data, shape = base64.b64decode(question["data"]), question["shape"]

@@ -194,7 +194,7 @@ class TfsGrpcCodec(BinaryEstimates):
             return forwarded_calls.rewrite_response(
                 forwarded_calls.response_message(response),
                 options.method,
-                lambda spec: _client_spec(spec, requested, "", version),
+                lambda spec: _client_spec(spec, requested, response.model, version),
             )
         version = version if numeric_version(version) is not None else ""
         signature = requested.spec.signature or DEFAULT_SIGNATURE

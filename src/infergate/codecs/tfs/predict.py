@@ -16,7 +16,7 @@ from infergate.codecs.protos.wire_scanner import (
     string_field,
 )
 from infergate.codecs.tfs.model_spec import MAX_TOP_LEVEL_FIELDS, spec_field
-from infergate.codecs.tfs.tensor_reader import TensorReader
+from infergate.codecs.tfs.tensor_reader import TensorProtoReader
 from infergate.codecs.tfs.tensor_writer import tensor_parts
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
@@ -47,7 +47,7 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
     the name of a tensor."""
     view = memoryview(message)
     budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
-    reader = TensorReader(limits, budget)
+    reader = TensorProtoReader(limits, budget)
     tensors: dict[str, Tensor] = {}
     for field in scan_fields(message, max_fields(limits)):
         if field.number != number or field.wire_type != DELIMITED:

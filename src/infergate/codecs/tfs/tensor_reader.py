@@ -88,7 +88,7 @@ class _Parts(NamedTuple):
     string_count: int
 
 
-class TensorReader:
+class TensorProtoReader:
     """Reads the tensors of one message, which share the limits."""
 
     def __init__(self, limits: Limits, budget: FieldBudget) -> None:

@@ -18,7 +18,7 @@ from gateway_errors import raises_kind, refused
 from infergate.codecs.protos.wire_scanner import FieldBudget, MalformedMessageError
 from infergate.codecs.tfs.datatypes import TYPES
 from infergate.codecs.tfs.messages import TensorProto
-from infergate.codecs.tfs.tensor_reader import TensorReader
+from infergate.codecs.tfs.tensor_reader import TensorProtoReader
 from infergate.codecs.tfs.tensor_writer import (
     MAX_TYPED_ELEMENTS,
     tensor_parts,
@@ -49,7 +49,7 @@ REFUSED = {
 
 
 def read(proto: bytes, limits: Limits = DEFAULT_LIMITS) -> Tensor:
-    return TensorReader(limits, FieldBudget(10_000)).read("x", memoryview(proto))
+    return TensorProtoReader(limits, FieldBudget(10_000)).read("x", memoryview(proto))
 
 
 def written(tensor: Tensor, contents: str) -> bytes:
@@ -79,14 +79,14 @@ def test_tensorflow_reads_the_same(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case["id"])
 def test_tensorflow_writes_the_same(case: dict[str, Any]) -> None:
-    told = case["tensor"]
-    datatype, proto = DATATYPES_BY_NAME[told["dtype"]], base64.b64decode(case["proto_b64"])
-    data = base64.b64decode(told["data_b64"])
+    result = case["tensor"]
+    datatype, proto = DATATYPES_BY_NAME[result["dtype"]], base64.b64decode(case["proto_b64"])
+    data = base64.b64decode(result["data_b64"])
     assert bytes(read(proto).data) == data
     contents = "typed" if ".field." in case["id"] else "raw"
     if datatype is Datatype.BYTES and contents == "raw":
         contents, proto = "typed", b""  # clients do not read strings in tensor_content
-    ours = written(Tensor("x", datatype, tuple(told["shape"]), data), contents)
+    ours = written(Tensor("x", datatype, tuple(result["shape"]), data), contents)
     assert not proto or ours == proto
     assert b"".join(tensor_parts(read(ours), contents)) == ours
 
@@ -134,7 +134,7 @@ def test_elements_are_bounded_before_they_are_filled(message: bytes) -> None:
 
 
 def test_the_limit_is_that_of_the_message() -> None:
-    reader = TensorReader(Limits(body=1000), FieldBudget(100))
+    reader = TensorProtoReader(Limits(body=1000), FieldBudget(100))
     message = memoryview(proto("DT_FLOAT", 100, float_val=[1]))
     assert len(reader.read("a", message).data) == 400
     assert len(reader.read("b", message).data) == 400
