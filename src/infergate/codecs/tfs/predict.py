@@ -12,6 +12,7 @@ from infergate.codecs.protos.wire_scanner import (
     budgeted_fields,
     field_budget,
     field_prefix,
+    read_field,
     scan_fields,
     string_field,
 )
@@ -33,6 +34,9 @@ OUTPUTS: Final = 1
 RESPONSE_SPEC: Final = 2
 """The fields of PredictResponse."""
 _KEY, _VALUE = 1, 2
+_KEY_TAG: Final = _KEY << 3 | DELIMITED
+_VALUE_TAG: Final = _VALUE << 3 | DELIMITED
+_SHORT_LENGTH: Final = 0x80
 
 
 def max_fields(limits: Limits) -> int:
@@ -77,6 +81,14 @@ def _parsing_error(name: str, error: GatewayError) -> GatewayError:
 
 def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]:
     """Return the key and the TensorProto of a map entry; a repeated TensorProto is merged."""
+    size = len(entry)
+    if size > 2 and entry[0] == _KEY_TAG and (length := entry[1]) < _SHORT_LENGTH:
+        # as protobuf writes it: the key, then the value
+        key_end = 2 + length
+        if key_end < size and entry[key_end] == _VALUE_TAG:
+            _, _, _, start, end = read_field(entry, key_end)
+            if end == size:
+                return _name(entry[2:key_end]), entry[start:]
     name = ""
     protos: list[memoryview] = []
     for field in budgeted_fields(entry, budget):

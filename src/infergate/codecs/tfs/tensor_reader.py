@@ -10,7 +10,8 @@ not fit their datatype (it wraps them), and values that are all in the field of 
 reads zeros).
 
 The protobuf runtime reads no tensor, because it would copy the elements and take up to a hundred
-times the size of a message.
+times the size of a message. Clients and servers repeat the same datatypes and shapes, so the parsed
+beginnings of TensorProtos are cached.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from infergate.codecs.tfs.datatypes import (
     ValueField,
     type_name,
 )
+from infergate.codecs.tfs.tensor_writer import dim_field
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import (
@@ -63,6 +66,8 @@ from infergate.core.tensor import (
 )
 
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
+_DTYPE_TAG: Final = _DTYPE << 3 | VARINT
+_SHAPE_TAG: Final = bytes((_SHAPE << 3 | DELIMITED,))
 _STRING_TAG: Final = _STRINGS << 3 | DELIMITED
 _SHORT_LENGTH: Final = 0x80
 _WIRE_TYPES: Final = {0: VARINT, 4: FIXED32, 8: FIXED64}
@@ -73,6 +78,12 @@ _REPEATED_ON_LOOP: Final = 8 * MIB
 """Maximum size of repeated values that are written on the event loop: 4 ms."""
 _MAX_PARTS: Final = 4096
 """Maximum number of strings that are collected before they are joined."""
+_LAST_SHIFT: Final = 28
+"""The shift of the 7 bits in the last byte of a length."""
+_MAX_CACHED_HEAD: Final = 64
+_MAX_CACHED_HEADS: Final = 1024
+_IN_PLACE: Final = frozenset(Datatype) - {Datatype.BOOL, Datatype.BYTES}
+"""The datatypes whose tensor_content needs no check but its length."""
 _LENGTH_PREFIX: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH_PREFIX.pack
 
@@ -88,6 +99,19 @@ class _Parts(NamedTuple):
     string_count: int
 
 
+class _Head(NamedTuple):
+    """The beginning of a TensorProto, dtype and shape. The elements take ``size`` bytes, in a field
+    with one of ``tags`` if they are used in place."""
+
+    datatype: Datatype
+    shape: tuple[int, ...]
+    size: int
+    tags: frozenset[int]
+
+
+_heads: Final[BoundedCache[bytes, _Head]] = BoundedCache(_MAX_CACHED_HEADS)
+
+
 class TensorProtoReader:
     """Reads the tensors of one message, which share the limits."""
 
@@ -98,11 +122,24 @@ class TensorProtoReader:
         """Strings, and values that are not packed, which each take a field."""
         self._bytes_elements = 0
         self._size = 0
-        """Bytes of the elements that were not in tensor_content."""
+        """Bytes of the elements that were not used in place."""
 
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
-        NeedsOffloadError, and BAD_REQUEST, UNSUPPORTED or TOO_LARGE with the name."""
+        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE with the name."""
+        # dtype and shape, each with a tag and a value or length of one byte
+        head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
+        is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG
+        if is_cacheable and (head := _heads.get(bytes(proto[:head_end]))) is not None:
+            data = _elements(head, proto, head_end)
+            if data is not None and len(head.shape) <= self._limits.rank:
+                return Tensor(name, head.datatype, head.shape, data)
+        tensor = self._read(name, proto)
+        if is_cacheable and tensor.datatype in _IN_PLACE:
+            _cache_head(bytes(proto[:head_end]), tensor)
+        return tensor
+
+    def _read(self, name: str, proto: memoryview) -> Tensor:
         parts = self._scan(name, proto)
         datatype = DATATYPES.get(parts.dtype)
         if datatype is None:
@@ -223,7 +260,7 @@ class TensorProtoReader:
     # ---- elements
 
     def _add_size(self, name: str, shape: tuple[int, ...], datatype: Datatype, size: int) -> None:
-        """Count the bytes of elements that are not in tensor_content (Rule 1)."""
+        """Count the bytes of elements that are not used in place (Rule 1)."""
         self._size += size
         if self._size > self._limits.body:
             raise GatewayError(
@@ -240,11 +277,11 @@ class TensorProtoReader:
         field = TYPES[datatype].field
         expected = math.prod(shape)
         size = expected * datatype.itemsize
-        self._add_size(name, shape, datatype, size)
         run = parts.values.get(field.number, b"")
         if not len(run):
             if parts.values or parts.string_count:
                 raise _wrong_field(name, datatype, field, parts)
+            self._add_size(name, shape, datatype, size)
             check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
             return bytes(size)
         if field.itemsize:
@@ -252,8 +289,10 @@ class TensorProtoReader:
                 raise MalformedMessageError(f"the last element of {field.name} is cut short")
             if len(run) >= size:
                 return memoryview(run)[:size]
+            self._add_size(name, shape, datatype, size)
             values: npt.NDArray[Any] = np.frombuffer(run, dtype=NUMPY_DTYPES[datatype])
         else:
+            self._add_size(name, shape, datatype, size)
             check_loop_cost(self._limits, len(run), _VARINTS_ON_LOOP)
             values = _read_integers(name, datatype, field, run)
         check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
@@ -275,6 +314,41 @@ class TensorProtoReader:
         self._add_size(name, shape, Datatype.BYTES, size)
         check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
         return bytes(strings) + last * missing
+
+
+def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
+    """Return the elements of ``proto`` if nothing but one field with exactly these follows
+    ``head``, else None."""
+    if proto[head_end] not in head.tags:
+        return None
+    length = shift = 0
+    position, end = head_end + 1, len(proto)
+    while position < end:
+        byte = proto[position]
+        length |= (byte & 0x7F) << shift
+        position += 1
+        if byte < _SHORT_LENGTH:
+            is_exact = length == head.size == end - position
+            return proto[position:] if is_exact else None
+        shift += 7
+        if shift > _LAST_SHIFT:
+            return None
+    return None
+
+
+def _cache_head(head: bytes, tensor: Tensor) -> None:
+    """Cache ``head``, the beginning of the TensorProto that was read as ``tensor``, unless later
+    fields changed its meaning."""
+    field = TYPES[tensor.datatype].field
+    dims = b"".join([dim_field(size) for size in tensor.shape])
+    if head != bytes((_DTYPE_TAG, TYPES[tensor.datatype].number, *_SHAPE_TAG, len(dims))) + dims:
+        return
+    tags = {_CONTENT << 3 | DELIMITED}
+    if field.itemsize:
+        tags.add(field.number << 3 | DELIMITED)
+    size = math.prod(tensor.shape) * tensor.datatype.itemsize
+    if size:
+        _heads[head] = _Head(tensor.datatype, tensor.shape, size, frozenset(tags))
 
 
 def _fill(values: npt.NDArray[Any], expected: int) -> Buffer:

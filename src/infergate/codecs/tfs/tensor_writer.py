@@ -71,11 +71,12 @@ def _bools(data: Buffer) -> Buffer:
 
 
 def _shape_field(shape: tuple[int, ...]) -> bytes:
-    dims = b"".join(map(_dim_field, shape))
+    dims = b"".join(map(dim_field, shape))
     return field_prefix(_SHAPE, len(dims)) + dims
 
 
-def _dim_field(size: int) -> bytes:
+def dim_field(size: int) -> bytes:
+    """Return a dimension of a TensorShapeProto, as protobuf writes it."""
     if not size:
         return field_prefix(_DIM, 0)
     value = bytearray((_SIZE_TAG,))

@@ -264,3 +264,60 @@ def test_all_bits_round_trip(datatype: Datatype) -> None:
     for contents in ("auto", "raw", "typed"):
         tensor = read(written(Tensor("x", datatype, (16, 16), data), contents))
         assert bytes(tensor.data) == data
+
+
+# ---- cached heads
+
+
+HEAD = proto("DT_FLOAT", 2)
+CONTENT = b"\x22\x08" + bytes(range(8))
+
+
+def test_a_repeated_head_is_read_from_the_cache() -> None:
+    for _ in range(2):
+        for field in (b"\x22", b"\x2a"):
+            tensor = read(HEAD + field + CONTENT[1:])
+            assert (tensor.datatype, tensor.shape) == (Datatype.FP32, (2,))
+            assert bytes(tensor.data) == bytes(range(8))
+    long = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
+    again = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
+    assert long == again
+
+
+@pytest.mark.parametrize(
+    ("rest", "shape", "data"),
+    [
+        (b"\x2a\x04\1\2\3\4", (2,), b"\1\2\3\4" * 2),
+        (b"\x25\1\2\3\4", (2,), bytes(8)),  # a field that TensorProto has not
+        (b"", (2,), bytes(8)),
+        (CONTENT + b"\x12\x04\x12\x02\x08\1", (2, 1), bytes(range(8))),
+        (CONTENT + b"\x08\x02\x12\x00", None, b"needs 16 bytes"),
+        (b"\x22\x07" + bytes(7), None, b"needs 8 bytes"),
+        (b"\x22\x88\x80\x80\x80\x00" + bytes(range(8)), (2,), bytes(range(8))),
+    ],
+)
+def test_other_messages_with_a_cached_head(
+    rest: bytes, shape: tuple[int, ...] | None, data: bytes
+) -> None:
+    read(HEAD + CONTENT)
+    if shape is None:
+        with raises_kind(Kind.BAD_REQUEST, data.decode()):
+            read(HEAD + rest)
+    else:
+        tensor = read(HEAD + rest)
+        assert (tensor.shape, bytes(tensor.data)) == (shape, data)
+
+
+def test_lengths_that_do_not_end_are_refused_at_once() -> None:
+    read(HEAD + CONTENT)
+    started = time.process_time()
+    with pytest.raises(MalformedMessageError):
+        read(HEAD + b"\x22" + b"\x80" * 10_000_000)
+    assert time.process_time() - started < 1
+
+
+def test_a_cached_head_keeps_the_limit_of_the_rank() -> None:
+    message = proto("DT_INT8", 1, 1, 1) + b"\x22\x01\7"
+    assert read(message) == read(message)
+    with raises_kind(Kind.BAD_REQUEST, "over 2 dimensions"):
+        read(message, Limits(rank=2))
