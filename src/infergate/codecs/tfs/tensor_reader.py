@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -313,7 +314,7 @@ class TensorProtoReader:
         size = len(strings) + missing * len(last)
         self._add_size(name, shape, Datatype.BYTES, size)
         check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
-        return bytes(strings) + last * missing
+        return b"".join((strings, *repeat(last, missing)))
 
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:

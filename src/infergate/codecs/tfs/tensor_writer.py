@@ -10,6 +10,7 @@ typed ones cost nothing; integers and 16-bit floats are converted one by one.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,7 +20,7 @@ from infergate.codecs.protos.wire_scanner import VARINT, field_prefix
 from infergate.codecs.tfs.datatypes import TYPES
 from infergate.codecs.tfs.messages import TensorProto
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
-from infergate.core.tensor import Buffer, Tensor, unpack_bytes
+from infergate.core.tensor import Buffer, Tensor
 
 _SHAPE, _DIM, _CONTENT, _STRINGS = 2, 2, 4, 8
 _DTYPE_TAG: Final = 1 << 3 | VARINT
@@ -31,10 +32,12 @@ MAX_TYPED_ELEMENTS: Final = 1 << 16
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
 """The cost of writing an element, as a number of bytes of JSON that take as long."""
-_COPY_DISCOUNT: Final = 64
-"""Copying bytes is this much cheaper than writing JSON."""
 _VARINT_BYTES: Final = 10
 _STRING_BYTES: Final = 6
+_MAX_COPIED: Final = 1024
+"""The longest string that is copied, which is faster than sending it separately."""
+_LENGTH_BYTES: Final = 4
+_unpack_length: Final = struct.Struct("<I").unpack_from
 
 
 def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
@@ -46,7 +49,7 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
     if not len(tensor.data):
         return [head]
     if datatype is Datatype.BYTES:
-        return [head + _string_fields(tensor.data)]
+        return _string_parts(head, tensor.data)
     if contents == "auto":
         is_typed = datatype in _UNCHANGED or math.prod(tensor.shape) <= MAX_TYPED_ELEMENTS
     else:
@@ -87,10 +90,24 @@ def dim_field(size: int) -> bytes:
     return field_prefix(_DIM, len(value)) + value
 
 
-def _string_fields(data: Buffer) -> bytes:
-    return b"".join(
-        [field_prefix(_STRINGS, len(element)) + element for element in unpack_bytes(data)]
-    )
+def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
+    """Return ``head`` and a string_val for each string; long strings are not copied."""
+    view, position, end = memoryview(data), 0, len(data)
+    parts: list[Buffer] = []
+    short: list[Buffer] = [head]
+    while position < end:
+        (length,) = _unpack_length(view, position)
+        start = position + _LENGTH_BYTES
+        position = start + length
+        short.append(field_prefix(_STRINGS, length))
+        if length <= _MAX_COPIED:
+            short.append(view[start:position])
+        else:
+            parts += (b"".join(short), view[start:position])
+            short = []
+    if short:
+        parts.append(b"".join(short))
+    return parts
 
 
 def writing_cost(tensors: Iterable[Tensor], contents: str) -> int:
@@ -99,7 +116,7 @@ def writing_cost(tensors: Iterable[Tensor], contents: str) -> int:
     for tensor in tensors:
         count = math.prod(tensor.shape)
         if tensor.datatype is Datatype.BYTES:
-            cost += _COST_OF_STRING * count + len(tensor.data) // _COPY_DISCOUNT
+            cost += _COST_OF_STRING * count
         elif _is_converted(tensor, contents, count):
             cost += _COST_OF_INTEGER * count
     return cost

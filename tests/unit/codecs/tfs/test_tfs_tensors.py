@@ -245,6 +245,14 @@ def test_floats_are_not_copied() -> None:
     assert read(b"".join(tensor_parts(tensor, "raw"))).data == data
 
 
+def test_long_strings_are_not_copied() -> None:
+    elements = [b"a", bytes(2000), b"", b"b" * 1024, b"c" * 1025]
+    tensor = Tensor("y", Datatype.BYTES, (5,), pack_bytes(elements))
+    parts = tensor_parts(tensor, "auto")
+    assert [len(part) for part in parts if isinstance(part, memoryview)] == [2000, 1025]
+    assert list(TensorProto.FromString(b"".join(parts)).string_val) == elements
+
+
 def test_bools_are_written_as_0_and_1() -> None:
     tensor = Tensor("y", Datatype.BOOL, (3,), b"\0\x02\xff")
     assert TensorProto.FromString(written(tensor, "raw")).tensor_content == b"\0\1\1"
