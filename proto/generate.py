@@ -18,6 +18,7 @@ COMMITTED = HERE.parent / "src" / "infergate" / "codecs" / "protos" / "schema.bi
 SOURCES = (
     "open_inference.proto",
     "legacy_inference_server.proto",
+    "tensorflow_serving.proto",
     "grpc_health.proto",
     "grpc_reflection.proto",
     "grpc_reflection_v1alpha.proto",

@@ -30,6 +30,15 @@ from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
 from peers.support.perf_analyzer import prepare_perf_analyzer
 from peers.support.release_tools import prepare_release_tools
+from peers.support.tfserving import (
+    TensorFlow,
+    prepare_ovmsclient,
+    prepare_pythie,
+    prepare_tensorflow,
+    prepare_tfserving_api,
+    started_pythie,
+    started_tensorflow,
+)
 from peers.support.triton import Triton, prepare_triton, started_triton
 from searching import examples
 
@@ -69,6 +78,10 @@ _PEERS = {
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
     "release_tools": (pytest.mark.peers, prepare_release_tools),
     "graphpipe_js": (pytest.mark.peers, _prepare_graphpipe_js),
+    "ovmsclient": (pytest.mark.peers, prepare_ovmsclient),
+    "tfserving_api": (pytest.mark.peers, prepare_tfserving_api),
+    "pythie": (pytest.mark.peers, prepare_pythie),
+    "tensorflow": (pytest.mark.peers, prepare_tensorflow),
 }
 
 
@@ -187,3 +200,26 @@ def deploy_tools() -> Installed:
 def release_tools() -> Installed:
     """Tools that build packages and lint workflows."""
     return prepare_release_tools()
+
+
+@pytest.fixture(scope="session")
+def ovmsclient() -> None:
+    """Install OpenVINO's client of TensorFlow Serving's API."""
+
+
+@pytest.fixture(scope="session")
+def tfserving_api() -> None:
+    """Install the stubs of TensorFlow Serving's API."""
+
+
+@pytest.fixture(scope="session")
+def pythie() -> Iterator[str]:
+    """The ``host:port`` of a real pythie-serving."""
+    with started_pythie() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Iterator[TensorFlow]:
+    with started_tensorflow() as running:
+        yield running

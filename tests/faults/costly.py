@@ -79,6 +79,25 @@ def delimited(number: int, value: bytes) -> bytes:
     return field_prefix(number, len(value)) + value
 
 
+PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
+DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
+"""A TensorProto with 64 dimensions of 0, as the value of a map entry."""
+
+
+def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes:
+    """A PredictRequest with a tensor of one dimension."""
+    size = bytearray()
+    left = elements
+    while left > 0x7F:
+        size.append(left & 0x7F | 0x80)
+        left >>= 7
+    size.append(left)
+    shape = delimited(2, delimited(2, b"\x08" + bytes(size)))
+    proto = b"\x08" + bytes((dtype,)) + shape + values
+    entry = delimited(1, b"INPUT0") + delimited(2, proto)
+    return delimited(1, delimited(1, model.encode())) + delimited(2, entry)
+
+
 def many_inputs(rank: int, **parameters: int) -> bytes:
     message = pb.ModelInferRequest(model_name="identity")
     for index in range(TENSORS):
@@ -251,6 +270,37 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "trtis-http, as many as the loop reads": lambda: old_header(
         _old_text(MANY, len(UNLIKE)), UNLIKE, "fwd.trtis-http"
+    ),
+    "v2-rest, to tfs-grpc": lambda: zipped(rest("tr.tfs-grpc"), *binary(EMPTY, MILLION)),
+    "tfs-grpc, a million empty BYTES": lambda: called(
+        predict("texts", 7, MILLION, b"\x42\0" * MILLION), PREDICT
+    ),
+    "tfs-grpc, no strings for a million": lambda: called(predict("texts", 7, MILLION), PREDICT),
+    "tfs-grpc, forwarded": lambda: called(
+        predict("fwd.tfs-grpc", 7, MILLION, b"\x42\0" * MILLION), PREDICT
+    ),
+    "tfs-grpc, as many as the loop reads": lambda: called(
+        predict("fwd.tfs-grpc", 7, MANY, b"\x42\0\x42\1a" * (MANY // 2)), PREDICT
+    ),
+    "tfs-grpc, a repeated float": lambda: called(
+        predict("identity", 1, 4 * MIB, b"\x2a\4\0\0\0\1"), PREDICT
+    ),
+    "tfs-grpc, a repeated string": lambda: called(
+        predict("texts", 7, 1000, delimited(8, bytes(16_000))), PREDICT
+    ),
+    "tfs-grpc, integers": lambda: called(
+        predict("identity", 3, 6 * MIB, delimited(7, MINUS_ONE * (6 * MIB))), PREDICT
+    ),
+    "tfs-grpc, integers that are not packed": lambda: called(
+        predict("identity", 3, MANY, b"\x38\1" * MANY), PREDICT
+    ),
+    "tfs-grpc, as many integers as are typed": lambda: called(
+        predict("identity", 3, 65536, delimited(4, b"\xff" * 262_144)), PREDICT
+    ),
+    "tfs-grpc, 1024 inputs of many dimensions": lambda: called(
+        predict("identity", 1, 0)
+        + b"".join(delimited(2, delimited(1, b"%d" % index) + DIMENSIONS) for index in range(1023)),
+        PREDICT,
     ),
     "trtis-grpc, a million empty BYTES": lambda: called(
         old_strings("texts", EMPTY, MILLION), OLD_INFER

@@ -53,6 +53,7 @@ backends:
   over-v2-grpc: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
   over-trtis-http: {{protocol: trtis-http, endpoints: ["http://127.0.0.1:{2}"]}}
   over-trtis-grpc: {{protocol: trtis-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
+  over-tfs-grpc: {{protocol: tfs-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
   over-graphpipe: {{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{3}"]}}
 models:
   texts:
@@ -65,7 +66,7 @@ routes:
 reload: {{watch: false}}
 drain: {{delay: 0s}}
 """
-HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "graphpipe")
+HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "tfs-grpc", "graphpipe")
 """The models ``fwd.HOP`` and ``tr.HOP`` are the gateway's own ``texts`` (one BYTES tensor that is
 returned), reached over that protocol, so that a message passes the codecs of both sides; ``tr``
 renames an input, so that nothing is passed through."""

@@ -160,6 +160,7 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     if grpc is not None:
         options["v2-grpc"] = grpc.v2.model_dump()
         options["trtis-grpc"] = grpc.trtis.model_dump()
+        options["tfs-grpc"] = grpc.tfs.model_dump() | config.tensorflow_serving.codec_options()
     return options
 
 

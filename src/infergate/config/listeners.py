@@ -72,6 +72,18 @@ class TrtisConfig(Section):
     )
 
 
+class TfsGrpcConfig(Section):
+    """How responses of TensorFlow Serving's gRPC API are written."""
+
+    contents: Literal["auto", "raw", "typed"] = Field(
+        default="auto",
+        description="Where output tensors are written: `raw` in tensor_content, `typed` in the "
+        "field of their type, such as float_val, as TensorFlow Serving does by default. `auto` is "
+        "typed, except for integers and 16-bit floats of more than 65536 elements. Strings are "
+        "always in string_val.",
+    )
+
+
 class GraphPipeConfig(Section):
     """How errors are returned to GraphPipe clients."""
 
@@ -112,6 +124,9 @@ class GrpcListener(Section):
     v2: V2GrpcConfig = Field(default=V2GrpcConfig(), description="Response format of V2 gRPC.")
     trtis: TrtisConfig = Field(
         default=TrtisConfig(), description="Response format of the legacy gRPC service."
+    )
+    tfs: TfsGrpcConfig = Field(
+        default=TfsGrpcConfig(), description="Response format of TensorFlow Serving's gRPC API."
     )
 
 
@@ -215,7 +230,8 @@ class Listeners(Section):
         "`/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
-        default=GrpcListener(), description="gRPC: the V2 and the legacy service."
+        default=GrpcListener(),
+        description="gRPC: the V2 service, the legacy service and TensorFlow Serving's.",
     )
     admin: AdminListener | None = Field(
         default=AdminListener(),

@@ -33,6 +33,7 @@ from infergate.config.log import LogConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.section import Section
+from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.config.tls import BackendTls
 from infergate.config.tracing import TracingConfig
 from infergate.config.traffic import BackendLimits
@@ -46,8 +47,8 @@ class BackendConfig(Section):
 
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
-        "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, or `builtin` for the "
-        "models embedded in infergate."
+        "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` (TensorFlow "
+        "Serving), or `builtin` for the models embedded in infergate."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
@@ -55,14 +56,14 @@ class BackendConfig(Section):
         "Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Schemes: `http://`, `https://` "
         "(port 80 or 443 by default; may have a path prefix, which precedes `/v2`) or "
         "`http+unix:/path` for protocols over HTTP; `grpc://` or `grpcs://` with a port for "
-        "`v2-grpc` and `trtis-grpc`; for `graphpipe` also `tcp://host:port` or `unix:/path` for "
-        "size-prefixed messages. `https` and `grpcs` trust the system's certificates, or those in "
-        "SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have a load balancing weight "
-        "(1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, "
-        "metrics and the console show the name, or else the URL with its path hidden. A host name "
-        "is resolved to all its addresses; each is an endpoint of its own with the configured "
-        "weight (`dns_refresh`). `balance` selects the endpoint of a request; all requests of a "
-        "sequence go to the same one (docs/decisions/0013).",
+        "`v2-grpc`, `trtis-grpc` and `tfs-grpc`; for `graphpipe` also `tcp://host:port` or "
+        "`unix:/path` for size-prefixed messages. `https` and `grpcs` trust the system's "
+        "certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have "
+        "a load balancing weight (1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, "
+        "name: large}`. Logs, metrics and the console show the name, or else the URL with its path "
+        "hidden. A host name is resolved to all its addresses; each is an endpoint of its own with "
+        "the configured weight (`dns_refresh`). `balance` selects the endpoint of a request; all "
+        "requests of a sequence go to the same one (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -342,6 +343,10 @@ class Config(Section):
         description="Metadata of models whose backends do not provide it, each under the name that "
         "clients use. Example: `squeezenet: {inputs: [{name: data_0, datatype: FP32, shape: [-1, "
         "3, 224, 224]}]}`.",
+    )
+    tensorflow_serving: TensorFlowServingConfig = Field(
+        default=TensorFlowServingConfig(),
+        description="Version labels and signatures, which only clients of TensorFlow Serving use.",
     )
     allow_slash_in_model_names: bool = Field(
         default=False,

@@ -109,6 +109,16 @@ class UnknownRegionError(GatewayError):
         self.region = region
 
 
+class RepositoryControlDisabledError(GatewayError):
+    """Models cannot be loaded and unloaded, because the operator has not enabled it."""
+
+    def __init__(self) -> None:
+        # the text of a Triton that polls its repository
+        super().__init__(
+            Kind.NO_BACKEND, "explicit model load / unload is not allowed if polling is enabled"
+        )
+
+
 class UnauthenticatedError(GatewayError):
     """The client is not authenticated; ``challenge`` is the value of ``www-authenticate``."""
 

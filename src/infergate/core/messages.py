@@ -263,6 +263,16 @@ class TensorMetadata:
 
 
 @record
+class ModelSignature:
+    """A further signature of a TensorFlow model, with the ``method`` that calls it."""
+
+    name: str
+    method: str
+    inputs: tuple[TensorMetadata, ...] = ()
+    outputs: tuple[TensorMetadata, ...] = ()
+
+
+@record
 class ModelMetadata:
     """The response to :class:`ModelMetadataRequest`.
 
@@ -277,6 +287,8 @@ class ModelMetadata:
       ``timeout``.
     - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
       clients.
+    - ``signatures`` of a TensorFlow model besides the one that ``inputs`` and ``outputs`` describe,
+      for clients of TensorFlow Serving.
     """
 
     name: str
@@ -294,6 +306,7 @@ class ModelMetadata:
     description: str = ""
     server: str = ""
     server_version: str = ""
+    signatures: tuple[ModelSignature, ...] = ()
 
 
 @record

@@ -61,6 +61,8 @@ class RoutePlan:
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        if type(request.parameters) is OpaqueParameters:
+            request.parameters.is_passed_to(self._backend.protocol)
         if _has_special_tensors(request):
             async with self._adapted(request, context) as (adapted, respond):
                 return await respond(await self._backend.perform(adapted, context))
@@ -75,6 +77,8 @@ class RoutePlan:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
+        if type(request.parameters) is OpaqueParameters:
+            request.parameters.is_passed_to(self._backend.protocol)
         async with (
             self._adapted(request, context) as (adapted, respond),
             aclosing(self._backend.stream(adapted, context)) as responses,

@@ -17,7 +17,7 @@ from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.codecs.base import Profile
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, RepositoryControlDisabledError
 from infergate.core.messages import (
     OPERATION_NAMES,
     LogSettingsRequest,
@@ -73,10 +73,7 @@ class ServerControl:
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._permissions.repository:
-                    raise GatewayError(
-                        Kind.NO_BACKEND,
-                        "explicit model load / unload is not allowed if polling is enabled",
-                    )
+                    raise RepositoryControlDisabledError
                 return await audit(operation, context, self._perform_on_model(operation, context))
             case TraceSettingsRequest() | LogSettingsRequest():
                 if not self._permissions.settings:

@@ -83,4 +83,5 @@ CLIENT_KINDS: Final = (
     ClientKind("GraphPipe, TCP", "graphpipe", RAW_SOCKETS),
     ClientKind("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
     ClientKind("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
+    ClientKind("TF Serving, gRPC", "tfs-grpc", "grpc"),
 )

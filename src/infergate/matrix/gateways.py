@@ -18,7 +18,15 @@ from infergate.runtime.assemble import assemble
 from infergate.transport.base import Address, Endpoint
 
 BUILTIN: Final = "builtin"
-BACKENDS: Final = (BUILTIN, "v2-rest", "v2-grpc", "graphpipe", "trtis-http", "trtis-grpc")
+BACKENDS: Final = (
+    BUILTIN,
+    "v2-rest",
+    "v2-grpc",
+    "graphpipe",
+    "trtis-http",
+    "trtis-grpc",
+    "tfs-grpc",
+)
 _PATH_PREFIXES: Final = {"graphpipe": "/graphpipe/"}
 """For protocols in which an endpoint's URL identifies a model."""
 _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "graphpipe-go"}

@@ -21,6 +21,7 @@ PLUGINS = {
     "graphpipe": CodecPlugin(
         "graphpipe", TransportKind.HTTP, ("graphpipe",), _without_codecs, supports_framing=True
     ),
+    "tfs-grpc": CodecPlugin("tfs-grpc", TransportKind.GRPC, (), _without_codecs),
     "trtis-grpc": CodecPlugin("trtis-grpc", TransportKind.GRPC, (), _without_codecs),
 }
 

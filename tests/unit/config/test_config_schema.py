@@ -73,7 +73,7 @@ def test_a_disabled_listener_has_no_options() -> None:
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {"v2-grpc", "trtis-grpc"}
+    assert set(compiled.frontend_options(config)) == {"v2-grpc", "trtis-grpc", "tfs-grpc"}
 
 
 def test_a_config_is_immutable() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from infergate.codecs.protos import varints
 from infergate.codecs.protos.wire_scanner import (
     DELIMITED,
     FIXED32,
@@ -28,7 +29,6 @@ from infergate.codecs.protos.wire_scanner import (
     read_varint,
     scan_fields,
 )
-from infergate.codecs.v2_grpc import varints
 from infergate.codecs.v2_grpc.messages import InferTensorContents
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import bad_request

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway_errors import raises_kind
+from infergate.codecs.protos import varints
 from infergate.codecs.protos.wire_scanner import (
     FieldBudget,
     MalformedMessageError,
@@ -23,7 +24,7 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     string_field,
 )
-from infergate.codecs.v2_grpc import PLUGIN, infer_request, typed_contents, varints
+from infergate.codecs.v2_grpc import PLUGIN, infer_request, typed_contents
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, MAX_HEAD_BYTES
 from infergate.core import tensor
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype

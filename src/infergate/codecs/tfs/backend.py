@@ -1,0 +1,142 @@
+"""Requests to servers of TensorFlow Serving's gRPC API, and their responses.
+
+Servers have no operation about themselves. A server that works answers a GetModelStatus without a
+model with an error about the request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.tfs import forwarded_calls, metadata, predict
+from infergate.codecs.tfs import messages as pb
+from infergate.codecs.tfs.model_spec import (
+    find_spec,
+    parse_spec,
+    spec_field,
+    spec_parameters,
+    write_spec,
+)
+from infergate.codecs.tfs.options import TfsOptions
+from infergate.core import messages
+from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+    Response,
+)
+from infergate.core.tensor import Tensor
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
+
+_REQUEST_SPEC: Final = 1
+_INVALID_ARGUMENT: Final = 3
+_UNAVAILABLE: Final = 14
+_ALIVE: Final = frozenset({0, 3, 5, 9, 12})
+"""The codes with which a working server answers a GetModelStatus without a model: an error about
+the request, or UNIMPLEMENTED from a server that only has Predict."""
+_NO_OPTIONS: Final = TfsOptions(version_zero="literal")
+
+
+def build_request(operation: Operation) -> RpcRequest:
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, and ValueError
+    for a name that is not Unicode."""
+    match operation:
+        case InferRequest():
+            return _inference(operation)
+        case messages.ServerLiveRequest() | messages.ServerReadyRequest():
+            return RpcRequest(pb.STATUS, (b"",))
+        case (
+            messages.ModelReadyRequest("")
+            | messages.ModelMetadataRequest("")
+            | messages.ServerStatusRequest("")
+        ):
+            raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
+        case messages.ModelReadyRequest(model, version):
+            return RpcRequest(pb.STATUS, (_spec(model, version),))
+        case messages.ServerStatusRequest(model):
+            return RpcRequest(pb.STATUS, (_spec(model, ""),))
+        case messages.ModelMetadataRequest(model, version):
+            fields = pb.GetModelMetadataRequest(metadata_field=[metadata.FIELD])
+            return RpcRequest(pb.METADATA, (_spec(model, version), fields.SerializeToString()))
+    raise GatewayError(
+        Kind.UNSUPPORTED,
+        f"TensorFlow Serving's gRPC API has no request for {type(operation).__name__}",
+    )
+
+
+def _spec(model: str, version: str) -> bytes:
+    return spec_field(_REQUEST_SPEC, write_spec(model, version))
+
+
+def _inference(request: InferRequest) -> RpcRequest:
+    if not request.model:
+        raise bad_request("the name of the model is missing")
+    call = forwarded_calls.call_of(request)
+    if call is not None:
+        method, message = call
+        parts = forwarded_calls.rewrite_request(
+            message, method, request.model, request.version, _NO_OPTIONS
+        )
+        return RpcRequest(method, parts)
+    signature, label = spec_parameters(request.parameters)
+    spec = write_spec(request.model, request.version, label, signature)
+    return RpcRequest(pb.PREDICT, predict.request_parts(spec, request.inputs, request.outputs))
+
+
+def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> Response:
+    """Return the response in ``wire``. Raises the server's error, MalformedMessageError,
+    NeedsOffloadError, BACKEND_GARBAGE."""
+    if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
+        if wire.code not in _ALIVE and wire.code != _UNAVAILABLE:
+            raise_status(wire)
+        return messages.HealthStatus(ok=wire.code != _UNAVAILABLE)
+    if wire.code:
+        raise_status(wire)
+    data = join_parts(wire.message)
+    match operation:
+        case InferRequest():
+            return _read_inference(data, operation, limits)
+        case messages.ModelMetadataRequest(model):
+            return metadata.read_metadata(bytes(data), model, limits)
+        case messages.ServerStatusRequest(model):
+            versions = metadata.read_status(bytes(data), model, limits)
+            status = messages.ModelStatus(ModelMetadata(model), versions)
+            return messages.ServerStatus("", "", metadata.is_available(versions), (status,))
+    assert isinstance(operation, messages.ModelReadyRequest)  # build_request has checked it
+    versions = metadata.read_status(bytes(data), operation.model, limits)
+    return messages.HealthStatus(ok=metadata.is_available(versions))
+
+
+def status_without_model(*, is_ready: bool) -> RpcResponse:
+    """Return the response to a GetModelStatus without a model: the error of TensorFlow Serving, or
+    UNAVAILABLE."""
+    if is_ready:
+        return RpcResponse(code=_INVALID_ARGUMENT, details="Missing ModelSpec")
+    return RpcResponse(code=_UNAVAILABLE, details="the server is not ready")
+
+
+def _read_inference(
+    data: bytes | bytearray | memoryview, request: InferRequest, limits: Limits
+) -> InferResponse:
+    spec = parse_spec(find_spec(data, predict.RESPONSE_SPEC) or b"")
+    version = "" if spec.version is None else str(spec.version)
+    call = forwarded_calls.call_of(request)
+    if call is not None:
+        return forwarded_calls.read_response(data, request, version)
+    try:
+        outputs = predict.read_tensors(data, predict.OUTPUTS, "output", limits)
+    except GatewayError as error:
+        raise as_backend_error(error) from None
+    return InferResponse(spec.name or request.model, version, outputs=_ordered(outputs, request))
+
+
+def _ordered(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
+    """Return ``outputs`` in the order of the request; a map has none."""
+    order = {output.name: index for index, output in enumerate(request.outputs)}
+    if not order:
+        return outputs
+    return tuple(sorted(outputs, key=lambda tensor: order.get(tensor.name, len(order))))

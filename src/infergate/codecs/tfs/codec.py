@@ -1,0 +1,371 @@
+"""The codec of TensorFlow Serving's gRPC API: RpcRequest and RpcResponse ⇄ canonical operations.
+
+Sources: tensorflow/serving and tensorflow/tensorflow, and messages taken from their clients
+(docs/fidelity-tfs.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
+from infergate.codecs.binary_estimates import BinaryEstimates
+from infergate.codecs.protos.bounded_parser import parse
+from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
+from infergate.codecs.tfs import backend, errors, forwarded_calls, metadata, predict
+from infergate.codecs.tfs import messages as pb
+from infergate.codecs.tfs.model_spec import (
+    DEFAULT_SIGNATURE,
+    PROTOCOL,
+    SIGNATURE,
+    ModelSpec,
+    RequestedModel,
+    numeric_version,
+    write_spec,
+)
+from infergate.codecs.tfs.options import TfsOptions, read_options
+from infergate.codecs.tfs.tensor_writer import writing_cost, written_bytes
+from infergate.core import messages
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.records import record
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
+
+_INFERENCES: Final = forwarded_calls.FORWARDED | {pb.PREDICT}
+_OPERATIONS: Final[dict[str, type[Operation]]] = {
+    **dict.fromkeys(_INFERENCES, InferRequest),
+    pb.METADATA: messages.ModelMetadataRequest,
+    pb.STATUS: messages.ServerStatusRequest,
+    pb.RELOAD: messages.ModelLoadRequest,
+}
+_MAX_OTHER_BYTES: Final = 64 * KIB
+_MAX_OTHER_FIELDS: Final = 4096
+"""The maximum size and number of fields of a request other than an inference."""
+
+
+@record
+class _ResponseOptions:
+    """The method of a request, and the model that it named."""
+
+    method: str
+    requested: RequestedModel
+
+
+@record
+class _Summarized:
+    """The ``requested`` model of the message with the parts ``message``."""
+
+    message: Sequence[Buffer]
+    requested: RequestedModel
+
+
+class TfsGrpcCodec(BinaryEstimates):
+    """The codec of TensorFlow Serving's gRPC API."""
+
+    name: str = PROTOCOL
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(Datatype), supports_sequences=False
+    )
+    needs_profile: bool = False
+    needs_metadata: bool = False
+    streaming_methods: frozenset[str] = frozenset()
+
+    def __init__(self, options: TfsOptions) -> None:
+        self._options: Final = options
+        # A response that passes through keeps the form that the server chose.
+        self.can_pass_through: bool = options.contents == "auto"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options,)
+
+    # ---- towards clients
+
+    def summarize(self, wire: RpcRequest) -> RequestSummary:
+        """Return operation and names, from the ModelSpec alone."""
+        if wire.method == pb.RELOAD:
+            return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
+        if _asks_for_server(wire):
+            return RequestSummary(messages.ServerReadyRequest)
+        requested = self._requested(wire)
+        operation = _OPERATIONS[wire.method]
+        if wire.method == pb.STATUS and requested.version:
+            operation = messages.ModelReadyRequest
+        return RequestSummary(
+            operation,
+            requested.model,
+            "" if operation is messages.ServerStatusRequest else requested.version,
+        )
+
+    def _requested(self, wire: RpcRequest) -> RequestedModel:
+        """Return the model that ``wire`` names. Raises UNSUPPORTED, BAD_REQUEST."""
+        known = wire.codec_state
+        if isinstance(known, _Summarized) and known.message is wire.message:
+            return known.requested
+        if wire.method not in _OPERATIONS:
+            raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
+        try:
+            requested = forwarded_calls.requested_by(
+                join_parts(wire.message), wire.method, self._options
+            )
+        except MalformedMessageError as error:
+            raise _unreadable(wire, error) from None
+        wire.codec_state = _Summarized(wire.message, requested)
+        return requested
+
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
+        """Parse a request. Raises UNSUPPORTED for an unknown method, and the client's errors."""
+        if wire.method == pb.RELOAD:
+            return ParsedRequest(self._read_reload(wire))
+        if _asks_for_server(wire):
+            return ParsedRequest(messages.ServerReadyRequest())
+        requested = self._requested(wire)
+        options = _ResponseOptions(wire.method, requested)
+        if wire.method in _INFERENCES:
+            return ParsedRequest(self._read_inference(wire, requested, limits), options)
+        if wire.method == pb.METADATA:
+            message = _parse_other(wire, pb.GetModelMetadataRequest)
+            metadata.check_fields(message.metadata_field)
+            operation: Operation = messages.ModelMetadataRequest(requested.model, requested.version)
+        elif requested.version:
+            operation = messages.ModelReadyRequest(requested.model, requested.version)
+        else:
+            operation = messages.ServerStatusRequest(requested.model)
+        return ParsedRequest(operation, options)
+
+    def _read_inference(
+        self, wire: RpcRequest, requested: RequestedModel, limits: Limits
+    ) -> InferRequest:
+        message = join_parts(wire.message)
+        try:
+            if wire.method != pb.PREDICT:
+                return forwarded_calls.read_call(message, wire.method, requested, self._options)
+            return InferRequest(
+                requested.model,
+                requested.version,
+                parameters=requested.parameters,
+                inputs=predict.read_tensors(message, predict.INPUTS, "input", limits),
+                outputs=predict.read_output_filter(message, limits),
+            )
+        except MalformedMessageError as error:
+            raise _unreadable(wire, error) from None
+
+    def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
+        """Return the operation for a list of one model. Raises UNSUPPORTED for other lists, which
+        would replace models of other clients."""
+        config = _parse_other(wire, pb.ReloadConfigRequest).config
+        models = config.model_config_list.config
+        if len(models) != 1:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                "HandleReloadConfigRequest is supported for a model_config_list of one model, "
+                f"which is loaded; this one has {len(models)} models",
+            )
+        if not models[0].name:
+            raise bad_request("the model in model_config_list has no name")
+        return messages.ModelLoadRequest(models[0].name)
+
+    def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
+        """Build the response to ``parsed``. Raises UNSUPPORTED."""
+        if isinstance(parsed.operation, messages.ServerReadyRequest):
+            assert isinstance(response, messages.HealthStatus)
+            return backend.status_without_model(is_ready=response.ok)
+        options = parsed.response_options or _default_options(parsed.operation)
+        try:
+            if isinstance(response, InferResponse):
+                return RpcResponse(self._inference_parts(response, options))
+            return RpcResponse((_other_message(response, options).SerializeToString(),))
+        except (ValueError, TypeError) as error:
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"TensorFlow Serving's API cannot express the response: {error}"
+            ) from None
+
+    def _inference_parts(
+        self, response: InferResponse, options: _ResponseOptions
+    ) -> Sequence[Buffer]:
+        requested, version = options.requested, response.version
+        if options.method != pb.PREDICT:
+            return forwarded_calls.rewrite_response(
+                forwarded_calls.response_message(response),
+                options.method,
+                lambda spec: _client_spec(spec, requested, response.model, version),
+            )
+        version = version if numeric_version(version) is not None else ""
+        signature = requested.spec.signature or DEFAULT_SIGNATURE
+        spec = write_spec(_client_model(requested, response.model), version, "", signature)
+        return predict.response_parts(spec, response.outputs, self._options.contents)
+
+    def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
+        """Build the status for ``error``, with TensorFlow Serving's texts."""
+        if wire is None:
+            return errors.build_error(error, "", None)
+        requested = None
+        if error.kind is Kind.NOT_FOUND and wire.method in _OPERATIONS:
+            with suppress(GatewayError):
+                requested = self._requested(wire)
+        return errors.build_error(error, wire.method, requested)
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
+        """Return the cost of strings and converted integers."""
+        del parsed
+        if not isinstance(response, InferResponse):
+            return 0
+        return writing_cost(response.outputs, self._options.contents)
+
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
+        """Return the bounds of the memory for strings and converted integers."""
+        del parsed
+        return 0, written_bytes(response.outputs, self._options.contents)
+
+    # ---- towards backends
+
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the cost of strings; numbers are raw."""
+        del profile
+        return writing_cost(operation.inputs, "raw")
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
+        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        del profile, model
+        try:
+            return backend.build_request(operation)
+        except ValueError:
+            raise bad_request("a name in the request is not valid Unicode") from None
+
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Response:
+        """Parse a server's response. Raises the server's error, or BACKEND_GARBAGE."""
+        del model
+        try:
+            return backend.parse_response(wire, operation, limits)
+        except MalformedMessageError as error:
+            raise backend_garbage(
+                f"the backend's response to {type(operation).__name__} cannot be read", str(error)
+            ) from None
+
+    # ---- pass-through
+
+    def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
+        """Check all that ``parse_request`` checks."""
+        self.parse_request(wire, limits)
+        return wire
+
+    def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+        """Return None: TensorFlow Serving has no sequences."""
+        del wire, limits
+        return None
+
+    def rewrite_request(
+        self, wire: RpcRequest, model: str, version: str, profile: Profile
+    ) -> RpcRequest:
+        """Replace the model and version, and labels and signatures that the options map."""
+        del profile
+        try:
+            parts = forwarded_calls.rewrite_request(
+                join_parts(wire.message), wire.method, model, version, self._options
+            )
+        except MalformedMessageError as error:
+            raise _unreadable(wire, error) from None
+        return RpcRequest(wire.method, parts)
+
+    def rewrite_response(
+        self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
+    ) -> RpcResponse:
+        """Replace the model and version, and the signature that the client named."""
+        del limits
+        if wire.code:
+            raise_status(wire)
+        requested = self._requested(request)
+        try:
+            parts = forwarded_calls.rewrite_response(
+                join_parts(wire.message),
+                request.method,
+                lambda spec: _client_spec(spec, requested, model, version),
+            )
+        except MalformedMessageError as error:
+            raise backend_garbage("the backend's response cannot be read", str(error)) from None
+        return RpcResponse(parts)
+
+
+def _asks_for_server(wire: RpcRequest) -> bool:
+    """Return whether ``wire`` is the request by which ``backend`` asks whether a server serves."""
+    return wire.method == pb.STATUS and not total_size(wire.message)
+
+
+def _client_model(requested: RequestedModel, model: str) -> str:
+    """Return the name for a response about ``model``: the client's, if the options mapped the
+    signature to another model."""
+    return requested.spec.name if requested.is_mapped else model
+
+
+def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
+    """Return a server's ``spec`` with the client's names; empty names are the server's."""
+    own_version = "" if spec.version is None else str(spec.version)
+    return write_spec(
+        _client_model(requested, model or spec.name or requested.model),
+        version if numeric_version(version) is not None else own_version,
+        "",
+        requested.spec.signature if requested.is_mapped else spec.signature,
+    )
+
+
+def _default_options(operation: Operation) -> _ResponseOptions:
+    """Return the options of a request that was not parsed by this codec."""
+    model, version = getattr(operation, "model", ""), getattr(operation, "version", "")
+    signature = ""
+    method = pb.PREDICT
+    if isinstance(operation, InferRequest):
+        signature = operation.parameters.get(SIGNATURE, "")
+        call = forwarded_calls.call_of(operation)
+        method = pb.PREDICT if call is None else call[0]
+    spec = ModelSpec(model, numeric_version(version), "", signature)
+    return _ResponseOptions(method, RequestedModel(spec, model, version, "", signature))
+
+
+def _other_message(response: Response, options: _ResponseOptions) -> Any:
+    """Return the response to a request other than an inference. Raises TypeError."""
+    match response:
+        case ModelMetadata():
+            return metadata.write_metadata(response, options.requested)
+        case messages.ServerStatus() | messages.HealthStatus():
+            return metadata.write_status(response, options.requested)
+        case messages.Acknowledgement():
+            message = pb.ReloadConfigResponse()
+            message.status.SetInParent()
+            return message
+    raise TypeError(f"it has no {type(response).__name__}")
+
+
+def _parse_other(wire: RpcRequest, message_class: Any) -> Any:
+    if total_size(wire.message) > _MAX_OTHER_BYTES:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"the message to {wire.method} is over {_MAX_OTHER_BYTES} bytes"
+        )
+    try:
+        return parse(message_class, join_parts(wire.message), _MAX_OTHER_FIELDS, _MAX_OTHER_BYTES)
+    except MalformedMessageError as error:
+        raise _unreadable(wire, error) from None
+
+
+def _unreadable(wire: RpcRequest, error: MalformedMessageError) -> GatewayError:
+    return bad_request(
+        f"the message to {wire.method} cannot be read: {error}", limit=error.limit_name
+    )
+
+
+def create(options: Mapping[str, Any]) -> TfsGrpcCodec:
+    """Create the codec. Raises ValueError."""
+    return TfsGrpcCodec(read_options(options))

@@ -1,0 +1,85 @@
+"""Errors as gRPC statuses, with the codes and texts of TensorFlow Serving where it has its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from infergate.codecs.tfs.messages import RELOAD, STATUS
+from infergate.codecs.tfs.model_spec import RequestedModel
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    RepositoryControlDisabledError,
+    retry_after_headers,
+)
+from infergate.core.memory import IN_FLIGHT_BYTES
+from infergate.core.wire import RpcResponse
+
+CODES: Final[dict[Kind, int]] = {
+    Kind.BAD_REQUEST: 3,  # INVALID_ARGUMENT
+    Kind.UNAUTHENTICATED: 16,  # UNAUTHENTICATED
+    Kind.FORBIDDEN: 7,  # PERMISSION_DENIED
+    Kind.NOT_FOUND: 5,  # NOT_FOUND
+    Kind.METHOD_NOT_ALLOWED: 12,  # UNIMPLEMENTED
+    Kind.ALREADY_EXISTS: 6,  # ALREADY_EXISTS
+    Kind.UNSUPPORTED: 12,  # UNIMPLEMENTED
+    Kind.UNSUPPORTED_ENCODING: 12,  # UNIMPLEMENTED
+    Kind.TOO_LARGE: 8,  # RESOURCE_EXHAUSTED
+    Kind.RATE_LIMITED: 8,  # RESOURCE_EXHAUSTED
+    Kind.OVERLOADED: 14,  # UNAVAILABLE
+    Kind.NO_BACKEND: 14,  # UNAVAILABLE
+    Kind.CONNECT: 14,  # UNAVAILABLE
+    Kind.TIMEOUT: 4,  # DEADLINE_EXCEEDED
+    Kind.BACKEND_GARBAGE: 13,  # INTERNAL
+    Kind.BACKEND_ERROR: 13,  # INTERNAL
+    Kind.CANCELLED: 1,  # CANCELLED
+    Kind.INTERNAL: 13,  # INTERNAL
+}
+"""The status code for each kind of error. A test checks that every kind has an entry."""
+_RESOURCE_EXHAUSTED: Final = 8
+"""The code if the memory budget is exhausted."""
+_FAILED_PRECONDITION: Final = 9
+_UNIMPLEMENTED: Final = 12
+_UNKNOWN_SIGNATURE: Final = re.compile(r'Serving signature key "')
+MAX_TEXT_BYTES: Final = 1024
+_TRUNCATED: Final = "...TRUNCATED"
+"""The end of a longer text (model_servers/grpc_status_util.cc)."""
+
+
+def build_error(error: GatewayError, method: str, requested: RequestedModel | None) -> RpcResponse:
+    """Return ``error`` as the status of ``method``. ``requested`` is None if the request does not
+    name a model, or cannot be read."""
+    text = error.public
+    if error.kind is Kind.NOT_FOUND and requested is not None:
+        text = _unknown_model_text(method, requested)
+    return RpcResponse(
+        code=_code(error, method), details=_shorten(text), metadata=retry_after_headers(error)
+    )
+
+
+def _code(error: GatewayError, method: str) -> int:
+    if error.limit == IN_FLIGHT_BYTES:
+        return _RESOURCE_EXHAUSTED
+    if error.kind is Kind.BAD_REQUEST and _UNKNOWN_SIGNATURE.match(error.public):
+        return _FAILED_PRECONDITION
+    if method == RELOAD and isinstance(error, RepositoryControlDisabledError):
+        return _UNIMPLEMENTED
+    return CODES[error.kind]
+
+
+def _unknown_model_text(method: str, requested: RequestedModel) -> str:
+    name, version = requested.spec.name, requested.version
+    if method == STATUS:
+        if version:
+            return f"Could not find version {version} of model {name}"
+        return f"Could not find any versions of model {name}"
+    wanted = f"Specific({name}, {version})" if version else f"Latest({name})"
+    return f"Servable not found for request: {wanted}"
+
+
+def _shorten(text: str) -> str:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return encoded.decode()
+    return encoded[:MAX_TEXT_BYTES].decode("utf-8", "ignore") + _TRUNCATED

@@ -1,0 +1,168 @@
+"""Classify, Regress and MultiInference, which only servers of TensorFlow Serving can answer: the
+model's graph parses the examples in the request.
+
+Such a call is an inference without tensors. Its parameters hold the message, which a backend of
+another protocol rejects; the response is one BYTES tensor with the server's message. Only the
+models that both messages name are read and replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from infergate.codecs.protos.wire_scanner import (
+    DELIMITED,
+    MalformedMessageError,
+    scan_fields,
+)
+from infergate.codecs.tfs.messages import CLASSIFY, MULTI_INFERENCE, REGRESS
+from infergate.codecs.tfs.model_spec import (
+    MAX_TOP_LEVEL_FIELDS,
+    PROTOCOL,
+    ModelSpec,
+    RequestedModel,
+    apply_options,
+    find_spec,
+    parse_spec,
+    requested_model,
+    single_spec,
+    spec_field,
+    write_spec,
+)
+from infergate.codecs.tfs.options import TfsOptions
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import Kind, backend_garbage
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import Buffer, OpaqueParameters, Tensor, pack_bytes, unpack_bytes
+
+FORWARDED: Final = frozenset({CLASSIFY, REGRESS, MULTI_INFERENCE})
+_REQUEST_SPEC, _RESPONSE_SPEC = 1, 2
+_TASKS: Final = 1
+"""MultiInferenceRequest.tasks, MultiInferenceResponse.results"""
+_TASK_SPEC: Final = 1
+"""InferenceTask.model_spec, InferenceResult.model_spec"""
+_OUTPUT: Final = "response"
+_MAX_TASKS: Final = 1024
+
+RewriteSpec = Callable[[ModelSpec], bytes]
+"""Returns the ModelSpec to write in place of another one."""
+
+
+def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
+    """Return the model that ``message``, a request of any method, names. Raises
+    MalformedMessageError, BAD_REQUEST."""
+    if method != MULTI_INFERENCE:
+        return requested_model(find_spec(message, _REQUEST_SPEC), options)
+    return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
+
+
+def _task_specs(message: Buffer) -> Iterator[bytes]:
+    view = memoryview(message)
+    count = 0
+    for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
+        if field.number == _TASKS and field.wire_type == DELIMITED:
+            count += 1
+            if count > _MAX_TASKS:
+                raise MalformedMessageError(f"it has over {_MAX_TASKS} tasks, the limit")
+            yield find_spec(view[field.value_start : field.end], _TASK_SPEC) or b""
+
+
+def read_call(
+    message: Buffer, method: str, requested: RequestedModel, options: TfsOptions
+) -> InferRequest:
+    """Return the call as an inference. Raises MalformedMessageError."""
+    name = method.rpartition("/")[2]
+    rewritten = b"".join(rewrite_request(message, method, "", "", options))
+    parameters = OpaqueParameters(
+        {},
+        PROTOCOL,
+        method.encode() + b"\0" + rewritten,
+        (Kind.UNSUPPORTED, f"{name} needs a backend that speaks TensorFlow Serving's gRPC API"),
+    )
+    return InferRequest(requested.model, requested.version, parameters=parameters)
+
+
+def call_of(request: InferRequest) -> tuple[str, bytes] | None:
+    """Return the method and the message of a forwarded call; None for other inferences."""
+    parameters = request.parameters
+    if not isinstance(parameters, OpaqueParameters) or parameters.protocol != PROTOCOL:
+        return None
+    if not parameters.text:
+        return None
+    method, _, message = parameters.text.partition(b"\0")
+    return method.decode(), message
+
+
+def rewrite_request(
+    message: Buffer, method: str, model: str, version: str, options: TfsOptions
+) -> list[Buffer]:
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec; empty ones are those
+    that ``options`` select. Labels and signatures stay unless the options map them."""
+
+    def rewrite(spec: ModelSpec) -> bytes:
+        requested = apply_options(spec, options)
+        return write_spec(
+            model or requested.model,
+            version or requested.version,
+            requested.label,
+            requested.signature,
+        )
+
+    if method == MULTI_INFERENCE:
+        return _rewrite_tasks(message, rewrite)
+    return rewrite_spec(message, _REQUEST_SPEC, rewrite)
+
+
+def rewrite_response(message: Buffer, method: str, rewrite: RewriteSpec) -> list[Buffer]:
+    """Return ``message``, a server's response, with its ModelSpecs rewritten."""
+    if method == MULTI_INFERENCE:
+        return _rewrite_tasks(message, rewrite)
+    return rewrite_spec(message, _RESPONSE_SPEC, rewrite)
+
+
+def rewrite_spec(message: Buffer, number: int, rewrite: RewriteSpec) -> list[Buffer]:
+    """Return ``message`` with its ModelSpec, in field ``number``, rewritten. The rest is not
+    copied."""
+    view = memoryview(message)
+    before: list[Buffer] = []
+    after: list[Buffer] = []
+    spec: bytearray | None = None
+    kept_from = 0
+    for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
+        if field.number == number and field.wire_type == DELIMITED:
+            if field.start > kept_from:
+                (before if spec is None else after).append(view[kept_from : field.start])
+            spec = bytearray() if spec is None else spec
+            spec += view[field.value_start : field.end]
+            kept_from = field.end
+    if kept_from < len(view):
+        (before if spec is None else after).append(view[kept_from:])
+    rewritten = rewrite(parse_spec(bytes(spec or b"")))
+    return [*before, spec_field(number, rewritten), *after]
+
+
+def _rewrite_tasks(message: Buffer, rewrite: RewriteSpec) -> list[Buffer]:
+    view = memoryview(message)
+    parts: list[Buffer] = []
+    for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
+        if field.number == _TASKS and field.wire_type == DELIMITED:
+            task = rewrite_spec(view[field.value_start : field.end], _TASK_SPEC, rewrite)
+            parts.append(spec_field(_TASKS, b"".join(task)))
+        else:
+            parts.append(view[field.start : field.end])
+    return parts
+
+
+def read_response(message: Buffer, request: InferRequest, version: str) -> InferResponse:
+    """Return a server's response to a forwarded call."""
+    tensor = Tensor(_OUTPUT, Datatype.BYTES, (1,), pack_bytes((bytes(message),)))
+    return InferResponse(request.model, version, outputs=(tensor,))
+
+
+def response_message(response: InferResponse) -> bytes:
+    """Return the server's message in the response to a forwarded call."""
+    for tensor in response.outputs:
+        for message in unpack_bytes(tensor.data):
+            return message
+    raise backend_garbage("the backend's response has no message")

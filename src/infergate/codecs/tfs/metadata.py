@@ -1,0 +1,194 @@
+"""The signatures and version states of a model ⇄ canonical metadata and status.
+
+A signature of TensorFlow has inputs, outputs and a method. The canonical metadata describes the
+default signature; the others are kept for clients of TensorFlow Serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
+from infergate.codecs.protos.wire_scanner import MAX_METADATA_FIELDS_ON_LOOP
+from infergate.codecs.tfs import messages as pb
+from infergate.codecs.tfs.datatypes import TYPES, metadata_datatype
+from infergate.codecs.tfs.model_spec import DEFAULT_SIGNATURE, RequestedModel, numeric_version
+from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.errors import backend_garbage, bad_request
+from infergate.core.limits import MIB, Limits
+from infergate.core.messages import (
+    HealthStatus,
+    ModelIndexEntry,
+    ModelMetadata,
+    ModelSignature,
+    ServerStatus,
+    TensorMetadata,
+)
+
+FIELD: Final = "signature_def"
+"""The only metadata field."""
+PLATFORM: Final = "tensorflow_serving"
+PREDICT_METHOD: Final = "tensorflow/serving/predict"
+_TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+MAX_BYTES: Final = 4 * MIB
+MAX_FIELDS: Final = 64 * 1024
+"""The maximum size and number of fields of a response about one model."""
+_READY: Final = "READY"
+_UNAVAILABLE_CODE: Final = 14
+_DEFAULT_VERSION: Final = 1
+"""Reported for a model of a server without versions."""
+
+
+def check_fields(fields: Sequence[str]) -> None:
+    """Raise BAD_REQUEST unless ``fields`` are the metadata fields of TensorFlow Serving."""
+    if not fields:
+        raise bad_request("GetModelMetadataRequest must specify at least one metadata_field")
+    for field in fields:
+        if field != FIELD:
+            raise bad_request(f"Metadata field {field[:80]} is not supported")
+
+
+# ---- towards clients
+
+
+def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
+    """Return a GetModelMetadataResponse. Raises ValueError for what protobuf cannot hold."""
+    signatures = pb.SignatureDefMap()
+    name = requested.spec.signature if requested.is_mapped else ""
+    _write_signature(
+        signatures.signature_def[name or DEFAULT_SIGNATURE],
+        ModelSignature("", PREDICT_METHOD, response.inputs, response.outputs),
+    )
+    for signature in response.signatures:
+        if signature.name not in signatures.signature_def:
+            _write_signature(signatures.signature_def[signature.name], signature)
+    message = pb.GetModelMetadataResponse()
+    message.model_spec.name = requested.spec.name
+    version = latest_version((requested.version,) if requested.version else response.versions)
+    message.model_spec.version.value = _DEFAULT_VERSION if version is None else version
+    field = message.metadata[FIELD]
+    field.type_url = _TYPE_URL
+    field.value = signatures.SerializeToString(deterministic=True)
+    return message
+
+
+def latest_version(versions: Iterable[str]) -> int | None:
+    """Return the highest version that is a number; None if there is none."""
+    numbers = [number for text in versions if (number := numeric_version(text)) is not None]
+    return max(numbers, default=None)
+
+
+def _write_signature(message: Any, signature: ModelSignature) -> None:
+    message.method_name = signature.method
+    for infos, tensors in (
+        (message.inputs, signature.inputs),
+        (message.outputs, signature.outputs),
+    ):
+        for tensor in tensors:
+            info = infos[tensor.name]
+            info.name = f"{tensor.name}:0"
+            datatype = DATATYPES_BY_NAME.get(tensor.datatype)
+            if datatype is None:
+                info.dtype = pb.DTYPES.get(tensor.datatype, 0)
+            else:
+                info.dtype = TYPES[datatype].number
+            info.tensor_shape.SetInParent()
+            for size in tensor.shape:
+                info.tensor_shape.dim.add(size=size)
+
+
+def write_status(response: ServerStatus | HealthStatus, requested: RequestedModel) -> Any:
+    """Return a GetModelStatusResponse about one version, or about those of the status."""
+    message = pb.GetModelStatusResponse()
+    if isinstance(response, HealthStatus):
+        version = numeric_version(requested.version)
+        _add_version(message, version or 0, is_ready=response.ok)
+        return message
+    entries = response.models[0].versions if response.models else ()
+    by_number = {
+        number: entry for entry in entries if (number := numeric_version(entry.version)) is not None
+    }
+    if not by_number and entries:
+        by_number = {_DEFAULT_VERSION: entries[0]}
+    for number, entry in sorted(by_number.items(), reverse=True):
+        _add_version(message, number, is_ready=entry.state == _READY, reason=entry.reason)
+    return message
+
+
+def _add_version(message: Any, version: int, *, is_ready: bool, reason: str = "") -> None:
+    entry = message.model_version_status.add(
+        version=version, state=pb.STATES["AVAILABLE" if is_ready else "END"]
+    )
+    entry.status.SetInParent()
+    if not is_ready:
+        entry.status.error_code = _UNAVAILABLE_CODE
+        entry.status.error_message = reason or "the version is not ready"
+
+
+# ---- from servers
+
+
+def read_metadata(data: bytes, model: str, limits: Limits) -> ModelMetadata:
+    """Return the metadata in a GetModelMetadataResponse about ``model``. Raises
+    MalformedMessageError, NeedsOffloadError, BACKEND_GARBAGE."""
+    max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
+    message = parse(pb.GetModelMetadataResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
+    value = message.metadata[FIELD].value if FIELD in message.metadata else b""
+    signatures = parse(pb.SignatureDefMap, value, MAX_FIELDS, MAX_BYTES, max_on_loop).signature_def
+    if not signatures:
+        raise backend_garbage(f"the metadata of model '{model}' has no signature")
+    default = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
+    inputs, outputs = _read_tensors(signatures[default])
+    spec = message.model_spec
+    return ModelMetadata(
+        model,
+        versions=(str(spec.version.value),) if spec.HasField("version") else (),
+        platform=PLATFORM,
+        inputs=inputs,
+        outputs=outputs,
+        signatures=tuple(
+            ModelSignature(name, signatures[name].method_name, *_read_tensors(signatures[name]))
+            for name in sorted(signatures)
+            if name != default
+        ),
+    )
+
+
+def _read_tensors(
+    signature: Any,
+) -> tuple[tuple[TensorMetadata, ...], tuple[TensorMetadata, ...]]:
+    inputs, outputs = (
+        tuple(_read_tensor(alias, infos[alias]) for alias in sorted(infos))
+        for infos in (signature.inputs, signature.outputs)
+    )
+    return inputs, outputs
+
+
+def _read_tensor(alias: str, info: Any) -> TensorMetadata:
+    """Return a tensor's metadata. A tensor of any rank is reported with one dimension of any
+    size, because the canonical form has no unknown rank."""
+    shape = info.tensor_shape
+    dims = (-1,) if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+    return TensorMetadata(alias, metadata_datatype(info.dtype), dims)
+
+
+def read_status(data: bytes, model: str, limits: Limits) -> tuple[ModelIndexEntry, ...]:
+    """Return the versions in a GetModelStatusResponse about ``model``. Raises
+    MalformedMessageError, NeedsOffloadError."""
+    max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
+    message = parse(pb.GetModelStatusResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
+    return tuple(
+        ModelIndexEntry(
+            model,
+            str(entry.version),
+            _READY if entry.state == pb.STATES["AVAILABLE"] else "UNAVAILABLE",
+            entry.status.error_message,
+        )
+        for entry in message.model_version_status
+    )
+
+
+def is_available(versions: Sequence[ModelIndexEntry]) -> bool:
+    """Return whether any of ``versions`` is available."""
+    return any(entry.state == _READY for entry in versions)

@@ -1,0 +1,246 @@
+"""ModelSpec: the model, version and signature that a request names.
+
+A request's ModelSpec may occur several times, which protobuf merges. It is read before the access
+check, without the rest of the message.
+
+*Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
+access check. Others reach servers of TensorFlow Serving as parameters; for other protocols, which
+have neither, the request is rejected with the texts of TensorFlow Serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from infergate.codecs.protos.wire_scanner import (
+    DELIMITED,
+    MAX_NAME_BYTES,
+    MAX_VARINT_BYTES,
+    VARINT,
+    MalformedMessageError,
+    field_prefix,
+    read_varint,
+    scan_fields,
+    string_field,
+)
+from infergate.codecs.tfs.options import TfsOptions
+from infergate.core.errors import Kind, bad_request
+from infergate.core.records import record
+from infergate.core.tensor import NO_PARAMETERS, Buffer, OpaqueParameters, Parameters
+
+DEFAULT_SIGNATURE: Final = "serving_default"
+SIGNATURE: Final = "signature_name"
+LABEL: Final = "version_label"
+"""The parameters that select a signature and a version label at a server."""
+PROTOCOL: Final = "tfs-grpc"
+
+MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
+"""Maximum number of fields of a message that are read before the access check."""
+_MAX_BYTES: Final = 4 * MAX_NAME_BYTES
+_MAX_SPEC_FIELDS: Final = 64
+_NAME, _VERSION, _SIGNATURE, _LABEL = 1, 2, 3, 4
+_MAX_VERSION: Final = 2**63 - 1
+
+
+@record
+class ModelSpec:
+    """A ModelSpec. ``version`` is None if there is none; a ``label`` replaces it."""
+
+    name: str
+    version: int | None = None
+    label: str = ""
+    signature: str = ""
+
+
+@record
+class RequestedModel:
+    """The model of a request, after the options were applied to its ``spec``. ``label`` and
+    ``signature`` are the client's, and empty if they were mapped."""
+
+    spec: ModelSpec
+    model: str
+    version: str
+    label: str
+    signature: str
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the options mapped the signature to a model."""
+        return bool(self.spec.signature and not self.signature) or self.model != self.spec.name
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters of an inference, with the error for servers without labels and
+        signatures (Rule 1)."""
+        signature = "" if self.signature == DEFAULT_SIGNATURE else self.signature
+        if not (self.label or signature):
+            return NO_PARAMETERS
+        named = {SIGNATURE: signature, LABEL: self.label}
+        text = unknown_label_text(self.label) if self.label else unknown_signature_text(signature)
+        return OpaqueParameters(
+            {name: value for name, value in named.items() if value},
+            PROTOCOL,
+            b"",
+            (Kind.BAD_REQUEST, text),
+        )
+
+
+def unknown_label_text(label: str) -> str:
+    """Return TensorFlow Serving's text for an unknown version label."""
+    return f"Unrecognized servable version label: {label}"
+
+
+def unknown_signature_text(signature: str) -> str:
+    """Return TensorFlow Serving's text for an unknown signature."""
+    return f'Serving signature key "{signature}" not found.'
+
+
+def find_spec(message: Buffer, number: int) -> bytes | None:
+    """Return the merged ModelSpec in field ``number`` of ``message``; None if there is none. Raises
+    MalformedMessageError."""
+    found: bytearray | None = None
+    view = memoryview(message)
+    for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
+        if field.number == number and field.wire_type == DELIMITED:
+            found = bytearray() if found is None else found
+            found += view[field.value_start : field.end]
+            if len(found) > _MAX_BYTES:
+                raise MalformedMessageError(f"its ModelSpec has over {_MAX_BYTES} bytes, the limit")
+    return None if found is None else bytes(found)
+
+
+def parse_spec(data: bytes) -> ModelSpec:
+    """Return the ModelSpec in ``data``. Raises MalformedMessageError."""
+    name = label = signature = ""
+    version: int | None = None
+    for field in scan_fields(data, _MAX_SPEC_FIELDS):
+        if field.wire_type != DELIMITED:
+            continue
+        value = data[field.value_start : field.end]
+        match field.number:
+            case 1:
+                name = _text(value)
+            case 2:  # one of version and label: the last one counts
+                version, label = _parse_version(value, version or 0), ""
+            case 3:
+                signature = _text(value)
+            case 4:
+                version, label = None, _text(value)
+    return ModelSpec(name, version, label, signature)
+
+
+def _parse_version(value: bytes, default: int) -> int:
+    """Return the value of an Int64Value, whose absent value is 0."""
+    number = default
+    for field in scan_fields(value, _MAX_SPEC_FIELDS):
+        if field.number == 1 and field.wire_type == VARINT:
+            number = read_varint(value, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
+    return number - 2**64 if number > _MAX_VERSION else number
+
+
+def _text(value: bytes) -> str:
+    if len(value) > MAX_NAME_BYTES:
+        raise MalformedMessageError(
+            f"a name in its ModelSpec has over {MAX_NAME_BYTES} bytes, the limit"
+        )
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessageError("a name in its ModelSpec is not UTF-8 text") from None
+
+
+def requested_model(data: bytes | None, options: TfsOptions) -> RequestedModel:
+    """Return the model that the ModelSpec in ``data`` requests. Raises MalformedMessageError, and
+    BAD_REQUEST with the texts of TensorFlow Serving."""
+    if data is None:
+        raise bad_request("Missing ModelSpec")
+    return apply_options(parse_spec(data), options)
+
+
+def apply_options(spec: ModelSpec, options: TfsOptions) -> RequestedModel:
+    """Return the model that ``spec`` requests. Raises BAD_REQUEST for an empty name."""
+    if not spec.name:
+        raise bad_request("ModelSpec has no name specified.")
+    version, label = "", spec.label
+    if spec.version or (spec.version == 0 and options.version_zero == "literal"):
+        version = str(spec.version)
+    elif label:
+        version = options.labels.get(spec.name, {}).get(label, "")
+        label = "" if version else label
+    signature = spec.signature or DEFAULT_SIGNATURE
+    model = options.signatures.get(spec.name, {}).get(signature, "")
+    return RequestedModel(spec, model or spec.name, version, label, "" if model else spec.signature)
+
+
+def write_spec(model: str, version: str = "", label: str = "", signature: str = "") -> bytes:
+    """Return a ModelSpec. An empty ``version`` leaves the choice to ``label`` or the server. Raises
+    BAD_REQUEST for a version that is not a number."""
+    parts = [string_field(_NAME, model)]
+    if version:
+        value = _varint_field(1, version_number(model, version))
+        parts += (field_prefix(_VERSION, len(value)), value)
+    if signature:
+        parts.append(string_field(_SIGNATURE, signature))
+    if label and not version:
+        parts.append(string_field(_LABEL, label))
+    return b"".join(parts)
+
+
+def version_number(model: str, version: str) -> int:
+    """Return ``version`` as a number. Raises BAD_REQUEST."""
+    number = numeric_version(version)
+    if number is None:
+        raise bad_request(f"version '{version}' of model '{model}' is not a number")
+    return number
+
+
+def numeric_version(version: str) -> int | None:
+    """Return ``version`` as an int64 of at least 0; None if it is none."""
+    if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
+        return None
+    number = int(version)
+    return number if number <= _MAX_VERSION else None
+
+
+def _varint_field(number: int, value: int) -> bytes:
+    """Return a field with a value of at least 0; empty for 0, as protobuf writes it."""
+    if not value:
+        return b""
+    out = bytearray((number << 3 | VARINT,))
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def spec_field(number: int, spec: bytes) -> bytes:
+    """Return the field ``number`` with ``spec``."""
+    return field_prefix(number, len(spec)) + spec
+
+
+def spec_parameters(parameters: Parameters) -> tuple[str, str]:
+    """Return the signature and the version label in the ``parameters`` of an inference. Raises
+    BAD_REQUEST."""
+    return _named(parameters, SIGNATURE), _named(parameters, LABEL)
+
+
+def _named(parameters: Parameters, name: str) -> str:
+    value: Any = parameters.get(name, "")
+    if not isinstance(value, str):
+        raise bad_request(f"parameter '{name}' must be a string")
+    return value
+
+
+def single_spec(specs: Iterable[ModelSpec]) -> ModelSpec:
+    """Return the ModelSpec of a request with several tasks, without signature. Raises BAD_REQUEST
+    unless all name the same model and version."""
+    different = {ModelSpec(spec.name, spec.version, spec.label) for spec in specs}
+    if not different:
+        raise bad_request("Inference request requires at least one task")
+    if len(different) > 1:
+        raise bad_request(
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name."
+        )
+    return different.pop()

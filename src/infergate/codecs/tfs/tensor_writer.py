@@ -1,0 +1,142 @@
+"""Canonical tensors → TensorProto.
+
+The elements are written to tensor_content (raw), or to the field of their type (typed), as
+TensorFlow Serving does by default. Strings are always typed: TensorFlow's Python library does not
+read them in tensor_content. Clients that use TensorFlow or numpy read both forms; clients in other
+languages often read the fields only. Floats and bools have the same bytes in both forms, so that
+typed ones cost nothing; integers and 16-bit floats are converted one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from infergate.codecs.protos.wire_scanner import VARINT, field_prefix
+from infergate.codecs.tfs.datatypes import TYPES
+from infergate.codecs.tfs.messages import TensorProto
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.tensor import Buffer, Tensor
+
+_SHAPE, _DIM, _CONTENT, _STRINGS = 2, 2, 4, 8
+_DTYPE_TAG: Final = 1 << 3 | VARINT
+_SIZE_TAG: Final = 1 << 3 | VARINT
+_UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
+"""The datatypes whose packed values are the bytes of tensor_content."""
+MAX_TYPED_ELEMENTS: Final = 1 << 16
+"""Maximum number of other elements that ``auto`` writes to their field, at 0.1 µs each."""
+_COST_OF_STRING: Final = 8
+_COST_OF_INTEGER: Final = 4
+"""The cost of writing an element, as a number of bytes of JSON that take as long."""
+_VARINT_BYTES: Final = 10
+_STRING_BYTES: Final = 6
+_MAX_COPIED: Final = 1024
+"""The longest string that is copied, which is faster than sending it separately."""
+_LENGTH_BYTES: Final = 4
+_unpack_length: Final = struct.Struct("<I").unpack_from
+
+
+def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
+    """Return ``tensor`` as a TensorProto; ``contents`` is auto, raw or typed. Numbers in
+    tensor_content, and packed floats, are not copied."""
+    datatype = tensor.datatype
+    entry = TYPES[datatype]
+    head = bytes((_DTYPE_TAG, entry.number)) + _shape_field(tensor.shape)
+    if not len(tensor.data):
+        return [head]
+    if datatype is Datatype.BYTES:
+        return _string_parts(head, tensor.data)
+    if contents == "auto":
+        is_typed = datatype in _UNCHANGED or math.prod(tensor.shape) <= MAX_TYPED_ELEMENTS
+    else:
+        is_typed = contents == "typed"
+    data = tensor.data
+    if datatype is Datatype.BOOL:
+        data = _bools(data)
+    if not is_typed:
+        return [head + field_prefix(_CONTENT, len(data)), data]
+    if datatype in _UNCHANGED:
+        return [head + field_prefix(entry.field.number, len(data)), data]
+    values = np.frombuffer(data, dtype=NUMPY_DTYPES[datatype])
+    if datatype is Datatype.FP16:
+        values = values.view("<u2")
+    return [head, TensorProto(**{entry.field.name: values.tolist()}).SerializeToString()]
+
+
+def _bools(data: Buffer) -> Buffer:
+    """Return ``data`` with each byte other than 0 as 1; TensorFlow rejects others."""
+    octets = np.frombuffer(data, dtype="u1")
+    return data if octets.max() <= 1 else (octets != 0).tobytes()
+
+
+def _shape_field(shape: tuple[int, ...]) -> bytes:
+    dims = b"".join(map(dim_field, shape))
+    return field_prefix(_SHAPE, len(dims)) + dims
+
+
+def dim_field(size: int) -> bytes:
+    """Return a dimension of a TensorShapeProto, as protobuf writes it."""
+    if not size:
+        return field_prefix(_DIM, 0)
+    value = bytearray((_SIZE_TAG,))
+    while size > 0x7F:
+        value.append(size & 0x7F | 0x80)
+        size >>= 7
+    value.append(size)
+    return field_prefix(_DIM, len(value)) + value
+
+
+def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
+    """Return ``head`` and a string_val for each string; long strings are not copied."""
+    view, position, end = memoryview(data), 0, len(data)
+    parts: list[Buffer] = []
+    short: list[Buffer] = [head]
+    while position < end:
+        (length,) = _unpack_length(view, position)
+        start = position + _LENGTH_BYTES
+        position = start + length
+        short.append(field_prefix(_STRINGS, length))
+        if length <= _MAX_COPIED:
+            short.append(view[start:position])
+        else:
+            parts += (b"".join(short), view[start:position])
+            short = []
+    if short:
+        parts.append(b"".join(short))
+    return parts
+
+
+def writing_cost(tensors: Iterable[Tensor], contents: str) -> int:
+    """Return the cost of writing ``tensors``, in bytes of JSON that take as long."""
+    cost = 0
+    for tensor in tensors:
+        count = math.prod(tensor.shape)
+        if tensor.datatype is Datatype.BYTES:
+            cost += _COST_OF_STRING * count
+        elif _is_converted(tensor, contents, count):
+            cost += _COST_OF_INTEGER * count
+    return cost
+
+
+def written_bytes(tensors: Iterable[Tensor], contents: str) -> int:
+    """Return the maximum memory that is allocated to write ``tensors``."""
+    size = 0
+    for tensor in tensors:
+        count = math.prod(tensor.shape)
+        if tensor.datatype is Datatype.BYTES:
+            size += len(tensor.data) + _STRING_BYTES * count
+        elif _is_converted(tensor, contents, count):
+            size += _VARINT_BYTES * count
+    return size
+
+
+def _is_converted(tensor: Tensor, contents: str, count: int) -> bool:
+    return (
+        contents != "raw"
+        and tensor.datatype not in _UNCHANGED
+        and (contents == "typed" or count <= MAX_TYPED_ELEMENTS)
+    )

@@ -1,0 +1,287 @@
+"""TensorFlow Serving's gRPC API on the gRPC listener, and a server of it behind infergate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from infergate.codecs.protos import SCHEMA
+from infergate.codecs.tfs import messages as pb
+from peers.support.triton import Triton
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "tfserving-to-triton.yaml"
+CONFIG = """
+backends:
+  demo: {{protocol: builtin}}
+  serving: {{protocol: tfs-grpc, endpoints: ["grpc://{server}"]}}
+routes:
+  - {{model: simple, backend: demo}}
+  - {{model: other, backend: serving, rewrite: {{model: half_plus_two, version: "3"}}}}
+  - {{model: renamed, backend: serving, rewrite: {{model: half_plus_two, outputs: {{z: y}}}}}}
+  - {{model: "*", backend: serving}}
+"""
+
+
+def message(name: str) -> Any:
+    return SCHEMA.message_class(f"tensorflow.serving.{name}")
+
+
+class Server:
+    """A server of the API that records the requests and returns ``x`` as ``y``."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, Any]] = []
+        self.error: tuple[grpc.StatusCode, str] | None = None
+
+    def _serve(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
+        self.requests.append((method, request))
+        if self.error is not None:
+            context.abort(*self.error)
+        spec = request.model_spec
+        if method == pb.METADATA:
+            answer = message("GetModelMetadataResponse")(model_spec=spec)
+            signatures = pb.SignatureDefMap()
+            for name in ("serving_default", "classify_x"):
+                info = signatures.signature_def[name].inputs["x"]
+                info.dtype = 1
+                info.tensor_shape.dim.add(size=-1)
+            answer.metadata["signature_def"].Pack(signatures)
+            return answer
+        if method == pb.STATUS:
+            answer = message("GetModelStatusResponse")()
+            answer.model_version_status.add(version=spec.version.value or 3, state=30)
+            return answer
+        if method == pb.PREDICT:
+            answer = message("PredictResponse")(model_spec=spec)
+            answer.outputs["y"].CopyFrom(request.inputs["x"])
+        else:
+            answer = message("ClassificationResponse")(model_spec=spec, result=request.input)
+        answer.model_spec.version.value = answer.model_spec.version.value or 3
+        return answer
+
+    def handler(self, method: str) -> grpc.RpcMethodHandler:
+        request_class, _ = SCHEMA.method_classes(method)
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self._serve(method, request, context),
+            request_deserializer=request_class.FromString,
+            response_serializer=lambda answer: answer.SerializeToString(),
+        )
+
+
+@contextmanager
+def started_server() -> Iterator[tuple[Server, str]]:
+    served = Server()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    for service in (pb.PREDICTION_SERVICE, pb.MODEL_SERVICE):
+        methods = (pb.PREDICT, pb.METADATA, pb.CLASSIFY, pb.STATUS)
+        names = [path.rpartition("/")[2] for path in methods if path.startswith(f"/{service}/")]
+        handlers = {name: served.handler(f"/{service}/{name}") for name in names}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield served, f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Server, str]]:
+    with started_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(server: tuple[Server, str]) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(server=server[1])) as running:
+        yield running
+
+
+@pytest.fixture
+def received(server: tuple[Server, str]) -> list[tuple[str, Any]]:
+    server[0].error = None
+    server[0].requests.clear()
+    return server[0].requests
+
+
+def call(running: Infergate, method: str, request: Any, **metadata: str) -> Any:
+    _, response_class = SCHEMA.method_classes(method)
+    with grpc.insecure_channel(running.grpc) as channel:
+        send = channel.unary_unary(
+            method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response_class.FromString,
+        )
+        return send(request, timeout=20, metadata=tuple(metadata.items()))
+
+
+def predict_request(model: str, **spec: Any) -> Any:
+    request = message("PredictRequest")(model_spec={"name": model, **spec})
+    request.inputs["x"].dtype = 1
+    request.inputs["x"].tensor_shape.dim.add(size=3)
+    request.inputs["x"].float_val.append(1.5)
+    return request
+
+
+def test_a_client_and_a_server_of_the_same_api(
+    gateway: Infergate, received: list[tuple[str, Any]]
+) -> None:
+    request = predict_request("half_plus_two", signature_name="sum", version_label="stable")
+    answer = call(gateway, pb.PREDICT, request)
+    assert received == [(pb.PREDICT, request)]  # unchanged
+    assert answer.outputs["y"].float_val == [1.5]
+    assert answer.model_spec.signature_name == "sum"
+
+
+def test_names_are_rewritten_both_ways(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
+    for model, output in (("other", "y"), ("renamed", "z")):
+        answer = call(gateway, pb.PREDICT, predict_request(model, signature_name="sum"))
+        sent = received.pop()[1]
+        assert sent.model_spec.name == "half_plus_two"
+        assert sent.model_spec.signature_name == "sum"
+        assert answer.model_spec.name == model
+        assert list(answer.outputs) == [output]
+    assert sent.inputs["x"].tensor_content == b"\0\0\xc0\x3f" * 3  # translated: expanded
+
+
+def test_invalid_tensors_do_not_reach_the_server(
+    gateway: Infergate, received: list[tuple[str, Any]]
+) -> None:
+    request = predict_request("half_plus_two")
+    request.inputs["x"].tensor_content = b"short"
+    with pytest.raises(grpc.RpcError, match="tensor parsing error: x") as caught:
+        call(gateway, pb.PREDICT, request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    request.inputs["x"].ClearField("tensor_content")
+    request.inputs["x"].tensor_shape.dim[0].size = 2**40
+    with pytest.raises(grpc.RpcError, match="tensor parsing error: x") as caught:
+        call(gateway, pb.PREDICT, request)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert received == []
+
+
+def test_forwarded_calls(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
+    kind = message("ClassificationRequest")
+    for model in ("half_plus_two", "renamed"):  # passed through, translated
+        request = kind(model_spec={"name": model, "signature_name": "classify_x"}, input=b"abc")
+        answer = call(gateway, pb.CLASSIFY, request)
+        assert answer.result == b"abc"
+        assert (answer.model_spec.name, answer.model_spec.version.value) == (model, 3)
+        method, sent = received.pop()
+        assert (method, sent.input) == (pb.CLASSIFY, b"abc")
+        assert sent.model_spec.name == "half_plus_two"
+        assert sent.model_spec.signature_name == "classify_x"
+    with pytest.raises(grpc.RpcError, match="Classify needs a backend") as caught:
+        call(gateway, pb.CLASSIFY, kind(model_spec={"name": "simple"}))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_metadata_and_status(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
+    request = pb.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "half_plus_two"
+    answer = call(gateway, pb.METADATA, request)
+    signatures = pb.SignatureDefMap()
+    assert answer.metadata["signature_def"].Unpack(signatures)
+    assert sorted(signatures.signature_def) == ["classify_x", "serving_default"]
+    status = pb.GetModelStatusRequest()
+    status.model_spec.name = "half_plus_two"
+    status.model_spec.version.value = 7
+    (version,) = call(gateway, pb.STATUS, status).model_version_status
+    assert (version.version, version.state) == (7, 30)
+    assert [method for method, _ in received] == [pb.METADATA, pb.STATUS]
+
+
+def test_the_servers_errors(gateway: Infergate, server: tuple[Server, str]) -> None:
+    for code, text, shown in (
+        (grpc.StatusCode.FAILED_PRECONDITION, 'Serving signature key "q" not found.', None),
+        (grpc.StatusCode.INVALID_ARGUMENT, "input size does not match signature", None),
+        (
+            grpc.StatusCode.NOT_FOUND,
+            "Servable not found for request: Specific(half_plus_two, 3)",
+            "Servable not found for request: Latest(other)",
+        ),
+    ):
+        server[0].error = (code, text)
+        try:
+            with pytest.raises(grpc.RpcError) as caught:
+                call(gateway, pb.PREDICT, predict_request("other"))
+        finally:
+            server[0].error = None
+        assert (caught.value.code(), caught.value.details()) == (code, shown or text)
+
+
+def test_reloading_is_off(gateway: Infergate) -> None:
+    request = pb.ReloadConfigRequest()
+    request.config.model_config_list.config.add(name="simple")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(gateway, pb.RELOAD, request)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_reflection_describes_the_services(gateway: Infergate) -> None:
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    request_class, response_class = SCHEMA.method_classes(path)
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        ask = channel.stream_stream(
+            path,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response_class.FromString,
+        )
+        requests = (request_class(list_services="*"), request_class(file_containing_symbol=
+                    "tensorflow.serving.PredictionService.Predict"))  # fmt: skip
+        services, files = ask(iter(requests), timeout=20)
+    names = {service.name for service in services.list_services_response.service}
+    assert {pb.PREDICTION_SERVICE, pb.MODEL_SERVICE} <= names
+    assert len(files.file_descriptor_response.file_descriptor_proto) >= 4
+
+
+@pytest.mark.triton
+def test_the_example_with_triton(triton: Triton) -> None:
+    """config/tfserving-to-triton.yaml, with the names of the test models."""
+    _, _, config = EXAMPLE.read_text().partition("\nbackends:")
+    for name, real in (
+        ("${TRITON_URL:-grpc://127.0.0.1:8011}", f"grpc://{triton.grpc}"),
+        ("resnet50_onnx", "id_FP32"),
+        ("data_0", "INPUT0"),
+        ("fc6_1", "OUTPUT0"),
+        ("resnet-embed", "id_FP64"),
+    ):
+        assert name in config
+        config = config.replace(name, real)
+
+    def request(**spec: Any) -> Any:
+        built = predict_request("resnet", **spec)
+        built.inputs["input_image"].CopyFrom(built.inputs["x"])
+        del built.inputs["x"]
+        return built
+
+    with started_infergate(f"backends:{config}") as running:
+        for signature in ("", "serving_default", "predict_images"):
+            spec = {"signature_name": signature, "version_label": "stable"}
+            answer = call(running, pb.PREDICT, request(**spec))
+            assert answer.outputs["probabilities"].float_val == [1.5] * 3
+            assert answer.model_spec.name == "resnet"
+            assert answer.model_spec.version.value == 1
+            assert answer.model_spec.signature_name == (signature or "serving_default")
+        embed = message("PredictRequest")(model_spec={"name": "resnet", "signature_name": "embed"})
+        embed.inputs["INPUT0"].dtype = 2
+        embed.inputs["INPUT0"].double_val.append(0.5)
+        embed.inputs["INPUT0"].tensor_shape.dim.add(size=1)
+        answer = call(running, pb.PREDICT, embed)
+        assert answer.outputs["OUTPUT0"].double_val == [0.5]
+        assert (answer.model_spec.name, answer.model_spec.signature_name) == ("resnet", "embed")
+        for spec, code in (
+            ({"version_label": "canary"}, grpc.StatusCode.NOT_FOUND),  # it has no version 2
+            ({"version_label": "other"}, grpc.StatusCode.INVALID_ARGUMENT),
+            ({"signature_name": "other"}, grpc.StatusCode.FAILED_PRECONDITION),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(running, pb.PREDICT, request(**spec))
+            assert caught.value.code() is code

@@ -1,0 +1,136 @@
+"""Clients of TensorFlow Serving's gRPC API, a server of it, and TensorFlow itself.
+
+ovmsclient is OpenVINO's client; the stubs of tensorflow-serving-api run without TensorFlow, with
+the messages of tensorflow-protobuf. pythie-serving is a server with Predict only, which serves a
+table here. tensorflow-cpu (1.2 GB installed) is the judge of TensorProtos.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+from peers import tfs_client
+
+from .installed import Installed, install
+from .process import Launch, free_ports, started
+
+_PROGRAMS = Path(tfs_client.__file__).parent
+_SECONDS = 60
+_TABLE = "a,b,price\n1,2,30\n1,3,40\n"
+_TABLE_METADATA = {
+    "feature_names": ["a", "b"],
+    "target_name": "price",
+    "data_type": {"a": "int", "b": "int", "price": "int"},
+}
+_TABLE_CONFIG = """
+model_config_list {{
+  config {{ name: "prices" base_path: "{}" model_platform: "table" }}
+}}
+"""
+
+
+def prepare_ovmsclient() -> Installed:
+    """Install ovmsclient if it is missing."""
+    return install("ovmsclient", ("ovmsclient==2023.1",))
+
+
+def prepare_tfserving_api() -> Installed:
+    """Install the stubs if they are missing."""
+    requirements = ("grpcio", "numpy", "protobuf>=6.31", "tensorflow-protobuf==2.11.0")
+    return install("tfserving-api", requirements, bare=("tensorflow-serving-api==2.21.0",))
+
+
+def prepare_pythie() -> Installed:
+    """Install pythie-serving if it is missing."""
+    return install("pythie", ("pythie-serving==3.4.3",))
+
+
+def prepare_tensorflow() -> Installed:
+    """Install TensorFlow if it is missing."""
+    return install("tensorflow", ("tensorflow-cpu==2.21.0",))
+
+
+def ovmsclient_report(address: str) -> dict[str, Any]:
+    """Return the results of the scenarios of ``tfs_client/ovms.py``."""
+    return _report(prepare_ovmsclient(), "ovms.py", address)
+
+
+def tfserving_api_report(address: str) -> dict[str, Any]:
+    """Return the results of the scenarios of ``tfs_client/api.py``."""
+    return _report(prepare_tfserving_api(), "api.py", address)
+
+
+def _report(peer: Installed, program: str, address: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [str(peer.python), str(_PROGRAMS / program), address],
+        env=_environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{program} failed:\n{done.stdout}\n{done.stderr}")
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def _environment() -> Mapping[str, str]:
+    return {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextmanager
+def started_pythie() -> Iterator[str]:
+    """Run pythie-serving with the table ``prices``: (a, b) → price; yield its ``host:port``."""
+    peer = prepare_pythie()
+
+    def prepare(folder: Path) -> Launch:
+        (folder / "prices.csv").write_text(_TABLE)
+        (folder / "metadata.json").write_text(json.dumps(_TABLE_METADATA))
+        config = folder / "models.txt"
+        config.write_text(_TABLE_CONFIG.format(folder))
+        (port,) = free_ports(1)
+        program = str(peer.python.with_name("pythie-serving"))
+        argv = [program, str(config), "--port", str(port), "--maximum-concurrent-rpcs", "-1"]
+        return Launch("pythie-serving", argv, _environment(), [port], ready="")
+
+    with started(prepare) as running:
+        yield running.addresses[0]
+
+
+class TensorFlow:
+    """TensorFlow in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of ``tfs_client/judge.py``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def started_tensorflow() -> Iterator[TensorFlow]:
+    """Run the judge."""
+    argv = [str(prepare_tensorflow().python), str(_PROGRAMS / "judge.py")]
+    with subprocess.Popen(
+        argv, env=_environment(), stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield TensorFlow(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(_SECONDS)

@@ -1,0 +1,174 @@
+"""The codec contract, round trips of canonical messages, and corrupted messages."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway_errors import error_of
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.tfs import GRPC
+from infergate.codecs.tfs import messages as pb
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelIndexEntry,
+    ModelMetadata,
+    ModelReadyRequest,
+    ModelStatus,
+    Operation,
+    RequestedOutput,
+    Response,
+    ServerLiveRequest,
+    ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
+)
+from infergate.core.wire import RpcRequest, join_parts
+from infergate.testing import strategies
+from infergate.testing.canonical import is_same
+from infergate.testing.codec_check import check_codec
+from infergate.testing.vectors import with_body
+
+CONTENTS = pytest.mark.parametrize("contents", ["auto", "raw", "typed"])
+SELECTORS = ("signature_name", "version_label")
+
+
+def carried_value(value: Any) -> Any:
+    """Return ``value`` as TensorFlow Serving's API carries it."""
+    match value:
+        case ServerLiveRequest():
+            return ServerReadyRequest()
+        case ModelReadyRequest(model, ""):
+            return ServerStatusRequest(model)
+        case ModelMetadata():
+            return replace(value, versions=("1",), platform="tensorflow_serving")
+        case InferRequest():
+            kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
+            outputs = tuple(RequestedOutput(output.name) for output in value.outputs)
+            return replace(value, id="", parameters=kept, outputs=outputs)
+        case InferResponse():
+            return replace(value, id="", parameters={})
+    return value
+
+
+def status_response(operation: Operation, response: Response) -> Response:
+    """Return the response of a server that is asked for the states of all versions."""
+    match operation, response:
+        case ModelReadyRequest(model, ""), _:
+            state = "READY" if getattr(response, "ok", False) else "UNAVAILABLE"
+            versions = (ModelIndexEntry(model, "1", state),)
+            return ServerStatus("", "", True, (ModelStatus(ModelMetadata(model), versions),))
+    return response
+
+
+@pytest.mark.no_cover
+@CONTENTS
+def test_contract(contents: str) -> None:
+    options = {"contents": contents}
+    check_codec(GRPC, options=options, round_trip=carried_value, server_response=status_response)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"contents": "both"}, "contents is 'both'"),
+        ({"version_zero": 0}, "version_zero is 0"),
+        ({"label": {}}, "'label' is not an option"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        GRPC.create(options)
+
+
+VERSIONS = st.just("") | st.integers(1, 2**63 - 1).map(str)
+SELECTED = st.dictionaries(
+    st.sampled_from(SELECTORS), st.text("abcé_-. ", min_size=1, max_size=5), max_size=2
+)
+
+
+@st.composite
+def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
+    def plain(tensors: Any) -> Any:
+        return tuple(replace(tensor, parameters={}) for tensor in tensors)
+
+    version = draw(VERSIONS)
+    parameters = draw(SELECTED)
+    if version:  # it replaces a label
+        parameters.pop("version_label", None)
+    request = InferRequest(
+        draw(strategies.names()),
+        version,
+        parameters=parameters,
+        inputs=plain(draw(strategies.tensor_lists())),
+        outputs=tuple(map(RequestedOutput, draw(st.sets(strategies.names(), max_size=3)))),
+    )
+    outputs = plain(draw(strategies.tensor_lists()))
+    order = {output.name: index for index, output in enumerate(request.outputs)}
+    outputs = tuple(sorted(outputs, key=lambda tensor: order.get(tensor.name, len(order))))
+    return request, InferResponse(request.model, draw(VERSIONS), outputs=outputs)
+
+
+@CONTENTS
+@settings(deadline=None)
+@given(case=inferences())
+def test_an_inference_round_trips(contents: str, case: tuple[InferRequest, InferResponse]) -> None:
+    request, response = case
+    codec = GRPC.create({"contents": contents})
+    wire = codec.build_request(request, GENERIC)
+    summary = codec.summarize(wire)
+    assert (summary.model, summary.version) == (request.model, request.version)
+    parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+    assert not isinstance(parsed, RpcRequest)
+    assert is_same(parsed.operation, request)  # type: ignore[union-attr]
+    written = codec.build_response(response, parsed)  # type: ignore[arg-type]
+    assert is_same(codec.parse_response(written, request, DEFAULT_LIMITS), response)
+
+
+@settings(deadline=None)
+@given(inferences(), st.data())
+def test_corrupted_messages(case: tuple[InferRequest, InferResponse], data: st.DataObject) -> None:
+    request, response = case
+    codec: Any = GRPC.create({"contents": data.draw(st.sampled_from(["auto", "raw"]))})
+    wire = codec.build_request(request, GENERIC)
+    written = codec.build_response(response, codec.parse_request(wire, DEFAULT_LIMITS))
+    message = data.draw(strategies.corrupted_bytes(bytes(join_parts(wire.message))))
+    broken: Any = with_body(wire, (message,))
+    for act in (
+        lambda: codec.summarize(broken),
+        lambda: codec.parse_request(broken, DEFAULT_LIMITS),
+    ):
+        error = error_of(act)
+        assert error is None or codec.build_error(error, broken).code
+    parsed = error_of(codec.parse_request, broken, DEFAULT_LIMITS)
+    validated = error_of(codec.validate, broken, DEFAULT_LIMITS)
+    assert repr(parsed) == repr(validated)
+    message = data.draw(strategies.corrupted_bytes(bytes(join_parts(written.message))))
+    answer: Any = with_body(written, (message,))
+    for act in (
+        lambda: codec.parse_response(answer, request, DEFAULT_LIMITS),
+        lambda: codec.rewrite_response(answer, wire, "n", "2", DEFAULT_LIMITS),
+    ):
+        error = error_of(act)
+        assert error is None or error.public
+
+
+METHODS = [getattr(pb, name) for name in (
+    "PREDICT", "METADATA", "CLASSIFY", "REGRESS", "MULTI_INFERENCE", "STATUS", "RELOAD",
+)]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60), st.sampled_from([*METHODS, "/tensorflow.serving.X/Y"]))
+def test_any_bytes(message: bytes, method: str) -> None:
+    codec: Any = GRPC.create({})
+    wire = RpcRequest(method, (message,))
+    for act in (lambda: codec.summarize(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+        error = error_of(act)
+        assert error is None or codec.build_error(error, wire).code
+    if error_of(codec.summarize, wire) is None and method not in METHODS[-2:]:
+        error_of(codec.rewrite_request, wire, "n", "2", GENERIC)
