@@ -38,7 +38,9 @@ def can_unshare() -> bool:
 @pytest.mark.timeout(900)
 def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     if not can_unshare():
-        pytest.skip("needs root, overlays, network namespaces, and Debian's gcc, python3-pip, python3-dev")
+        pytest.skip(
+            "needs root, overlays, network namespaces, and Debian's gcc, python3-pip, python3-dev"
+        )
     argv = [
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
         sys.executable, "-m", "peers.image_steps", str(PROJECT), str(tmp_path),
