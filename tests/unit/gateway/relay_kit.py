@@ -30,7 +30,7 @@ from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RetryPolicy
-from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
+from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import log_fields
@@ -230,7 +230,7 @@ class Stack:
         self.context.run(_current.set, self)
         self.max_server_streams = 100
         self.refuses_connections = False
-        self.connects = 0
+        self.connects = self.generated_ids = 0
         self.servers: list[ServerEnd] = []
         self.requests: list[tuple[Any, bytes]] = []
         self.server_resets: list[tuple[str, int]] = []
@@ -288,7 +288,9 @@ class Stack:
     def wrap_frontend(self, frontend: Any) -> Any:
         """Return the application."""
         service = legacy.SERVICE if self.is_legacy else SERVICE
-        return RpcDispatch({service: frontend}, {}, {}, self._record, relays=self.relays)
+        return RpcDispatch(
+            {service: frontend}, {}, {}, self._record, self._assign_id, relays=self.relays
+        )
 
     def make_app(self) -> Any:
         """Return an application, as a reload does."""
@@ -316,6 +318,12 @@ class Stack:
             self.new_codec(), self.gateway, self.limits, authorizer=self.authorizer
         )
         return self.wrap_frontend(frontend)
+
+    def _assign_id(self, context: RequestContext) -> None:
+        if "x-request-id" not in context.headers:
+            self.generated_ids += 1
+            context.headers = {**context.headers, "x-request-id": f"g{self.generated_ids}"}
+        assign_request_id(context)
 
     def _record(self, context: RequestContext) -> None:
         self.contexts.append(context)
@@ -611,7 +619,7 @@ class HttpStack(Stack):
         return H1Server(Address(), self.make_app(), self.limits, self.admission)
 
     def wrap_frontend(self, frontend: Any) -> Any:
-        return HttpDispatch({"v2": frontend}, self._record, relays=self.relays)
+        return HttpDispatch({"v2": frontend}, self._record, self._assign_id, relays=self.relays)
 
     def call(
         self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
