@@ -128,7 +128,6 @@ class HttpOrFrameUpstream:
         timeout: float,
         callbacks: ExchangeCallbacks[HttpResponse],
     ) -> Cancellable | None:
-        """See ``CallbackUpstream``."""
         if self._begin is None or endpoint.framed:
             return None
         return self._begin(wire, endpoint, timeout, callbacks)

@@ -63,7 +63,6 @@ class Http1Upstream(PooledUpstream):
         timeout: float,
         callbacks: ExchangeCallbacks[HttpResponse],
     ) -> Cancellable | None:
-        """See ``CallbackUpstream``."""
         pool = self._pools.get(endpoint)
         if pool is None or wire.method in _REPEATABLE:
             return None
