@@ -61,6 +61,7 @@ _MODULES = {
     "transport/server/admission": CLIENTS,
     "transport/server/incoming_request": CLIENTS,
     "transport/client/pool": BACKENDS,
+    "transport/client/response_waiter": BACKENDS,
     "backends/": BACKENDS,
     "gateway/": GATEWAY,
     "routing/": GATEWAY,

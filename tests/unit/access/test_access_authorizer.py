@@ -288,3 +288,60 @@ async def test_the_cache_of_identities_is_bounded() -> None:
     for number in range(5000):
         await access.enter(peer_identity=(f"c{number}",))
     assert len(access.authenticator._permits) <= 4096
+
+
+class AwayStore:
+    """A store that takes I/O."""
+
+    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        return None
+
+
+async def test_decisions_without_io_are_those_of_authorize() -> None:
+    access = Access(AccessRule(("key:a", "jwt:idp:alice"), models=("m",)))
+    decide = access.authorizer.decide
+    context = RequestContext("test", headers=BEARER)
+    assert decide(INFER, context) is INFER
+    assert context.identity == "key:a"
+    with pytest.raises(GatewayError) as caught:
+        decide(RequestSummary(InferRequest, "other"), context)
+    assert caught.value.kind is Kind.FORBIDDEN
+    with pytest.raises(GatewayError) as caught:
+        decide(INFER, RequestContext("test"))
+    assert caught.value.kind is Kind.UNAUTHENTICATED
+    assert access.reasons == ["forbidden", "no_credentials"]
+    bearer = {"authorization": f"Bearer {token()}"}
+    assert decide(INFER, RequestContext("test", headers=bearer)) is None  # not verified yet
+    await access.enter(headers=bearer)
+    context = RequestContext("test", headers=bearer)
+    assert decide(INFER, context) is INFER
+    assert context.identity == "jwt:idp:alice"
+    unknown = {"x-api-key": "infergate_unknown"}
+    assert decide(INFER, RequestContext("test", headers=unknown)) is None
+    assert access.reasons == ["forbidden", "no_credentials"]
+
+
+def test_no_decision_without_io_if_rates_are_counted_elsewhere() -> None:
+    limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
+    remote = Access(rates=RateLimits([limit], AwayStore()))
+    context = RequestContext("test", headers=BEARER)
+    assert remote.authorizer.decide(INFER, context) is None
+    assert context.permit is None
+    assert remote.authorizer.decide(RequestSummary(ServerLiveRequest), context) is not None
+
+
+def test_a_decision_charges_local_rates_once() -> None:
+    access = Access(limits=(RateLimit(("*",), requests=Rate(1, 60.0, 1)),))
+    assert access.authorizer.decide(INFER, RequestContext("test", headers=BEARER)) is INFER
+    with pytest.raises(GatewayError) as caught:
+        access.authorizer.decide(INFER, RequestContext("test", headers=BEARER))
+    assert caught.value.kind is Kind.RATE_LIMITED
+
+
+def test_a_successor_decides() -> None:
+    first, second = Access(), Access(AccessRule(("key:b",)))
+    first.authorizer.hand_over_to(second.authorizer)
+    with pytest.raises(GatewayError):
+        first.authorizer.decide(INFER, RequestContext("test", headers=BEARER))
+    assert first.reasons == []
+    assert len(second.reasons) == 1
