@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from infergate.access.rate_limits import (
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.gateway.relay import RelayedRequest
 
 SECRET = "infergate_the-key-of-a"
 KEY = ("x-api-key", SECRET)
@@ -337,3 +339,28 @@ def test_a_reload_waits_for_relayed_requests(patched: list[Pair]) -> None:
     assert not request.done()
     answer("ok")(pair)
     assert request.done()
+
+
+@pytest.mark.parametrize("outcome", ["ok", "garbage", "invalid", "lost"])
+@pytest.mark.parametrize("options", [{}, REST], ids=["gRPC", "HTTP"])
+def test_messages_are_freed_without_garbage_collection(
+    options: dict[str, Any], outcome: str, patched: list[Pair]
+) -> None:
+    pair = Pair(**options)
+    patched.append(pair)
+    pair.run()
+    call(key="a")(pair)
+    answer("ok", "a")(pair)
+    gc.collect()
+    gc.disable()
+    try:
+        call()(pair)
+        assert _relayed_count() == 1
+        answer(outcome)(pair)
+        assert _relayed_count() == 0
+    finally:
+        gc.enable()
+
+
+def _relayed_count() -> int:
+    return sum(type(each) is RelayedRequest for each in gc.get_objects())
