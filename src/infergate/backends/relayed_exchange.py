@@ -154,4 +154,5 @@ class RelayedExchange(Generic[Req, Resp]):
             exchange.cancel()
         if self.error is None:  # otherwise the attempt has been recorded
             self.handle.finish_attempt(AttemptOutcome.UNKNOWN)
+        self.error = None  # its traceback may refer to this object
         self._finish_exchange()

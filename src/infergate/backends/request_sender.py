@@ -149,6 +149,7 @@ class RequestSender(Generic[Req, Resp]):
                     attempts = self._make_attempts(context, None)
                     attempts.tried.append(handle)
                     attempts.record_error(add_backend_name(error, self.backend))
+                    begun = None  # the traceback of its error refers to this frame
             else:
                 attempts = self._make_attempts(context, sequence)
             if attempts is not None:

@@ -255,9 +255,12 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
 
     def _respond(self, response: Resp) -> None:
         callbacks, self._callbacks = self._callbacks, None
-        self._relay.finish(response, self.context)
-        if callbacks is not None:
-            callbacks.on_response(response)
+        try:
+            self._relay.finish(response, self.context)
+            if callbacks is not None:
+                callbacks.on_response(response)
+        except Exception:  # noqa: BLE001 - neither recorded twice nor raised to the connection
+            internal_error("ending a relayed request")
 
     # ---- in a task
 

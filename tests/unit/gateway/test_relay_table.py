@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from relay_kit import (
+    METHOD,
     HttpStack,
     Pair,
     Stack,
@@ -31,6 +32,8 @@ from infergate.access.rate_limits import (
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import RpcRequest
 from infergate.gateway.relay import RelayedRequest
 
 SECRET = "infergate_the-key-of-a"
@@ -364,3 +367,48 @@ def test_messages_are_freed_without_garbage_collection(
 
 def _relayed_count() -> int:
     return sum(type(each) is RelayedRequest for each in gc.get_objects())
+
+
+class FailingCallbacks:
+    """A transport with a bug."""
+
+    def __init__(self) -> None:
+        self.responses: list[object] = []
+
+    def on_response(self, response: object) -> None:
+        self.responses.append(response)
+        raise RuntimeError("a bug")
+
+    def continue_in_task(self, _respond: object) -> None:
+        raise AssertionError
+
+
+def test_a_bug_in_sending_a_response_costs_one_request(
+    patched: list[Pair], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is recorded once, and other requests on the connection to the backend are served."""
+    pair = Pair()
+    patched.append(pair)
+    pair.run()
+    call(key="first")(pair)
+    answer("ok", "first")(pair)
+    monkeypatch.setattr(pair, "compare", lambda: None)  # only one has the next requests
+    stack, callbacks = pair.stacks[0], FailingCallbacks()
+    context = RequestContext("peer", headers={"x-request-id": "failing"})
+    wire = RpcRequest(METHOD, (request_message("m"),))
+
+    async def serve() -> None:
+        app: Any = stack.listener.app
+        assert app.relay(wire, context, callbacks) is not None
+        await stack.settle()
+        stack.call("k", request_message("m"))
+        await stack.settle()
+        for key in ("failing", "k"):
+            stack.answer(key, "ok")
+            await stack.settle()
+
+    pair.loop.run_until_complete(pair.loop.create_task(serve(), context=stack.context))
+    assert len(callbacks.responses) == 1
+    assert [each.record.outcome for each in stack.contexts] == ["ok", "ok", "ok"]
+    (line,) = [record.message for record in caplog.records]
+    assert line == "internal error while ending a relayed request"

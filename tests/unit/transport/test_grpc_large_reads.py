@@ -1,6 +1,7 @@
 """Long gRPC messages are received through a buffer that all connections share."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ from infergate.core.limits import MIB, Limits
 from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.grpc import connection
 from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.connection import LargeReads
+from infergate.transport.grpc.connection import Http2Protocol, LargeReads
 from infergate.transport.grpc.server import H2Server
 from infergate.transport.server.admission import Admission
 
@@ -76,6 +77,22 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
             assert len(reads) <= 2
 
     run(scenario())
+
+
+def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) -> None:
+    async def scenario() -> None:
+        async with connected() as (harness, upstream):
+            for size in (len(LARGE), 1, 1):
+                await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
+        await asyncio.sleep(0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(scenario())
+        assert not [each for each in gc.get_objects() if isinstance(each, Http2Protocol)]
+    finally:
+        gc.enable()
 
 
 def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:

@@ -64,7 +64,7 @@ class H2Upstream(PooledUpstream):
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
-                reason = refused
+                reason = refused.with_traceback(None)  # it refers to this frame, and the message
             except asyncio.CancelledError:
                 call.cancel()
                 raise
@@ -100,7 +100,7 @@ class H2Upstream(PooledUpstream):
                 while (response := await call.next_response()) is not None:
                     yield response
             except StreamRefused as refused:
-                reason = refused
+                reason = refused.with_traceback(None)
             else:
                 return
             finally:

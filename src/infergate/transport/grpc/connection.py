@@ -50,7 +50,6 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self._transport: asyncio.Transport
         self._will_flush = False
         self._is_tls = False
-        self._large_reads: LargeReads | None = None  # created for the first large read
         self.is_write_paused = False
         self._write_waiters: list[asyncio.Future[None]] = []
 
@@ -101,9 +100,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def _start_large_reads(self) -> None:
         if not self._is_tls and not self._transport.is_closing():
-            if self._large_reads is None:
-                self._large_reads = LargeReads(self)
-            self._transport.set_protocol(self._large_reads)
+            # It is not kept: a cycle would keep a closed connection until garbage collection.
+            self._transport.set_protocol(LargeReads(self))
 
     def stop_large_reads(self) -> None:
         """Receive bytes objects again."""

@@ -122,9 +122,6 @@ class UnaryCall(ServerCall):
 
     def on_response(self, response: RpcResponse) -> None:
         """Send the response of a relayed call."""
-        self._relayed = None
-        if self._completion is not None:
-            self._completion.set_result(None)
         self._respond(response)
 
     def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
@@ -148,7 +145,9 @@ class UnaryCall(ServerCall):
         self._respond(response)
 
     def _respond(self, response: RpcResponse) -> None:
-        self._reader.message = None
+        self._reader.message = self._relayed = None
+        if self._completion is not None:
+            self._completion.set_result(None)
         self.account.release()
         self.finish(response)
         if self._stream.send_queue is None:

@@ -146,22 +146,28 @@ class _Template:
         """Return the varying values of `block`; None if it differs in something else. Raises
         IndexError and HPACKError."""
         values: list[bytes] = []
+        encoded: list[int] = []  # indices of values to decode, once the block is known to fit
         position = 0
+        if not block.endswith(self._tail):
+            return None
         for part in self._parts:
             if not block.startswith(part, position):
                 return None
             position += len(part)
             length = block[position]
+            start = position
             if length < MAX_PREFIX_LENGTH:
-                position += 1
-                value = block[position : position + length]
-                position += length
+                start = position = position + 1
             else:  # long, or in the Huffman code
-                value, position = read_string(block, position)
-            values.append(value)
+                encoded.append(len(values))
+                length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
+            position += length
+            values.append(block[start:position])
         # A truncated value ends behind the block.
-        if position + len(self._tail) != len(block) or not block.endswith(self._tail):
+        if position + len(self._tail) != len(block):
             return None
+        for index in encoded:
+            values[index] = read_string(values[index], 0)[0]
         return values
 
 

@@ -1,6 +1,7 @@
 """Blocks that differ from earlier ones in a few values have the same fields as if they were decoded
 from scratch."""
 
+import time
 import tracemalloc
 
 import hpack
@@ -289,6 +290,24 @@ def test_long_blocks_make_no_templates() -> None:
     for number in range(4):
         decoder.decode(request(field("a", b"%d" % number + b"x" * limits.MAX_CACHED_BLOCK_BYTES)))
     assert not len(decoder._templates)
+
+
+def test_huffman_codes_are_decoded_once_although_many_templates_begin_alike() -> None:
+    """Decoding is most of the cost of such a block."""
+    block = request(field("a", b"x" * 50_000, huffman=True), field("other", b"1"))
+
+    def seconds(templates: int) -> float:
+        decoder = without_table()
+        for template in range(templates):
+            for value in (b"1", b"2", b"3"):
+                decoder.decode(request(field("a", value), field(f"z-{template}", value)))
+        assert len(decoder._templates) == templates
+        start = time.process_time()
+        decoder.decode(block)
+        return time.process_time() - start
+
+    alone = min(seconds(0) for _ in range(3))
+    assert min(seconds(limits.MAX_HEADER_TEMPLATES) for _ in range(3)) < 4 * alone
 
 
 # ---- gRPC requests
