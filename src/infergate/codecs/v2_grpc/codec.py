@@ -42,7 +42,6 @@ from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS,
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import PassThroughHeads, RequestHeads, ResponseHeads
 from infergate.core import messages
-from infergate.core.compilation import mypyc_attr
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -74,12 +73,10 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
 }
 
 
-@mypyc_attr(native_class=False)
 class _SharedRequest(RpcRequest):
     """A validated request that has tensors in shared memory."""
 
 
-@mypyc_attr(native_class=False)
 class V2Grpc:
     """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients,
     `stream` ("triton" or "plain") that of stream messages to clients."""

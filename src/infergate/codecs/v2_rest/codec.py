@@ -49,7 +49,6 @@ from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_request
 from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
 from infergate.core import messages
-from infergate.core.compilation import mypyc_attr
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.inflation import MAX_RATIO
@@ -65,7 +64,6 @@ _OVERLONG_DIGITS: Final = 19
 """Longer length headers are ignored."""
 
 
-@mypyc_attr(native_class=False)
 class V2RestCodec:
     """The V2 REST codec.
 
