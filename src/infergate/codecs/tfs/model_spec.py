@@ -10,6 +10,7 @@ have neither, the request is rejected with the texts of TensorFlow Serving.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
 """Maximum number of fields of a message that are read before the access check."""
 _MAX_BYTES: Final = 4 * MAX_NAME_BYTES
 _MAX_SPEC_FIELDS: Final = 64
+_MAX_CACHED_BYTES: Final = 256
+_MAX_CACHED_SPECS: Final = 1024
 _NAME, _VERSION, _SIGNATURE, _LABEL = 1, 2, 3, 4
 _MAX_VERSION: Final = 2**63 - 1
 
@@ -112,6 +115,10 @@ def find_spec(message: Buffer, number: int) -> bytes | None:
 
 def parse_spec(data: bytes) -> ModelSpec:
     """Return the ModelSpec in ``data``. Raises MalformedMessageError."""
+    return _parse_cached(data) if len(data) <= _MAX_CACHED_BYTES else _parse(data)
+
+
+def _parse(data: bytes) -> ModelSpec:
     name = label = signature = ""
     version: int | None = None
     for field in scan_fields(data, _MAX_SPEC_FIELDS):
@@ -128,6 +135,10 @@ def parse_spec(data: bytes) -> ModelSpec:
             case 4:
                 version, label = None, _text(value)
     return ModelSpec(name, version, label, signature)
+
+
+_parse_cached: Final = functools.lru_cache(_MAX_CACHED_SPECS)(_parse)
+"""Requests and responses repeat the same few ModelSpecs."""
 
 
 def _parse_version(value: bytes, default: int) -> int:

@@ -73,9 +73,9 @@ _STRING_TAG: Final = _STRINGS << 3 | DELIMITED
 _SHORT_LENGTH: Final = 0x80
 _WIRE_TYPES: Final = {0: VARINT, 4: FIXED32, 8: FIXED64}
 """The wire type of one value, by its size; 0: a varint."""
-_VARINTS_ON_LOOP: Final = MIB
+VARINTS_ON_LOOP: Final = MIB
 """Maximum size of varints that are read on the event loop: 12 ms."""
-_REPEATED_ON_LOOP: Final = 8 * MIB
+REPEATED_ON_LOOP: Final = 8 * MIB
 """Maximum size of repeated values that are written on the event loop: 4 ms."""
 _MAX_PARTS: Final = 4096
 """Maximum number of strings that are collected before they are joined."""
@@ -83,7 +83,7 @@ _LAST_SHIFT: Final = 28
 """The shift of the 7 bits in the last byte of a length."""
 _MAX_CACHED_HEAD: Final = 64
 _MAX_CACHED_HEADS: Final = 1024
-_IN_PLACE: Final = frozenset(Datatype) - {Datatype.BOOL, Datatype.BYTES}
+_CHECKED_BY_LENGTH: Final = frozenset(Datatype) - {Datatype.BOOL, Datatype.BYTES}
 """The datatypes whose tensor_content needs no check but its length."""
 _LENGTH_PREFIX: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH_PREFIX.pack
@@ -136,7 +136,7 @@ class TensorProtoReader:
             if data is not None and len(head.shape) <= self._limits.rank:
                 return Tensor(name, head.datatype, head.shape, data)
         tensor = self._read(name, proto)
-        if is_cacheable and tensor.datatype in _IN_PLACE:
+        if is_cacheable and tensor.datatype in _CHECKED_BY_LENGTH:
             _cache_head(bytes(proto[:head_end]), tensor)
         return tensor
 
@@ -283,7 +283,7 @@ class TensorProtoReader:
             if parts.values or parts.string_count:
                 raise _wrong_field(name, datatype, field, parts)
             self._add_size(name, shape, datatype, size)
-            check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
+            check_loop_cost(self._limits, size, REPEATED_ON_LOOP)
             return bytes(size)
         if field.itemsize:
             if len(run) % field.itemsize:
@@ -294,9 +294,9 @@ class TensorProtoReader:
             values: npt.NDArray[Any] = np.frombuffer(run, dtype=NUMPY_DTYPES[datatype])
         else:
             self._add_size(name, shape, datatype, size)
-            check_loop_cost(self._limits, len(run), _VARINTS_ON_LOOP)
+            check_loop_cost(self._limits, len(run), VARINTS_ON_LOOP)
             values = _read_integers(name, datatype, field, run)
-        check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
+        check_loop_cost(self._limits, size, REPEATED_ON_LOOP)
         return _fill(values, expected)
 
     def _read_strings(self, name: str, shape: tuple[int, ...], parts: _Parts) -> Buffer:
@@ -313,7 +313,7 @@ class TensorProtoReader:
         missing = expected - count
         size = len(strings) + missing * len(last)
         self._add_size(name, shape, Datatype.BYTES, size)
-        check_loop_cost(self._limits, size, _REPEATED_ON_LOOP)
+        check_loop_cost(self._limits, size, REPEATED_ON_LOOP)
         return b"".join((strings, *repeat(last, missing)))
 
 
