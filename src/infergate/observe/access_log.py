@@ -30,8 +30,11 @@ from infergate.observe.log_sampler import LogSampler
 
 _MAX_WAITING: Final = 10_000
 """Maximum number of lines that wait to be written; further ones are dropped."""
-_WRITE_INTERVAL_SECONDS: Final = 0.05
+_WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes; waking the thread for each line would cost more than writing it."""
+_LINES_PER_WAKE_UP: Final = 256
+"""Waiting lines that wake the thread early, so that it does not compete with requests for the
+interpreter for longer than a millisecond or two."""
 _LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter, about 0.3 ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
@@ -256,7 +259,10 @@ class AccessLog:
         self._sampler: Final = sampler
         self._stream: Final = stream or sys.stdout.buffer
         self._waiting: Final[deque[LogFields]] = deque()
-        self._closing: Final = threading.Event()
+        self._wake_up: Final = threading.Event()
+        self._wake_up_at = 1
+        """Number of waiting lines at which the thread is woken."""
+        self._is_closing = False
         self._writer: Final = threading.Thread(
             target=self._run, name="infergate-access-log", daemon=True
         )
@@ -271,27 +277,47 @@ class AccessLog:
             if count is None:
                 return
             left_out = count
-        if len(self._waiting) >= _MAX_WAITING:
+        waiting = self._waiting
+        if len(waiting) >= _MAX_WAITING:
             self._on_dropped()
-        else:
-            self._waiting.append(log_fields(context, seconds, now, left_out))
+            return
+        waiting.append(log_fields(context, seconds, now, left_out))
+        if len(waiting) >= self._wake_up_at and not self._wake_up.is_set():
+            self._wake_up.set()
 
     def close(self) -> None:
         """Write the waiting lines, for at most a second, and stop."""
-        self._closing.set()
+        self._is_closing = True
+        self._wake_up.set()
         self._writer.join(_CLOSE_TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         try:
-            while not self._closing.wait(_WRITE_INTERVAL_SECONDS):
-                self._write()
+            while not self._is_closing:
+                if not self._write():
+                    self._wait_for_line()
+                self._wake_up.wait(_WRITE_INTERVAL_SECONDS)
+                self._wake_up.clear()
             self._write()
         except (OSError, ValueError):
             return  # a closed stream ends the log, not the gateway
 
-    def _write(self) -> None:
+    def _wait_for_line(self) -> None:
+        """Sleep without a timeout: an idle process must not wake up."""
+        self._wake_up_at = 1
+        if not (self._waiting or self._is_closing):  # may have changed before the line above
+            self._wake_up.wait()
+        self._wake_up_at = _LINES_PER_WAKE_UP
+        if not self._is_closing:
+            self._wake_up.clear()
+
+    def _write(self) -> bool:
+        """Write the waiting lines. Return whether there were any."""
+        found = False
         while count := min(len(self._waiting), _LINES_PER_WRITE):
             lines = [self._line(self._waiting.popleft()) for _ in range(count)]
             with self._lock:
                 self._stream.write(b"".join(lines))
                 self._stream.flush()
+            found = True
+        return found

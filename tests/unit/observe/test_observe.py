@@ -3,7 +3,9 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +140,40 @@ def test_an_unread_log_blocks_no_request() -> None:
         log.record(finished_request(), 0.5, 0.0)
     assert len(dropped) == 100
     pipe.freed.set()
+    log.close()
+
+
+def test_lines_are_written_while_requests_arrive_and_after_pauses() -> None:
+    class Output(io.BytesIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flushed = threading.Semaphore(0)
+
+        def flush(self) -> None:
+            self.flushed.release()
+
+    out = Output()
+    log = AccessLog(FORMATS["json"], on_dropped, out)
+    for count in range(1, 4):
+        log.record(finished_request(), 0.5, 0.0)
+        assert out.flushed.acquire(timeout=20)  # before ``close``
+        assert len(out.getvalue().splitlines()) == count
+        time.sleep(0.5)  # the thread sleeps without a timeout
+    log.close()
+
+
+def test_an_idle_log_uses_no_cpu() -> None:
+    log = AccessLog(FORMATS["json"], on_dropped, io.BytesIO())
+    log.record(finished_request(), 0.5, 0.0)
+    task = Path(f"/proc/self/task/{log._writer.native_id}/status")
+
+    def wake_ups() -> str:
+        return next(line for line in task.read_text().splitlines() if line.startswith("voluntary"))
+
+    time.sleep(1)
+    before = wake_ups()
+    time.sleep(1)
+    assert wake_ups() == before
     log.close()
 
 

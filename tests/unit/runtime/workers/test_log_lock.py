@@ -26,7 +26,7 @@ for _ in range(60):
     log.record(RequestContext(""), 0.0, 0.0)
 sys.stderr.write("!")
 sys.stderr.flush()
-log._closing.set()
+log.close()
 log._writer.join()
 """
 PIPE_SIZE = 65536
