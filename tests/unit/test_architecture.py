@@ -29,6 +29,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "codecs.binary_estimates",
         "codecs.http_status",
         "codecs.message_heads",
+        "codecs.option_checks",
         "codecs.profiles",
         "codecs.protos",
     ),

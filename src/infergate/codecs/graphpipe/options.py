@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from infergate.codecs.option_checks import check_option_names, read_choice
+
 
 class ErrorStyle(enum.Enum):
     """The form of an error response to an inference or a metadata request."""
@@ -31,16 +33,9 @@ class Options:
 
 def read_options(options: Mapping[str, Any]) -> Options:
     """Return the codec's options. Raises ValueError for an unknown or invalid one."""
-    for name in options:
-        if name not in _OPTION_NAMES:
-            raise ValueError(
-                f"{name!r} is not an option; the options are {', '.join(_OPTION_NAMES)}"
-            )
+    check_option_names(options, _OPTION_NAMES)
     model = options.get("model", "")
     if not isinstance(model, str):
         raise ValueError(f"model is {model!r}, not text")  # noqa: TRY004
-    errors = options.get("errors", ErrorStyle.STATUS.value)
-    choices = [choice.value for choice in ErrorStyle]
-    if errors not in choices:
-        raise ValueError(f"errors is {errors!r}, not one of {choices}")
+    errors = read_choice(options, "errors", [style.value for style in ErrorStyle])
     return Options(model, ErrorStyle(errors))

@@ -1,4 +1,4 @@
-"""Backend errors from gRPC statuses."""
+"""The gRPC statuses of errors, and the errors of a backend's statuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, NoReturn
 
 from infergate.codecs.profiles import corrected_kind
 from infergate.core.errors import GatewayError, Kind, Origin, parse_retry_after
+from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.wire import RpcResponse
 
 KIND_BY_CODE: Final[dict[int, Kind]] = {
@@ -29,9 +30,41 @@ KIND_BY_CODE: Final[dict[int, Kind]] = {
 }
 """Kinds by gRPC status code. A code that gRPC does not define is a BACKEND_ERROR."""
 
+_RESOURCE_EXHAUSTED: Final = 8
+"""The code if the memory budget is exhausted."""
+CODE_BY_KIND: Final[dict[Kind, int]] = {
+    Kind.BAD_REQUEST: 3,  # INVALID_ARGUMENT
+    Kind.UNAUTHENTICATED: 16,  # UNAUTHENTICATED
+    Kind.FORBIDDEN: 7,  # PERMISSION_DENIED
+    Kind.NOT_FOUND: 5,  # NOT_FOUND
+    Kind.METHOD_NOT_ALLOWED: 12,  # UNIMPLEMENTED
+    Kind.ALREADY_EXISTS: 6,  # ALREADY_EXISTS
+    Kind.UNSUPPORTED: 12,  # UNIMPLEMENTED
+    Kind.UNSUPPORTED_ENCODING: 12,  # UNIMPLEMENTED
+    Kind.TOO_LARGE: 8,  # RESOURCE_EXHAUSTED
+    Kind.RATE_LIMITED: 8,  # RESOURCE_EXHAUSTED
+    Kind.OVERLOADED: 14,  # UNAVAILABLE
+    Kind.NO_BACKEND: 14,  # UNAVAILABLE
+    Kind.CONNECT: 14,  # UNAVAILABLE
+    Kind.TIMEOUT: 4,  # DEADLINE_EXCEEDED
+    Kind.BACKEND_GARBAGE: 13,  # INTERNAL
+    Kind.BACKEND_ERROR: 13,  # INTERNAL
+    Kind.CANCELLED: 1,  # CANCELLED
+    Kind.INTERNAL: 13,  # INTERNAL
+}
+"""The status code that a client receives for each kind of error. A test checks that every kind has
+an entry."""
+
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
 """The RESOURCE_EXHAUSTED messages of grpc-core, Go, Java and .NET for an oversized message, for
 which a retry cannot help."""
+
+
+def status_code(error: GatewayError) -> int:
+    """Return the status code that a client receives for ``error``."""
+    if error.limit == IN_FLIGHT_BYTES:
+        return _RESOURCE_EXHAUSTED
+    return CODE_BY_KIND[error.kind]
 
 
 def raise_status(wire: RpcResponse) -> NoReturn:

@@ -268,19 +268,14 @@ def read_strings(
 
 def varint_field(number: int, value: int) -> bytes:
     """Return the varint field ``number``, below 16, with ``value``, at least 0."""
-    out = bytearray((number << 3 | VARINT,))
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return field_prefix(number, value, VARINT)
 
 
-def field_prefix(number: int, length: int) -> bytes:
+def field_prefix(number: int, length: int, wire_type: int = DELIMITED) -> bytes:
     """Return the tag and length that precede a bytes field of ``length`` bytes."""
     if length < 0x80:
-        return bytes((number << 3 | DELIMITED, length))
-    out = bytearray((number << 3 | DELIMITED,))
+        return bytes((number << 3 | wire_type, length))
+    out = bytearray((number << 3 | wire_type,))
     while length > 0x7F:
         out.append(length & 0x7F | 0x80)
         length >>= 7

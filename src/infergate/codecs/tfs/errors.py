@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from infergate.codecs.protos.statuses import status_code
 from infergate.codecs.tfs.messages import RELOAD, STATUS
 from infergate.codecs.tfs.model_spec import RequestedModel
 from infergate.core.errors import (
@@ -13,32 +14,8 @@ from infergate.core.errors import (
     RepositoryControlDisabledError,
     retry_after_headers,
 )
-from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.wire import RpcResponse
 
-CODES: Final[dict[Kind, int]] = {
-    Kind.BAD_REQUEST: 3,  # INVALID_ARGUMENT
-    Kind.UNAUTHENTICATED: 16,  # UNAUTHENTICATED
-    Kind.FORBIDDEN: 7,  # PERMISSION_DENIED
-    Kind.NOT_FOUND: 5,  # NOT_FOUND
-    Kind.METHOD_NOT_ALLOWED: 12,  # UNIMPLEMENTED
-    Kind.ALREADY_EXISTS: 6,  # ALREADY_EXISTS
-    Kind.UNSUPPORTED: 12,  # UNIMPLEMENTED
-    Kind.UNSUPPORTED_ENCODING: 12,  # UNIMPLEMENTED
-    Kind.TOO_LARGE: 8,  # RESOURCE_EXHAUSTED
-    Kind.RATE_LIMITED: 8,  # RESOURCE_EXHAUSTED
-    Kind.OVERLOADED: 14,  # UNAVAILABLE
-    Kind.NO_BACKEND: 14,  # UNAVAILABLE
-    Kind.CONNECT: 14,  # UNAVAILABLE
-    Kind.TIMEOUT: 4,  # DEADLINE_EXCEEDED
-    Kind.BACKEND_GARBAGE: 13,  # INTERNAL
-    Kind.BACKEND_ERROR: 13,  # INTERNAL
-    Kind.CANCELLED: 1,  # CANCELLED
-    Kind.INTERNAL: 13,  # INTERNAL
-}
-"""The status code for each kind of error. A test checks that every kind has an entry."""
-_RESOURCE_EXHAUSTED: Final = 8
-"""The code if the memory budget is exhausted."""
 _FAILED_PRECONDITION: Final = 9
 _UNIMPLEMENTED: Final = 12
 _UNKNOWN_SIGNATURE: Final = re.compile(r'Serving signature key "')
@@ -59,13 +36,11 @@ def build_error(error: GatewayError, method: str, requested: RequestedModel | No
 
 
 def _code(error: GatewayError, method: str) -> int:
-    if error.limit == IN_FLIGHT_BYTES:
-        return _RESOURCE_EXHAUSTED
     if error.kind is Kind.BAD_REQUEST and _UNKNOWN_SIGNATURE.match(error.public):
         return _FAILED_PRECONDITION
     if method == RELOAD and isinstance(error, RepositoryControlDisabledError):
         return _UNIMPLEMENTED
-    return CODES[error.kind]
+    return status_code(error)
 
 
 def _unknown_model_text(method: str, requested: RequestedModel) -> str:

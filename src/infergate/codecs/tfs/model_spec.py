@@ -24,6 +24,7 @@ from infergate.codecs.protos.wire_scanner import (
     read_varint,
     scan_fields,
     string_field,
+    varint_field,
 )
 from infergate.codecs.tfs.options import TfsOptions
 from infergate.core.errors import Kind, bad_request
@@ -216,14 +217,7 @@ def numeric_version(version: str) -> int | None:
 
 def _varint_field(number: int, value: int) -> bytes:
     """Return a field with a value of at least 0; empty for 0, as protobuf writes it."""
-    if not value:
-        return b""
-    out = bytearray((number << 3 | VARINT,))
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint_field(number, value) if value else b""
 
 
 def spec_field(number: int, spec: bytes) -> bytes:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from infergate.codecs.option_checks import check_option_names, read_choice
+
 CONTENTS: Final = ("auto", "raw", "typed")
 VERSION_ZERO: Final = ("default", "literal")
 _OPTION_NAMES: Final = ("contents", "version_zero", "labels", "signatures")
@@ -30,17 +32,10 @@ class TfsOptions:
 
 def read_options(options: Mapping[str, Any]) -> TfsOptions:
     """Check and return the options. Raises ValueError."""
-    for name in options:
-        if name not in _OPTION_NAMES:
-            raise ValueError(
-                f"{name!r} is not an option; the options are {', '.join(_OPTION_NAMES)}"
-            )
-    contents = options.get("contents", "auto")
-    if contents not in CONTENTS:
-        raise ValueError(f"contents is {contents!r}, expected one of {list(CONTENTS)}")
-    version_zero = options.get("version_zero", "default")
-    if version_zero not in VERSION_ZERO:
-        raise ValueError(f"version_zero is {version_zero!r}, expected one of {list(VERSION_ZERO)}")
+    check_option_names(options, _OPTION_NAMES)
     return TfsOptions(
-        contents, version_zero, options.get("labels", {}), options.get("signatures", {})
+        read_choice(options, "contents", CONTENTS),
+        read_choice(options, "version_zero", VERSION_ZERO),
+        options.get("labels", {}),
+        options.get("signatures", {}),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from infergate.codecs.protos.wire_scanner import (
@@ -49,18 +49,11 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
     """Return the tensors of the map in field ``number`` of ``message``, in their order there;
     ``kind`` is input or output. Raises MalformedMessageError, NeedsOffloadError, and errors with
     the name of a tensor."""
-    view = memoryview(message)
     budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
     reader = TensorProtoReader(limits, budget)
     tensors: dict[str, Tensor] = {}
-    for field in scan_fields(message, max_fields(limits)):
-        if field.number != number or field.wire_type != DELIMITED:
-            continue
-        if len(tensors) == limits.tensors:
-            raise bad_request(
-                f"there are over {limits.tensors} {kind}s, the limit", limit="tensors"
-            )
-        name, proto = _map_entry(view[field.value_start : field.end], budget)
+    for entry in _values(message, number, kind, limits):
+        name, proto = _map_entry(entry, budget)
         _check_name(name, kind, len(tensors))
         if name in tensors:
             raise bad_request(f"{kind} '{name}' is given twice")
@@ -102,19 +95,28 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
     return name, protos[0] if len(protos) == 1 else memoryview(b"".join(protos))
 
 
+def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator[memoryview]:
+    """Yield the values of the repeated field ``number``, one for each ``kind`` of tensor. Raises
+    MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``."""
+    view = memoryview(message)
+    count = 0
+    for field in scan_fields(message, max_fields(limits)):
+        if field.number != number or field.wire_type != DELIMITED:
+            continue
+        count += 1
+        if count > limits.tensors:
+            raise bad_request(
+                f"there are over {limits.tensors} {kind}s, the limit", limit="tensors"
+            )
+        yield view[field.value_start : field.end]
+
+
 def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput, ...]:
     """Return the requested outputs of a PredictRequest. Raises MalformedMessageError, BAD_REQUEST
     for a repeated one."""
-    view = memoryview(message)
     names: dict[str, None] = {}
-    for field in scan_fields(message, max_fields(limits)):
-        if field.number != OUTPUT_FILTER or field.wire_type != DELIMITED:
-            continue
-        if len(names) == limits.tensors:
-            raise bad_request(
-                f"there are over {limits.tensors} outputs, the limit", limit="tensors"
-            )
-        name = _name(view[field.value_start : field.end])
+    for value in _values(message, OUTPUT_FILTER, "output", limits):
+        name = _name(value)
         _check_name(name, "output", len(names))
         if name in names:
             raise bad_request(f"duplicate output tensor alias: {name}")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from infergate.codecs.option_checks import check_option_names, read_choice
+
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityLevel:
@@ -59,14 +61,8 @@ class TrtisOptions:
 
 def read_options(options: Mapping[str, Any]) -> TrtisOptions:
     """Check and return the options. Raises ValueError."""
-    for name in options:
-        if name not in _OPTION_NAMES:
-            raise ValueError(
-                f"{name!r} is not an option; the options are {', '.join(_OPTION_NAMES)}"
-            )
-    level = options.get("level", "1.9")
-    if level not in LEVELS:
-        raise ValueError(f"level is {level!r}, expected one of {list(LEVELS)}")
+    check_option_names(options, _OPTION_NAMES)
+    level = read_choice(options, "level", LEVELS)
     server_id = options.get("server_id", "inference:0")
     if not isinstance(server_id, str) or not server_id.isprintable():
         raise ValueError(f"server_id is {server_id!r}, expected text without control characters")

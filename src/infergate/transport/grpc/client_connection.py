@@ -27,6 +27,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ClientConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
+from infergate.transport.net.timer import DeadlineTimer
 
 _MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
 _AGENT: Final = f"infergate/{__version__}"
@@ -73,9 +74,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._ready_future.add_done_callback(_mark_retrieved)  # unused if connecting failed
         self.closed_future: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
-        self._calls: set[ClientCall] = set()
-        self._timer_due = math.inf  # when the timer fires; not later than any call's deadline
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._calls: Final[set[ClientCall]] = set()
+        self._deadline_timer: Final = DeadlineTimer(loop, self._calls)
         self.request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
         self._calls_without_deadline: set[ClientCall] = set()
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -120,8 +120,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     def register(self, call: ClientCall) -> None:
         """Register `call`, whose request is queued."""
         self._calls.add(call)
-        if call.deadline < self._timer_due:
-            self._set_deadline_timer(call.deadline)
+        if call.deadline < self._deadline_timer.due:
+            self._deadline_timer.set_at(call.deadline)
         self.flush_soon()
         if call.deadline == math.inf:
             self._calls_without_deadline.add(call)
@@ -149,23 +149,6 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self.flush()
         self._silence_timer = self.loop.call_later(_PING_TIMEOUT, self._check_silence, now)
 
-    def _set_deadline_timer(self, due: float) -> None:
-        """Set the timer to `due`. Ended calls leave it unchanged: most end long before their
-        deadlines, and newer calls have later ones."""
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        self._timer_due = due
-        if due < math.inf:
-            self._deadline_timer = self.loop.call_at(due, self._expire_calls)
-
-    def _expire_calls(self) -> None:
-        now = self.loop.time()
-        for call in tuple(self._calls):
-            if call.deadline <= now:
-                call.expire()
-        self._set_deadline_timer(min((call.deadline for call in self._calls), default=math.inf))
-
     def unregister(self, call: ClientCall) -> None:
         """Remove `call`, which is over."""
         self._calls.discard(call)
@@ -182,7 +165,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         """Fail the calls: the connection is closed."""
         self._is_lost = True
         self.engine.is_retired = True
-        self._set_deadline_timer(math.inf)
+        self._deadline_timer.close()
         if self._silence_timer is not None:
             self._silence_timer.cancel()
         self._wake()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -53,7 +52,6 @@ class GrpcServerConnection(server_call.CallConnection):
 
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
-        self._calls: set[server_call.ServerCall] = set()
         self._max_streams: Final = listener.limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
@@ -66,7 +64,6 @@ class GrpcServerConnection(server_call.CallConnection):
         self._buffered_bytes = 0
         self._buffered_since = 0.0
         self._check_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
         self._is_check_postponed = False
 
     # ---- asyncio callbacks
@@ -110,7 +107,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._release_early()
         if self._check_timer is not None:
             self._check_timer.cancel()
-        self.set_deadline_timer(math.inf)
+        self.deadline_timer.close()
         self._wake()
         for call in tuple(self._calls):
             call.cancel()
@@ -182,23 +179,6 @@ class GrpcServerConnection(server_call.CallConnection):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
-
-    def set_deadline_timer(self, due: float) -> None:
-        """Set the timer to `due`. Calls that end leave it unchanged: most end long before their
-        deadlines, and newer calls have later ones."""
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        self.deadline_timer_due = due
-        if due < math.inf:
-            self._deadline_timer = self.loop.call_at(due, self._expire_calls)
-
-    def _expire_calls(self) -> None:
-        now = self.loop.time()
-        for call in tuple(self._calls):
-            if call.deadline <= now:
-                call.expire()
-        self.set_deadline_timer(min((call.deadline for call in self._calls), default=math.inf))
 
     def remove_call(self, call: server_call.ServerCall) -> None:
         self._calls.discard(call)

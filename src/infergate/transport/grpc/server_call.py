@@ -27,7 +27,7 @@ from infergate.transport.http2.frames import Code
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ServerConnection
 from infergate.transport.http2.stream import Stream
-from infergate.transport.net.timer import CATCH_UP_SECONDS
+from infergate.transport.net.timer import CATCH_UP_SECONDS, DeadlineTimer
 from infergate.transport.server.admission import (
     IncomingBody,
     RequestAccount,
@@ -61,7 +61,8 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.complete_calls: list[ServerCall] = []
         """Calls whose messages are complete. They begin after the other received frames were
         handled, because one of these may reset the stream."""
-        self.deadline_timer_due = math.inf  # not later than any call's deadline
+        self._calls: Final[set[ServerCall]] = set()
+        self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
     def end_stream_soon(self, stream: Stream) -> None:
         """Reset a stream that the client has not ended a moment after the response. Some clients
@@ -76,10 +77,6 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
     def _reset_stream(self, stream: Stream) -> None:
         self.engine.reset(stream, Code.NO_ERROR)
         self.flush()
-
-    def set_deadline_timer(self, due: float) -> None:
-        """Check at `due` which calls have expired."""
-        raise NotImplementedError
 
     def remove_call(self, call: ServerCall) -> None:
         """Remove `call`, which has ended."""
@@ -131,8 +128,8 @@ class ServerCall(IncomingRequest):
         if timeout is not None:
             received_at = connection.engine.last_received_at
             self.deadline = deadline = received_at + timeout + _DEADLINE_GRACE
-            if deadline < connection.deadline_timer_due:
-                connection.set_deadline_timer(deadline)
+            if deadline < connection.deadline_timer.due:
+                connection.deadline_timer.set_at(deadline)
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         """Handle `size` received bytes of the body."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
 from infergate.core.limits import Limits
 
@@ -78,3 +78,52 @@ class Timer:
             self._handle = self._loop.call_at(due, self._fire)
         else:
             self._callback()
+
+
+class CallWithDeadline(Protocol):
+    """A call that ends at its deadline, which is infinite if it has none."""
+
+    @property
+    def deadline(self) -> float:
+        """The deadline on the loop's clock."""
+        ...
+
+    def expire(self) -> None:
+        """End the call, whose deadline has passed."""
+        ...
+
+
+class DeadlineTimer:
+    """One timer for the deadlines of all ``calls`` of a connection. ``due``, when it fires, is not
+    later than any of them. Calls that end leave it unchanged: most end long before their deadlines,
+    and newer calls have later ones."""
+
+    __slots__ = ("_calls", "_handle", "_loop", "due")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, calls: Collection[CallWithDeadline]
+    ) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._handle: asyncio.TimerHandle | None = None
+        self.due = _NEVER
+
+    def set_at(self, due: float) -> None:
+        """Fire at ``due`` on the loop's clock."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self.due = due
+        if due < _NEVER:
+            self._handle = self._loop.call_at(due, self._expire_calls)
+
+    def close(self) -> None:
+        """Do not fire until set again."""
+        self.set_at(_NEVER)
+
+    def _expire_calls(self) -> None:
+        now = self._loop.time()
+        for call in tuple(self._calls):
+            if call.deadline <= now:
+                call.expire()
+        self.set_at(min((call.deadline for call in self._calls), default=_NEVER))

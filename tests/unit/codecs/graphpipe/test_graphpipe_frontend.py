@@ -415,8 +415,8 @@ def test_long_and_unusual_errors() -> None:
     ("options", "expected"),
     [
         ({"model": 3}, "model is 3, not text"),
-        ({"errors": "text"}, "errors is 'text', not one of"),
-        ({"errors": ["status"]}, "not one of"),
+        ({"errors": "text"}, "errors is 'text', expected one of"),
+        ({"errors": ["status"]}, "expected one of"),
         ({"modle": "m"}, "'modle' is not an option; the options are model, errors"),
     ],
 )

@@ -8,8 +8,9 @@ import pytest
 from gateway_errors import raises_kind, refused
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.protos import SCHEMA
+from infergate.codecs.protos.statuses import CODE_BY_KIND
 from infergate.codecs.protos.wire_scanner import string_field
-from infergate.codecs.tfs import GRPC, backend, errors
+from infergate.codecs.tfs import GRPC, backend
 from infergate.codecs.tfs import messages as pb
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import (
@@ -87,7 +88,7 @@ def status_of(error: GatewayError, wire: RpcRequest | None = None) -> tuple[int,
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_has_a_code(kind: Kind) -> None:
-    assert status_of(GatewayError(kind, "why")) == (errors.CODES[kind], "why")
+    assert status_of(GatewayError(kind, "why")) == (CODE_BY_KIND[kind], "why")
 
 
 @pytest.mark.parametrize(

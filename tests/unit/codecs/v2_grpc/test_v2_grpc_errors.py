@@ -6,9 +6,8 @@ import pytest
 
 from gateway_errors import raises_kind
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.protos.statuses import KIND_BY_CODE
+from infergate.codecs.protos.statuses import CODE_BY_KIND, KIND_BY_CODE
 from infergate.codecs.v2_grpc import PLUGIN
-from infergate.codecs.v2_grpc.errors import CODES
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, ServerLiveRequest, ServerStatusRequest
@@ -22,15 +21,15 @@ def rewrite_response(wire: RpcResponse, request: InferRequest, limits: Limits) -
 
 
 def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
-    assert set(CODES) == set(Kind)
+    assert set(CODE_BY_KIND) == set(Kind)
     assert set(KIND_BY_CODE) == set(range(1, 17))
-    assert set(CODES.values()) <= set(KIND_BY_CODE)
+    assert set(CODE_BY_KIND.values()) <= set(KIND_BY_CODE)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_each_error_kind_has_its_status_code(kind: Kind) -> None:
     error = CODEC.build_error(GatewayError(kind, "why", detail="10.0.0.7 refused"), None)
-    assert error == RpcResponse(code=CODES[kind], details="why")
+    assert error == RpcResponse(code=CODE_BY_KIND[kind], details="why")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_each_error_kind_has_its_status_code(kind: Kind) -> None:
     ],
 )
 def test_codes_equal_grpcs(kind: Kind, code: int) -> None:
-    assert CODES[kind] == code
+    assert CODE_BY_KIND[kind] == code
 
 
 @pytest.mark.parametrize(("limit", "code"), [("in_flight_bytes", 8), ("in_flight", 14), ("", 14)])

@@ -1,0 +1,22 @@
+"""Checks of a codec's options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def check_option_names(options: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise ValueError if ``options`` has a name that is not in ``names``."""
+    for name in options:
+        if name not in names:
+            raise ValueError(f"{name!r} is not an option; the options are {', '.join(names)}")
+
+
+def read_choice(options: Mapping[str, Any], name: str, choices: Collection[str]) -> str:
+    """Return the option ``name``, by default the first of ``choices``. Raises ValueError unless it
+    is one of them."""
+    choice = options.get(name, next(iter(choices)))
+    if not isinstance(choice, str) or choice not in choices:
+        raise ValueError(f"{name} is {choice!r}, expected one of {list(choices)}")
+    return choice
