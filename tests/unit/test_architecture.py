@@ -188,6 +188,8 @@ def _forbidden(module: str, imported: str) -> str:
         return f"only {' and '.join(ONLY_IN[top])}* may"
     if package == "codecs" and top in IMPURE:
         return "codecs are pure"
+    if module == "core.compilation" and top == "mypy_extensions":
+        return ""  # only for mypyc
     if package == "core" and top != "numpy" and top not in sys.stdlib_module_names:
         return "core needs numpy and the standard library only"
     return ""

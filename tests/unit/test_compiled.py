@@ -157,4 +157,4 @@ def test_the_package_is_compiled_completely_or_not_at_all() -> None:
 
 def test_the_version_names_compiled_engines() -> None:
     suffix = " (compiled engines)" if is_compiled() else ""
-    assert version_text() == infergate.__version__ + suffix
+    assert version_text(infergate.__version__) == infergate.__version__ + suffix

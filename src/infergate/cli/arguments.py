@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from infergate import __version__
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
 from infergate.core.compilation import version_text
@@ -147,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("command", nargs="?", default=SERVE, help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"infergate {version_text()}")
+    parser.add_argument(
+        "--version", action="version", version=f"infergate {version_text(__version__)}"
+    )
     groups: dict[tuple[str, ...], Any] = {}
     for option in OPTIONS:
         if option.commands not in groups:

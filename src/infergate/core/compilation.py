@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from infergate import __version__
 from infergate.core import bounded_cache
 
 T = TypeVar("T")
@@ -25,6 +24,6 @@ def is_compiled() -> bool:
     return not bounded_cache.__file__.endswith(".py")
 
 
-def version_text() -> str:
-    """Return the version, and whether the engines are compiled."""
-    return f"{__version__} (compiled engines)" if is_compiled() else __version__
+def version_text(version: str) -> str:
+    """Return ``version``, and whether the engines are compiled."""
+    return f"{version} (compiled engines)" if is_compiled() else version

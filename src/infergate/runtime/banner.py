@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
+from infergate import __version__
 from infergate.config.schema import Config
 from infergate.config.values import display_names
 from infergate.core.compilation import version_text
@@ -56,7 +57,7 @@ def print_banner(
     """Write the message to ``stream`` once every listener is bound, with colors on a terminal."""
     subject = "the embedded models" if source is None else str(source)
     workers = f", {config.workers} workers" if config.workers > 1 else ""
-    stream.write(f"infergate {version_text()} serves {subject}{workers}\n\n")
+    stream.write(f"infergate {version_text(__version__)} serves {subject}{workers}\n\n")
     print_tables(
         _tables(config, {name: listener.address for name, listener in listeners.items()}), stream
     )

@@ -210,7 +210,7 @@ def test_python_m_infergate() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"infergate {version_text()}\n"
+    assert done.stdout == f"infergate {version_text(__version__)}\n"
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
