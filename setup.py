@@ -59,7 +59,7 @@ def _extensions() -> list[Any]:
     paths = [f"src/infergate/{name}.py" for names in groups.values() for name in names]
     # The types are checked by `make types`; here the dependencies are not installed.
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    # Level 1: the gain comes from leaving out the interpreter, and higher levels compile for longer.
+    # Level 1: the gain is that no bytecode is interpreted; higher levels only take longer.
     extensions: list[Any] = mypycify(
         [*options, *paths], opt_level="1", debug_level="0", group_name="infergate"
     )
