@@ -18,7 +18,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,core transport codecs gateway backends
     $(addprefix tests/e2e/,test_differential.py test_engines_agree.py test_own_engine.py test_own_http.py test_grpc_surface.py test_streams.py)
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
 PAGES := $(wildcard *.md) $(shell find docs config deploy -type f ! -path '*/__pycache__/*')
-CODE := src tests bench proto fbs deploy docs/mkdocs
+CODE := setup.py src tests bench proto fbs deploy docs/mkdocs
 BRANCH_FLOOR := 95
 
 .PHONY: help run test test-peers compiled-engines test-compiled bytecode lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
