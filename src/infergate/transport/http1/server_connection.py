@@ -60,6 +60,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
     __slots__ = (
         "_completion",
         "_drained",
+        "_has_early_response",
         "_identity",
         "_incoming_body",
         "_is_paused",
@@ -83,6 +84,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._request: IncomingHttpRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
         self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._has_early_response = False  # ``relay`` has responded before it returned
         self._completion: asyncio.Future[None] | None = None  # see ``active_requests``
         self._transport: asyncio.Transport
         self._is_paused = False
@@ -206,8 +208,11 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._state = ConnectionState.BUSY
         listener = self._listener
         if listener.relay is not None:
-            self._relayed = listener.relay(request.wire, request.context, self)
-            if self._relayed is not None:
+            self._has_early_response = False
+            relayed = listener.relay(request.wire, request.context, self)
+            if relayed is not None:
+                if not self._has_early_response:
+                    self._relayed = relayed
                 return
         self.continue_in_task(
             functools.partial(listener.app.respond, request.wire, request.context)
@@ -217,6 +222,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Send the response of a relayed request. If ``relay`` has not returned yet, the caller is
         still processing received bytes, so the response has to wait."""
         if self._relayed is None:
+            self._has_early_response = True
             self._listener.loop.call_soon(self._finish_relayed, response)
         else:
             self._finish_relayed(response)
@@ -421,7 +427,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        else:
+        elif self._state is not ConnectionState.BUSY:  # otherwise an early response is next
             self._transport.abort()
 
     def _is_last(self) -> bool:
