@@ -88,6 +88,7 @@ class Http2Connection(Http2FrameReader):
             except Http2ConnectionError as error:
                 self.fail(error.code, error.reason)
                 events.append(Failed(error.code, error.reason))
+        self._events = []  # an idle connection must not hold the bytes of its last read
         return events
 
     @property

@@ -1,5 +1,7 @@
 """Consecutive DATA frames are handled together, with the same result as separate frames."""
 
+import weakref
+
 import pytest
 from h2_kit import (
     REQUEST,
@@ -41,6 +43,14 @@ def test_a_run_is_one_event() -> None:
     assert (len(first.parts), first.size, first.end) == (37, 37 * FRAME_SIZE, False)
     assert b"".join(first.parts) == b"".join(body)
     assert (last.size, last.end) == (3, True)
+
+
+def test_an_idle_connection_does_not_hold_the_bytes_of_its_last_read() -> None:
+    connection = server()
+    (event,) = bodies(connection.receive(headers(1) + data(1, bytes(100), 1), 0.0))
+    part = weakref.ref(event.parts[0])
+    del event
+    assert part() is None
 
 
 INTERRUPTIONS: dict[str, bytes] = {
