@@ -20,7 +20,7 @@ class Refusing:
     """An application that refuses each request before ``relay`` returns."""
 
     def __init__(self) -> None:
-        self.refusals: list[str] = []
+        self.rejections: list[str] = []
 
     def relay(
         self, _wire: HttpRequest, _context: RequestContext, callbacks: RelayCallbacks[HttpResponse]
@@ -32,7 +32,7 @@ class Refusing:
         return self._refuse(error.public)
 
     def _refuse(self, text: str) -> HttpResponse:
-        self.refusals.append(text)
+        self.rejections.append(text)
         return HttpResponse(400, body=[text.encode()])
 
     def cancel(self) -> None:
@@ -54,7 +54,7 @@ def test_a_refused_request_is_not_refused_again_by_a_shutdown() -> None:
         listener.is_stopping = True
         connection.cancel_with(GatewayError(Kind.OVERLOADED, "shutting down"))
         await asyncio.sleep(0)
-        assert app.refusals == ["invalid"]
+        assert app.rejections == ["invalid"]
         assert transport.take().endswith(b"invalid")
         assert transport.is_closing()
         assert not admission.requests
