@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
-from infergate.core.bounded_cache import BoundedCache
+from infergate.core.bounded_cache import BoundedCache, GenerationalCache
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, MIB
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 MAX_CACHED_HEAD: Final = 2 * KIB
 """Maximum size of a cached head, in bytes."""
-MAX_WEIGHT: Final = MIB
-"""The maximum weight of a generation, an upper bound of its memory in bytes."""
+MAX_WEIGHT: Final = 2 * MIB
+"""The maximum weight of a cache, an upper bound of its memory in bytes."""
 _MAX_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
@@ -35,16 +35,14 @@ RawEntry = tuple[int, int, int]
 
 
 class MessageHeadCache(Generic[T]):
-    """A cache of recently used heads in two generations: a full new one replaces the old one."""
+    """A cache of recently used heads."""
 
-    __slots__ = ("_byte_weight", "_newer", "_older", "_seen", "_weight")
+    __slots__ = ("_byte_weight", "_entries", "_seen")
 
     def __init__(self, byte_weight: int = _BYTE_WEIGHT) -> None:
         """``byte_weight`` is the maximum memory of an entry per byte of its head."""
         self._byte_weight: Final = byte_weight
-        self._newer: dict[bytes, T] = {}
-        self._older: dict[bytes, T] = {}
-        self._weight = 0
+        self._entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
@@ -57,20 +55,12 @@ class MessageHeadCache(Generic[T]):
 
     def get(self, head: bytes) -> T | None:
         """Return the entry for `head`, or None."""
-        entry = self._newer.get(head)
-        if entry is None:
-            entry = self._older.get(head)
-            if entry is not None:
-                self.store(head, entry)
-        return entry
+        entry = self._entries.get(head)
+        return self._entries.revive(head) if entry is None else entry
 
     def store(self, head: bytes, entry: T) -> None:
         """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
-        weight = _ENTRY_WEIGHT + self._byte_weight * len(head)
-        self._weight += weight
-        if self._weight > MAX_WEIGHT:
-            self._older, self._newer, self._weight = self._newer, {}, weight
-        self._newer[head] = entry
+        self._entries.add(head, entry, _ENTRY_WEIGHT + self._byte_weight * len(head))
 
 
 class TensorLayout:

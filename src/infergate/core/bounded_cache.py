@@ -59,7 +59,7 @@ class WeightedCache(BoundedCache[K, V]):
 class GenerationalCache(WeightedCache[K, V]):
     """A weighted cache in two generations of half its size: the newer one replaces the older one
     when it is full. Entries in use survive, however many others are added. `get` searches only
-    the newer generation."""
+    the newer generation. The weight of a replaced entry counts until its generation is replaced."""
 
     __slots__ = ("_older", "_weights")
 
@@ -69,7 +69,7 @@ class GenerationalCache(WeightedCache[K, V]):
         self._weights: dict[K, int] = {}
 
     def add(self, key: K, value: V, weight: int) -> None:
-        """Add an entry with a new key; an entry that is too heavy is left out."""
+        """Add or replace an entry; an entry that is too heavy is left out."""
         if weight > self._max_weight:
             return
         if len(self) >= self._max_entries or self._weight + weight > self._max_weight:

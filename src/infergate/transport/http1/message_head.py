@@ -50,10 +50,13 @@ _DIGITS = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
-_MAX_CACHED_HEADS: Final = 256
-_MAX_CACHED_HEAD_BYTES: Final = 1024
-_head_cache: Final = BoundedCache[tuple[object, ...], bytes](_MAX_CACHED_HEADS)
-"""Cache of serialized head lines: most responses repeat them."""
+_MAX_VALID_NAMES: Final = 256
+_MAX_VALID_NAME_CHARS: Final = 64
+_valid_names: Final = BoundedCache[str, None](_MAX_VALID_NAMES)
+"""Field names that were validated: nearly all heads have the same ones."""
+_status_lines: Final = {
+    status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in _REASONS.items()
+}
 JOIN_BELOW: Final = 64 * 1024
 """Smaller parts are joined by copying, which is cheaper than a system call for each."""
 
@@ -209,24 +212,16 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
     """Return the head of ``response``, whose body has ``length`` bytes (None if unknown).
     ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that
     would break the message framing."""
-    status = response.status
-    key = status, response.reason, extra, *response.headers.items()
-    lines = _head_cache.get(key)
-    if lines is None:
-        lines = _response_lines(response, extra)
-        if len(lines) <= _MAX_CACHED_HEAD_BYTES:
-            _head_cache[key] = lines
-    if length is None or status in _BODILESS:
-        return b"%b%b\r\n" % (lines, date)
-    return b"%b%bcontent-length: %d\r\n\r\n" % (lines, date, length)
-
-
-def _response_lines(response: HttpResponse, extra: str) -> bytes:
     status, reason = response.status, response.reason
-    if _PLAIN.fullmatch(reason) is None:
-        raise ValueError("the reason holds a character that HTTP does not allow")
-    line = f"HTTP/1.1 {status} {reason or _REASONS.get(status, '')}\r\n"
-    return "".join([line, *_field_lines(response.headers, HOP_BY_HOP), extra]).encode("latin-1")
+    line = _status_lines.get(status)
+    if reason or line is None:
+        if _PLAIN.fullmatch(reason) is None:
+            raise ValueError("the reason holds a character that HTTP does not allow")
+        line = f"HTTP/1.1 {status} {reason}\r\n"
+    lines = _field_lines(line, response.headers, HOP_BY_HOP) + extra
+    if length is None or status in _BODILESS:
+        return b"%b%b\r\n" % (lines.encode("latin-1"), date)
+    return b"%b%bcontent-length: %d\r\n\r\n" % (lines.encode("latin-1"), date, length)
 
 
 def request_head(
@@ -236,28 +231,31 @@ def request_head(
     ValueError for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
         raise ValueError("the request target holds a character that HTTP does not allow")
-    lines = [f"{method} {target} HTTP/1.1\r\n", own_lines]
-    lines += _field_lines(headers, _TRANSPORT_FIELDS)
+    line = f"{method} {target} HTTP/1.1\r\n{own_lines}"
+    lines = _field_lines(line, headers, _TRANSPORT_FIELDS)
     if length or method not in _WITHOUT_LENGTH:
-        lines.append(f"content-length: {length}\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
+        lines += f"content-length: {length}\r\n"
+    return f"{lines}\r\n".encode("latin-1")
 
 
-def _field_lines(headers: Mapping[str, str], omitted: frozenset[str]) -> list[str]:
-    lines = []
+def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]) -> str:
+    """Return ``lines`` with the fields of ``headers`` appended, except the ``omitted`` ones."""
     for name, value in headers.items():
         if name in omitted:
             continue
-        if _PLAIN.fullmatch(value) is None or _NAME.fullmatch(name) is None:
+        # Without a call of a regular expression, the values are checked as fast as a cache of
+        # whole heads finds them.
+        if name not in _valid_names or not (value.isascii() and value.isprintable()):
             value = _field_value(name, value)  # noqa: PLW2901
-        lines.append(f"{name}: {value}\r\n")
+        lines += f"{name}: {value}\r\n"
     return lines
 
 
 def _field_value(name: str, value: str) -> str:
     if _CONTROL.search(value) or _NAME.fullmatch(name) is None:
         raise ValueError(f"header {name!r} holds a character that HTTP does not allow")
+    if len(name) <= _MAX_VALID_NAME_CHARS:
+        _valid_names[name] = None
     return value.encode("utf-8").decode("latin-1")
 
 

@@ -22,6 +22,11 @@ MAX_CACHE_BYTES: Final = 64 * KIB
 _BYTES_PER_FIELD: Final = 256
 """Cost of a header line in addition to its bytes: two strings and a dict entry."""
 
+MAX_TEMPLATE_BYTES: Final = 16 * KIB
+"""Maximum size of the head that others are compared with, calculated in the same way."""
+_FIXED_FIELDS: Final = message_head.HOP_BY_HOP | {"host", "expect"}
+"""Fields with a meaning for the transport: a head with other values is always parsed."""
+
 _REQUEST_LINE_EXTRA: Final = 32
 """Upper bound for the method, the version and two spaces of a request line."""
 _SINGLE_VALUED: Final = frozenset(
@@ -62,62 +67,82 @@ class HttpRequestHead:
         "query",
     )
 
-    def __init__(self, raw: bytes, limits: Limits) -> None:
-        """Parse ``raw``, which ends with the empty line. Raises HeadError."""
-        check_size(raw[:-4], limits)
-        lines = raw.count(b"\r\n") - 2
-        if lines > limits.header_count:
-            raise message_head.too_many_headers(limits)
-        fields = HeadFields()
-        parser = httptools.HttpRequestParser(fields)
-        try:
-            parser.feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            pass  # the whole head was read; upgrades are not supported
-        except httptools.HttpParserError:
-            raise message_head.not_http() from None
-        method, version = parser.get_method(), parser.get_http_version()
-        line = b"%b %b HTTP/%b\r\n" % (method, fields.target, version.encode("ascii"))
-        headers = fields.headers
-        if (
-            not raw.startswith(line)  # llhttp also accepts RTSP and extra spaces
-            or method == b"PRI"  # the HTTP/2 preface
-            or fields.lines != lines
-            or fields.has_repeated
-            or ("host" not in headers and version == "1.1")
-        ):
-            raise message_head.not_http()
-        self.method = method.decode("ascii")
+    def __init__(  # noqa: PLR0913 - its parts
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        *,
+        is_http10: bool,
+        error: GatewayError | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
         self.is_chunked = "transfer-encoding" in headers  # llhttp: the last one is chunked
-        self.is_http10 = version == "1.0"
-        self.keep_alive = keeps_alive(headers, is_http10=self.is_http10)
+        self.is_http10 = is_http10
+        self.keep_alive = keeps_alive(headers, is_http10=is_http10)
         self.expects_continue = (
-            not self.is_http10 and headers.get("expect", "").lower() == "100-continue"
+            not is_http10 and headers.get("expect", "").lower() == "100-continue"
         )
-        target = fields.target.decode("latin-1")
-        self.path, _, self.query = target.partition("?")
-        self.error: GatewayError | None = None
-        try:
-            if fields.size > limits.headers:
-                raise message_head.headers_too_large(limits)
-            numbers = _VERSIONS.get(version) or tuple(map(int, version.split(".")))
-            message_head.check_head(self.method, target, numbers, headers, limits)
-            if not target.startswith("/"):
-                self._parse_target(target)
-        except GatewayError as error:
-            self.error = error
+        self.error = error
 
-    def _parse_target(self, target: str) -> None:
-        """Parse a target in absolute or asterisk form (RFC 9112, 3.2)."""
-        if target == "*" and self.method == "OPTIONS":
-            return
-        parts = _ABSOLUTE.fullmatch(target)
-        if parts is None or not message_head.is_host(parts[1]):
-            raise message_head.not_http()
-        self.path, self.query = parts[2] or "/", parts[3] or ""
-        self.headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
+
+def _parse(raw: bytes, limits: Limits) -> HttpRequestHead:
+    """Parse ``raw``, which ends with the empty line. Raises HeadError."""
+    check_size(raw[:-4], limits)
+    lines = raw.count(b"\r\n") - 2
+    if lines > limits.header_count:
+        raise message_head.too_many_headers(limits)
+    fields = HeadFields()
+    parser = httptools.HttpRequestParser(fields)
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass  # the whole head was read; upgrades are not supported
+    except httptools.HttpParserError:
+        raise message_head.not_http() from None
+    method, version = parser.get_method(), parser.get_http_version()
+    line = b"%b %b HTTP/%b\r\n" % (method, fields.target, version.encode("ascii"))
+    headers = fields.headers
+    if (
+        not raw.startswith(line)  # llhttp also accepts RTSP and extra spaces
+        or method == b"PRI"  # the HTTP/2 preface
+        or fields.lines != lines
+        or fields.has_repeated
+        or ("host" not in headers and version == "1.1")
+    ):
+        raise message_head.not_http()
+    target = fields.target.decode("latin-1")
+    path, _, query = target.partition("?")
+    failure: GatewayError | None = None
+    try:
+        if fields.size > limits.headers:
+            raise message_head.headers_too_large(limits)
+        numbers = _VERSIONS.get(version) or tuple(map(int, version.split(".")))
+        message_head.check_head(method.decode("ascii"), target, numbers, headers, limits)
+        if not target.startswith("/"):
+            path, query = _parse_target(method, target, headers)
+    except GatewayError as error:
+        failure = error
+    return HttpRequestHead(
+        method.decode("ascii"), path, query, headers, is_http10=version == "1.0", error=failure
+    )
+
+
+def _parse_target(method: bytes, target: str, headers: dict[str, str]) -> tuple[str, str]:
+    """Return the path and the query of a target in absolute or asterisk form (RFC 9112, 3.2), and
+    set the Host field to that of an absolute form."""
+    if target == "*" and method == b"OPTIONS":
+        return target, ""
+    parts = _ABSOLUTE.fullmatch(target)
+    if parts is None or not message_head.is_host(parts[1]):
+        raise message_head.not_http()
+    headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
+    return parts[2] or "/", parts[3] or ""
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
@@ -169,16 +194,58 @@ ParsedT = TypeVar("ParsedT")
 
 
 class HeadCache(WeightedCache[bytes, ParsedT]):
-    """The parsed heads of one connection by their bytes."""
+    """The parsed heads of one connection by their bytes.
 
-    __slots__ = ()
+    The last head is also a template for heads that differ from it only in plain values, such as a
+    request id, a trace or a legacy status. These are not cached: each one is different.
+    """
+
+    __slots__ = ("_headers", "_lines", "_names", "template")
 
     def __init__(self) -> None:
         super().__init__(MAX_CACHE_BYTES // _BYTES_PER_FIELD, MAX_CACHE_BYTES)
+        self.template: ParsedT | None = None
+        """The parsed form of the last head; None if heads are not compared with it."""
+        self._headers: Mapping[str, str] = {}
+        self._lines: list[bytes] = []
+        self._names: list[tuple[bytes, str]] = []
+        """For each line, its name with the colon, and in lower case; empty if it is fixed."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
         """Cache the parsed form of ``raw``, whose headers are ``headers``."""
-        self.add(raw, parsed, 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers)))
+        weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
+        self.add(raw, parsed, weight)
+        self.template = None
+        lines = raw.split(b"\r\n")
+        if weight > MAX_TEMPLATE_BYTES or len(lines) != len(headers) + 3:
+            return  # a repeated field has one value for several lines
+        self.template, self._headers, self._lines = parsed, headers, lines
+        self._names = [(b"", "")] * len(lines)
+        for index, line in enumerate(lines[1:-2], 1):
+            name = line.partition(b":")[0]
+            key = name.decode("ascii").lower()
+            if key not in _FIXED_FIELDS:
+                self._names[index] = b"%b:" % name, key
+
+    def similar_headers(self, raw: bytes) -> dict[str, str] | None:
+        """Return the headers of ``raw`` if the parser would find the same head as the template with
+        other values; else None."""
+        known = self._lines
+        lines = raw.split(b"\r\n")
+        if self.template is None or len(lines) != len(known):
+            return None
+        headers = {**self._headers}
+        for index, line in enumerate(lines):
+            if line == known[index]:
+                continue
+            prefix, key = self._names[index]
+            if not key or not line.startswith(prefix) or not line.isascii():
+                return None
+            value = line[len(prefix) :].decode("ascii").strip(" ")
+            if not value or not value.isprintable():
+                return None
+            headers[key] = value
+        return headers
 
 
 class RequestHeadParser:
@@ -195,7 +262,14 @@ class RequestHeadParser:
         cached = self._cache.get(raw)
         if cached is not None:
             return cached
-        head = HttpRequestHead(raw, self._limits)
+        like = self._cache.template
+        if like is not None and len(raw) <= self._limits.headers:
+            headers = self._cache.similar_headers(raw)
+            if headers is not None:
+                return HttpRequestHead(
+                    like.method, like.path, like.query, headers, is_http10=like.is_http10
+                )
+        head = _parse(raw, self._limits)
         if head.error is None:
             self._cache.add_head(raw, head, head.headers)
         return head

@@ -44,6 +44,10 @@ class PlainResponseParser:
         raw = data[:size]
         head = self._cache.get(raw)
         if head is None:
+            like = self._cache.template
+            headers = None if like is None else self._cache.similar_headers(raw)
+            if like is not None and headers is not None:
+                return PlainResponseHead(like.status, headers, size)
             head = _parse(raw)
             if head is not None:
                 self._cache.add_head(raw, head, head.headers)

@@ -1,0 +1,155 @@
+"""Heads that differ from an earlier one only in values are read like all others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from infergate.core.limits import Limits
+from infergate.transport.http1 import request_head
+from infergate.transport.http1.message_head import HeadError
+from infergate.transport.http1.request_head import (
+    MAX_CACHE_BYTES,
+    MAX_TEMPLATE_BYTES,
+    HttpRequestHead,
+    RequestHeadParser,
+)
+from infergate.transport.http1.response_head import PlainResponseHead, PlainResponseParser
+from searching import examples
+
+LIMITS = Limits(body=1000, headers=2000, header_count=20)
+NAMES = (
+    b"Host",
+    b"X-Id",
+    b"x-id",
+    b"NV-InferRequest",
+    b"Content-Length",
+    b"Connection",
+    b"Expect",
+    b"Transfer-Encoding",
+    b"Upgrade",
+)
+VALUES = (b"1", b"2", b"a", b"close", b"keep-alive", b"100-continue", b"chunked", b"")
+values = (
+    st.sampled_from(VALUES)
+    | st.binary(max_size=4)
+    | st.text("a \t:\r\n\0\x7f\xe9", max_size=5).map(lambda text: text.encode("latin-1"))
+)
+separators = st.sampled_from((b": ", b":", b":\t ", b" : "))
+fields = st.lists(st.tuples(st.sampled_from(NAMES), separators, values), max_size=4)
+
+
+def request(lines: list[tuple[bytes, bytes, bytes]]) -> bytes:
+    return b"POST /a?b HTTP/1.1\r\nHost: h\r\n" + _lines(lines)
+
+
+def response(lines: list[tuple[bytes, bytes, bytes]]) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n" + _lines(lines)
+
+
+def _lines(lines: list[tuple[bytes, bytes, bytes]]) -> bytes:
+    return b"".join(b"%b%b%b\r\n" % line for line in lines) + b"\r\n"
+
+
+def read_request(parser: RequestHeadParser, raw: bytes) -> Any:
+    try:
+        head = parser.read(raw)
+    except HeadError as error:
+        return error.status, error.public
+    return [str(getattr(head, name)) for name in HttpRequestHead.__slots__]
+
+
+def read_response(parser: PlainResponseParser, raw: bytes) -> Any:
+    head = parser.parse(raw, "POST")
+    return head and [str(getattr(head, name)) for name in PlainResponseHead.__slots__]
+
+
+@given(fields, st.data())
+@example([(b"X-Id", b": ", b"1"), (b"x-id", b": ", b"2")], None)
+@settings(max_examples=examples(300))
+def test_a_head_has_the_same_meaning_after_another_one(
+    first: list[tuple[bytes, bytes, bytes]], data: Any
+) -> None:
+    if data is None:
+        second = [(name, separator, value + b"0") for name, separator, value in first]
+    else:
+        second = [
+            (name, data.draw(separators), data.draw(values)) if data.draw(st.booleans()) else line
+            for line in first
+            for name in (line[0],)
+        ]
+    requests = RequestHeadParser(LIMITS)
+    responses = PlainResponseParser()
+    for lines in (first, second, first):
+        raw = request(lines)
+        end = raw.index(b"\r\n\r\n") + 4
+        assert read_request(requests, raw[:end]) == read_request(
+            RequestHeadParser(LIMITS), raw[:end]
+        )
+        raw = response(lines)
+        assert read_response(responses, raw) == read_response(PlainResponseParser(), raw)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The request heads that are parsed."""
+    heads: list[bytes] = []
+    parse: Callable[..., HttpRequestHead] = request_head._parse
+
+    def record(raw: bytes, limits: Limits) -> HttpRequestHead:
+        heads.append(raw)
+        return parse(raw, limits)
+
+    monkeypatch.setattr(request_head, "_parse", record)
+    return heads
+
+
+def test_heads_that_differ_in_plain_values_are_parsed_once(parsed: list[bytes]) -> None:
+    parser = RequestHeadParser(LIMITS)
+    for number in range(1000):
+        raw = request([(b"X-Request-Id", b": ", b"%d" % number), (b"A", b": ", b"b")])
+        assert parser.read(raw).headers == {"host": "h", "x-request-id": str(number), "a": "b"}
+    assert len(parsed) == 1
+    assert len(parser._cache) == 1, "heads that occur once do not fill the cache"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        (b"Content-Length", b": ", b"%d"),
+        (b"Host", b": ", b"%d"),
+        (b"X", b": ", b"\xe9%d"),
+        (b"X", b": ", b"\t%d"),
+        (b"X%d", b": ", b"a"),
+    ],
+)
+def test_other_heads_are_parsed_each_time(
+    parsed: list[bytes], line: tuple[bytes, bytes, bytes]
+) -> None:
+    parser = RequestHeadParser(LIMITS)
+    for number in range(3):
+        name, separator, value = line
+        raw = _lines(
+            [(name.replace(b"%d", b"%d" % number), separator, value.replace(b"%d", b"%d" % number))]
+        )
+        head = b"POST / HTTP/1.1\r\n" + (b"" if name == b"Host" else b"Host: h\r\n") + raw
+        assert parser.read(head).error is None
+    assert len(parsed) == 3
+
+
+def test_a_long_head_is_no_template(parsed: list[bytes]) -> None:
+    for size, count in ((MAX_TEMPLATE_BYTES // 4, 1), (MAX_TEMPLATE_BYTES // 2, 2)):
+        parser = RequestHeadParser(Limits(headers=MAX_CACHE_BYTES, header_count=20))
+        parsed.clear()
+        for number in range(2):
+            parser.read(request([(b"A", b": ", b"b" * size), (b"X-Id", b": ", b"%d" % number)]))
+        assert len(parsed) == count
+
+
+def test_a_template_does_not_extend_the_limit(parsed: list[bytes]) -> None:
+    parser = RequestHeadParser(LIMITS)
+    parser.read(request([(b"X-Id", b": ", b"1")]))
+    with pytest.raises(HeadError, match="over the limit"):
+        parser.read(request([(b"X-Id", b": ", b"1" * LIMITS.headers)]))
