@@ -152,11 +152,16 @@ class Http2Connection(Http2FrameReader):
         self._receive_window -= size
         self._unreleased += size
         stream.receive_window -= size
+        events = self._events
+        last = events[-1] if events else None
+        if type(last) is Data and last.stream is stream:
+            self._on_data_payload(stream, (payload,), size, end=end)
+            return True
         if end:
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        self._events.append(Data(stream, [payload], size, end))
+        events.append(Data(stream, [payload], size, end))
         return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:

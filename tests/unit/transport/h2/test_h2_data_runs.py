@@ -39,10 +39,9 @@ def test_a_run_is_one_event() -> None:
     connection = server()
     body = [bytes([n]) * FRAME_SIZE for n in range(37)]
     wire_bytes = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
-    first, last = bodies(connection.receive(wire_bytes, 0.0))
-    assert (len(first.parts), first.size, first.end) == (37, 37 * FRAME_SIZE, False)
-    assert b"".join(first.parts) == b"".join(body)
-    assert (last.size, last.end) == (3, True)
+    (event,) = bodies(connection.receive(wire_bytes, 0.0))
+    assert (len(event.parts), event.size, event.end) == (38, 37 * FRAME_SIZE + 3, True)
+    assert b"".join(event.parts) == b"".join(body) + b"end"
 
 
 def test_an_idle_connection_does_not_hold_the_bytes_of_its_last_read() -> None:
@@ -51,6 +50,16 @@ def test_an_idle_connection_does_not_hold_the_bytes_of_its_last_read() -> None:
     part = weakref.ref(event.parts[0])
     del event
     assert part() is None
+
+
+def test_data_of_one_stream_in_one_read_is_one_event() -> None:
+    """A peer that sends short frames must not cause an event for each."""
+    connection = server()
+    body = [b"x" * (1 + number % 2) for number in range(1000)]
+    wire_bytes = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
+    (event,) = bodies(connection.receive(wire_bytes, 0.0))
+    assert b"".join(event.parts) == b"".join(body) + b"end"
+    assert (event.size, event.end) == (1503, True)
 
 
 INTERRUPTIONS: dict[str, bytes] = {
