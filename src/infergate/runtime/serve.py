@@ -29,7 +29,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.descriptors import LoopExceptionHandler, raise_limit
 from infergate.runtime.engines import load_engine
 from infergate.runtime.file_watch import watch_files
-from infergate.runtime.memory import freeze_objects, keep_freed_memory, use_huge_pages
+from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.reload import ConfigReloader, ReadConfig
 from infergate.runtime.worker_group import ProcessEndedError
 
@@ -65,7 +65,6 @@ def serve(read: ReadConfig, source: Path | None) -> int:
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
-        await asyncio.to_thread(use_huge_pages)
         print_banner(config, running.listeners, source, sys.stdout)
         return await _run_until_stopped(running, reloader, signals)
 

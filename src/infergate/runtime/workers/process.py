@@ -31,7 +31,7 @@ from infergate.observe.recent_requests import take_snapshot
 from infergate.runtime.assemble import assemble
 from infergate.runtime.descriptors import LoopExceptionHandler
 from infergate.runtime.engines import load_engine
-from infergate.runtime.memory import freeze_objects, keep_freed_memory, use_huge_pages
+from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.running import ConfigRejectedError, PreparedConfig, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.runtime.workers import messages
@@ -156,7 +156,6 @@ class _WorkerProcess:
         finally:
             self._close_unused_sockets()
         freeze_objects()
-        await asyncio.to_thread(use_huge_pages)
 
     async def _prepare(self, config: Config, layout: messages.SocketLayout) -> None:
         self._receive_sockets(layout)
