@@ -332,8 +332,6 @@ class Gateway:
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return what ``describe`` would return without querying the backend, or None. ``cached``
-        returns the metadata that its backend has cached."""
         metadata = self.declared.get(model)
         if metadata is not None:
             if metadata.name != model:

@@ -15,7 +15,7 @@ from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, R
 from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
 from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_frontend import BodyFormat
-from infergate.codecs.trtis.http_paths import parse_path
+from infergate.codecs.trtis.http_paths import match_path, parse_path
 from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
@@ -41,10 +41,9 @@ class TrtisHttpCodec(TrtisCodec):
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation and names, which are all in the path. The header is not parsed: if
         it is invalid, ``build_error`` ignores every other error."""
-        operation = wire.codec_state = parse_path(wire.method, wire.path)
-        return RequestSummary(
-            type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
-        )
+        match = match_path(wire.method, wire.path)
+        wire.codec_state = match.operation
+        return match.summary
 
     def parse_request(
         self, wire: HttpRequest, limits: Limits

@@ -11,10 +11,10 @@ the client's id, and the gateway's NV-Status.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
@@ -86,7 +86,7 @@ def validate(
     header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)
-    parse = partial(_parse_request, wire, target, level, limits)
+    parse = functools.partial(_parse_request, wire, target, level, limits)
     partial_request = parse() if entry is None else None
 
     def complete(metadata: ModelMetadata) -> HttpRequest:
@@ -154,9 +154,15 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
             if http_frontend.body_format_of(wire) is BodyFormat.BINARY
             else ""
         )
-    path = model_path("/api/infer", model, version_number(model, version))
+    path = _infer_path(model, version)
     headers = {"content-type": "application/octet-stream", REQUEST_HEADER: header_text}
     return HttpRequest("POST", path, query, headers, wire.body)
+
+
+@functools.lru_cache(maxsize=256)
+def _infer_path(model: str, version: str) -> str:
+    """Return the path of inferences, of at most a few kilobytes. Raises GatewayError."""
+    return model_path("/api/infer", model, version_number(model, version))
 
 
 def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
@@ -179,12 +185,17 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     is_binary = body_format is BodyFormat.BINARY
     key = (split_id(header_text)[0], is_binary, model, version)
     validated = request.header.responses.get(key)
-    if validated is not None and sum(validated.sizes) <= total_size(wire.body):
-        raw = _slice_body(wire.body, validated.sizes)
+    raw: Sequence[Buffer]
+    if validated is not None and (size := sum(validated.sizes)) <= total_size(wire.body):
+        if validated.is_unchanged:
+            raw = [memoryview(join_parts(wire.body))[:size]]
+        else:
+            raw = validated.select_outputs(_slice_body(wire.body, validated.sizes))
     else:
         validated, raw = _validate_response(wire, header_text, request, key)
+        raw = validated.select_outputs(raw)
     client_header, trailer = validated.header
-    data = [part for part in validated.select_outputs(raw) if len(part)]
+    data = [part for part in raw if len(part)]
     return http_frontend.rendered_response(
         client_header, trailer, request.id, body_format, data, statuses.success_line()
     )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from infergate.codecs.base import RequestSummary
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import Operation
@@ -24,10 +25,12 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The method that a path requires, and the operation with the values from the path."""
+    """The method that a path requires, the operation with the values from the path, and its
+    summary."""
 
     method: str
     operation: Operation
+    summary: RequestSummary
 
 
 def _infer_operation(model: str, version: str | None) -> Operation:
@@ -70,16 +73,14 @@ _MAX_SEGMENT: Final = 4000
 """Maximum size of a segment in bytes. Servers reject request targets over 8190 bytes."""
 
 
-def match_path(path: str) -> TrtisPathMatch:
-    """Return the match of ``path``. Raises NOT_FOUND."""
-    return _cached_match(path) if len(path) <= _MAX_SHOWN else _match_path(path)
-
-
 def _match_path(path: str) -> TrtisPathMatch:
     for method, pattern, create in _COMPILED_PATTERNS:
         match = pattern.fullmatch(path)
         if match is not None:
-            return TrtisPathMatch(method, create(*match.groups()))
+            operation = create(*match.groups())
+            model, version = getattr(operation, "model", ""), getattr(operation, "version", "")
+            summary = RequestSummary(type(operation), model, version)
+            return TrtisPathMatch(method, operation, summary)
     shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "…"
     raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
 
@@ -87,14 +88,19 @@ def _match_path(path: str) -> TrtisPathMatch:
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 
 
-def parse_path(method: str, path: str) -> Operation:
-    """Return the operation. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
-    match = match_path(path)
+def match_path(method: str, path: str) -> TrtisPathMatch:
+    """Return the match of ``path``. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
+    match = _cached_match(path) if len(path) <= _MAX_SHOWN else _match_path(path)
     if method != match.method:
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED, f"method {method[:20]} is not allowed here; use {match.method}"
         )
-    return match.operation
+    return match
+
+
+def parse_path(method: str, path: str) -> Operation:
+    """Return the operation. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
+    return match_path(method, path).operation
 
 
 def query_value(query: str, name: str) -> str:

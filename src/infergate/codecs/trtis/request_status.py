@@ -110,7 +110,7 @@ class RequestStatusFactory:
 
     def success_line(self) -> str:
         """Return the status of a successful response on one line."""
-        return f"{self._success_line} request_id: {self.next_number()}"
+        return f"{self._success_line} request_id: {next(self._numbers)}"
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
         """Return the status for ``error`` in response to ``operation``, if it is known."""

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from infergate.codecs.protos.wire_scanner import (
+    MAX_VARINT_BYTES,
+    MalformedMessageError,
+    read_varint,
+)
 from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
 from infergate.core.tensor import Buffer
 
@@ -22,8 +27,6 @@ _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
 """One step per field; more are scanned by the other functions."""
-_LAST_SHIFT: Final = 63
-"""The shift of the last of a varint's ten bytes."""
 
 
 class SplitInference(NamedTuple):
@@ -47,6 +50,10 @@ class SplitInference(NamedTuple):
         return [end - start for start, end in self.raw] == [*sizes]
 
 
+_new_tuple: Final = tuple.__new__
+"""Creates a ``SplitInference`` at a third of the cost of calling the class."""
+
+
 def split_inference(  # noqa: C901, PLR0912 - calls per field would double the cost
     data: Buffer, numbers: tuple[int, int]
 ) -> SplitInference | None:
@@ -67,15 +74,7 @@ def split_inference(  # noqa: C901, PLR0912 - calls per field would double the c
             value = data[position + 1]
             position += 2
             if value > 0x7F:
-                value &= 0x7F
-                shift = 7
-                while (byte := data[position]) > 0x7F:
-                    value |= (byte & 0x7F) << shift
-                    position += 1
-                    if (shift := shift + 7) > _LAST_SHIFT:
-                        return None
-                value |= byte << shift
-                position += 1
+                value, position = read_varint(data, position - 1, MAX_VARINT_BYTES)
             if tag == _VERSION_TAG and version is None:
                 version = value % 2**64
                 continue
@@ -95,11 +94,11 @@ def split_inference(  # noqa: C901, PLR0912 - calls per field would double the c
                 return None
         else:
             return None
-    except IndexError:
+    except (IndexError, MalformedMessageError):
         return None
     if position != end or first is None or header is None:
         return None
-    return SplitInference(data, first, version or 0, header[0], header[1], raw)
+    return _new_tuple(SplitInference, (data, first, version or 0, *header, raw))
 
 
 def _split_id(header: bytes) -> tuple[bytes, int] | None:
@@ -112,15 +111,7 @@ def _split_id(header: bytes) -> tuple[bytes, int] | None:
         value = header[position + 1]
         position += 2
         if value > 0x7F:
-            value &= 0x7F
-            shift = 7
-            while (byte := header[position]) > 0x7F:
-                value |= (byte & 0x7F) << shift
-                position += 1
-                if (shift := shift + 7) > _LAST_SHIFT:
-                    return None
-            value |= byte << shift
-            position += 1
+            value, position = read_varint(header, position - 1, MAX_VARINT_BYTES)
         wire_type = tag & 7
         if tag > 0x7F or tag < 1 << 3 or wire_type not in {0, 2}:
             return None

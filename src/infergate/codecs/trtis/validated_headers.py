@@ -54,12 +54,14 @@ class ValidatedResponse:
 
     ``sizes`` are the sizes of the server's outputs in bytes, ``output_order`` the indices of the
     requested outputs among them. ``header`` is the header for the client, without the id.
+    ``is_unchanged``: the client gets the server's outputs as they are, unchecked.
     """
 
     sizes: tuple[int, ...]
     output_order: tuple[int, ...]
     bytes_tensors: BytesTensors
     header: Any
+    is_unchanged: bool
 
     def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
         """Return the requested outputs of the ``raw`` data. Raises BACKEND_GARBAGE."""
@@ -185,10 +187,15 @@ def validate_response(
     positions = {output.name: position for position, output in enumerate(header.output)}
     has_classes = any(output.classes for output in options.outputs)
     tensors = {tensor.name: tensor for tensor in response.outputs}
+    output_order = tuple([positions[output.name] for output in options.outputs])
+    bytes_tensors = (
+        () if has_classes else _bytes_tensors(tensors[output.name] for output in header.output)
+    )
     validated = ValidatedResponse(
         tuple(map(len, raw)),
-        tuple([positions[output.name] for output in options.outputs]),
-        () if has_classes else _bytes_tensors(tensors[output.name] for output in header.output),
+        output_order,
+        bytes_tensors,
         client_header,
+        not bytes_tensors and output_order == tuple(range(len(raw))),
     )
     return validated, raw, not has_classes

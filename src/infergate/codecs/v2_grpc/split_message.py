@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from infergate.codecs.message_heads import MAX_CACHED_HEAD, RawEntry
+from infergate.codecs.protos.wire_scanner import MalformedMessageError, read_varint
 from infergate.core.tensor import Buffer
 
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
@@ -20,8 +21,7 @@ half as many fields, and describes at most half as many raw entries. Two more st
 detect the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
-_LAST_SHIFT: Final = 28
-"""The shift of the 7 bits in a length's last byte."""
+_MAX_LENGTH_BYTES: Final = 5
 
 
 class SplitMessage(NamedTuple):
@@ -67,15 +67,7 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
             length = data[start + 1]
             position = start + 2
             if length > 0x7F:
-                length &= 0x7F
-                shift = 7
-                while (byte := data[position]) > 0x7F:
-                    length |= (byte & 0x7F) << shift
-                    position += 1
-                    if (shift := shift + 7) > _LAST_SHIFT:
-                        return None
-                length |= byte << shift
-                position += 1
+                length, position = read_varint(data, start + 1, _MAX_LENGTH_BYTES)
             value = position
             position += length
             if tag == raw_tag:
@@ -97,7 +89,7 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
             head_start = position
         else:
             return None
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, UnicodeDecodeError, MalformedMessageError):
         return None
     if position != end or size + end - head_start > MAX_CACHED_HEAD:
         return None
