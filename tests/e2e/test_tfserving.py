@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import http.client
+import json
+from collections.abc import Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,11 @@ class Server:
             return answer
         if method == pb.STATUS:
             answer = message("GetModelStatusResponse")()
-            answer.model_version_status.add(version=spec.version.value or 3, state=30)
+            for version, state in ((3, 30), (2, 20), (1, 50)):
+                if spec.version.value in (0, version):
+                    answer.model_version_status.add(version=version, state=state)
+            if not answer.model_version_status:
+                context.abort(grpc.StatusCode.NOT_FOUND, f"no version of {spec.name}")
             return answer
         if method == pb.PREDICT:
             answer = message("PredictResponse")(model_spec=spec)
@@ -75,12 +81,14 @@ class Server:
         )
 
 
+METHODS = (pb.PREDICT, pb.METADATA, pb.CLASSIFY, pb.STATUS)
+
+
 @contextmanager
-def started_server() -> Iterator[tuple[Server, str]]:
+def started_server(methods: Sequence[str] = METHODS) -> Iterator[tuple[Server, str]]:
     served = Server()
     server = grpc.server(futures.ThreadPoolExecutor(4))
     for service in (pb.PREDICTION_SERVICE, pb.MODEL_SERVICE):
-        methods = (pb.PREDICT, pb.METADATA, pb.CLASSIFY, pb.STATUS)
         names = [path.rpartition("/")[2] for path in methods if path.startswith(f"/{service}/")]
         handlers = {name: served.handler(f"/{service}/{name}") for name in names}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -190,12 +198,61 @@ def test_metadata_and_status(gateway: Infergate, received: list[tuple[str, Any]]
     signatures = pb.SignatureDefMap()
     assert answer.metadata["signature_def"].Unpack(signatures)
     assert sorted(signatures.signature_def) == ["classify_x", "serving_default"]
-    status = pb.GetModelStatusRequest()
-    status.model_spec.name = "half_plus_two"
-    status.model_spec.version.value = 7
-    (version,) = call(gateway, pb.STATUS, status).model_version_status
-    assert (version.version, version.state) == (7, 30)
-    assert [method for method, _ in received] == [pb.METADATA, pb.STATUS]
+    assert [method for method, _ in received] == [pb.METADATA]
+
+
+def states(running: Infergate, model: str, version: int = 0) -> list[tuple[int, int]]:
+    request = pb.GetModelStatusRequest()
+    request.model_spec.name = model
+    if version:
+        request.model_spec.version.value = version
+    answer = call(running, pb.STATUS, request)
+    return [(entry.version, entry.state) for entry in answer.model_version_status]
+
+
+def test_status_of_versions(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
+    assert states(gateway, "half_plus_two") == [(3, 30), (2, 20), (1, 50)]
+    assert states(gateway, "half_plus_two", 2) == [(2, 20)]
+    assert [method for method, _ in received] == [pb.STATUS] * 2
+    assert states(gateway, "other") == [(3, 30)]  # the route has one version
+    assert states(gateway, "simple") == [(1, 30)]  # of a backend with another protocol
+    with pytest.raises(grpc.RpcError) as caught:
+        states(gateway, "half_plus_two", 9)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == "Could not find version 9 of model half_plus_two"
+
+
+def v2_ready(running: Infergate, model: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(running.http, timeout=20)
+    with closing(connection):
+        connection.request("GET", f"/v2/models/{model}/ready")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_a_server_with_predict_only() -> None:
+    """A declared model of a server without ModelService is ready; the error about another one
+    shows the declaration."""
+    with started_server([pb.PREDICT]) as (_, address):
+        config = (
+            CONFIG.format(server=address)
+            + """models:
+  declared: {inputs: [{name: x, datatype: FP32, shape: [-1]}], outputs: []}
+"""
+        )
+        with started_infergate(config) as running:
+            answer = call(running, pb.PREDICT, predict_request("declared"))
+            assert answer.outputs["y"].float_val == [1.5]
+            assert states(running, "declared") == [(1, 30)]
+            assert states(running, "declared", 2) == [(2, 30)]
+            assert v2_ready(running, "declared")[0] == 200
+            status, text = v2_ready(running, "nosuch")
+            assert status == 501
+            with pytest.raises(grpc.RpcError) as caught:
+                states(running, "nosuch")
+        for shown in (json.loads(text)["error"], caught.value.details()):
+            assert 'models: {"nosuch": {inputs: [{name: x, datatype: FP32' in shown
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_servers_errors(gateway: Infergate, server: tuple[Server, str]) -> None:
