@@ -68,7 +68,10 @@ class Server:
             answer = message("PredictResponse")(model_spec=spec)
             answer.outputs["y"].CopyFrom(request.inputs["x"])
         else:
-            answer = message("ClassificationResponse")(model_spec=spec, result=request.input)
+            answer = message("ClassificationResponse")(model_spec=spec)
+            for example in request.input.example_list.examples:
+                (label,) = example.features.feature["x"].bytes_list.value
+                answer.result.classifications.add().classes.add(label=label)
         answer.model_spec.version.value = answer.model_spec.version.value or 3
         return answer
 
@@ -178,12 +181,15 @@ def test_invalid_tensors_do_not_reach_the_server(
 def test_forwarded_calls(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
     kind = message("ClassificationRequest")
     for model in ("half_plus_two", "renamed"):  # passed through, translated
-        request = kind(model_spec={"name": model, "signature_name": "classify_x"}, input=b"abc")
+        request = kind(model_spec={"name": model, "signature_name": "classify_x"})
+        example = request.input.example_list.examples.add()
+        example.features.feature["x"].bytes_list.value.append(b"cat")
         answer = call(gateway, pb.CLASSIFY, request)
-        assert answer.result == b"abc"
+        ((label,),) = (found.classes for found in answer.result.classifications)
+        assert label.label == "cat"
         assert (answer.model_spec.name, answer.model_spec.version.value) == (model, 3)
         method, sent = received.pop()
-        assert (method, sent.input) == (pb.CLASSIFY, b"abc")
+        assert (method, sent.input) == (pb.CLASSIFY, request.input)
         assert sent.model_spec.name == "half_plus_two"
         assert sent.model_spec.signature_name == "classify_x"
     with pytest.raises(grpc.RpcError, match="Classify needs a backend") as caught:
@@ -296,7 +302,9 @@ def test_reflection_describes_the_services(gateway: Infergate) -> None:
         services, files = ask(iter(requests), timeout=20)
     names = {service.name for service in services.list_services_response.service}
     assert {pb.PREDICTION_SERVICE, pb.MODEL_SERVICE} <= names
-    assert len(files.file_descriptor_response.file_descriptor_proto) >= 4
+    described = files.file_descriptor_response.file_descriptor_proto
+    assert any(b"ExampleListWithContext" in file for file in described)
+    assert any(b"bytes_list" in file for file in described)
 
 
 @pytest.mark.triton

@@ -530,7 +530,8 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     assert sent.method == pb.CLASSIFY
     read = ClassificationRequest.FromString(bytes(join_parts(sent.message)))
     assert (read.model_spec.name, read.model_spec.signature_name) == ("m", "classify_x")
-    answered = ClassificationResponse(result=b"\x0a\x00", model_spec={"name": "m"})
+    answered = ClassificationResponse(model_spec={"name": "m"})
+    answered.result.classifications.add().classes.add(label="cat", score=0.5)
     answered.model_spec.version.value = 4
     response = CODEC.parse_response(
         RpcResponse((answered.SerializeToString(),)), parsed.operation, DEFAULT_LIMITS
@@ -544,7 +545,8 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
 
 
 def test_multi_inference_renames_every_task() -> None:
-    message = MultiInferenceRequest(input=b"\x0a\x00")
+    message = MultiInferenceRequest()
+    message.input.example_list.examples.add()
     for signature in ("a", "b"):
         message.tasks.add(
             model_spec={"name": "m", "signature_name": signature}, method_name=signature
@@ -555,14 +557,15 @@ def test_multi_inference_renames_every_task() -> None:
     read = MultiInferenceRequest.FromString(bytes(join_parts(passed.message)))
     assert [task.model_spec.name for task in read.tasks] == ["n", "n"]
     assert [task.model_spec.signature_name for task in read.tasks] == ["a", "b"]
-    assert read.input == b"\x0a\x00"
+    assert read.input == message.input
     answered = MultiInferenceResponse()
-    answered.results.add(model_spec={"name": "n", "signature_name": "a"}, regression_result=b"x")
+    result = answered.results.add(model_spec={"name": "n", "signature_name": "a"})
+    result.regression_result.regressions.add(value=1.5)
     back = CODEC.rewrite_response(
         RpcResponse((answered.SerializeToString(),)), wire, "m", "", DEFAULT_LIMITS
     )
-    (result,) = answer(MultiInferenceResponse, back).results
-    assert (result.model_spec.name, result.regression_result) == ("m", b"x")
+    (read,) = answer(MultiInferenceResponse, back).results
+    assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025
     with raises_kind(Kind.BAD_REQUEST, "over 1024 tasks"):
         CODEC.summarize(RpcRequest(pb.MULTI_INFERENCE, (many,)))
