@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import http.client
+import json
+from collections.abc import Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +58,20 @@ class Server:
             return answer
         if method == pb.STATUS:
             answer = message("GetModelStatusResponse")()
-            answer.model_version_status.add(version=spec.version.value or 3, state=30)
+            for version, state in ((3, 30), (2, 20), (1, 50)):
+                if spec.version.value in (0, version):
+                    answer.model_version_status.add(version=version, state=state)
+            if not answer.model_version_status:
+                context.abort(grpc.StatusCode.NOT_FOUND, f"no version of {spec.name}")
             return answer
         if method == pb.PREDICT:
             answer = message("PredictResponse")(model_spec=spec)
             answer.outputs["y"].CopyFrom(request.inputs["x"])
         else:
-            answer = message("ClassificationResponse")(model_spec=spec, result=request.input)
+            answer = message("ClassificationResponse")(model_spec=spec)
+            for example in request.input.example_list.examples:
+                (label,) = example.features.feature["x"].bytes_list.value
+                answer.result.classifications.add().classes.add(label=label)
         answer.model_spec.version.value = answer.model_spec.version.value or 3
         return answer
 
@@ -75,12 +84,14 @@ class Server:
         )
 
 
+METHODS = (pb.PREDICT, pb.METADATA, pb.CLASSIFY, pb.STATUS)
+
+
 @contextmanager
-def started_server() -> Iterator[tuple[Server, str]]:
+def started_server(methods: Sequence[str] = METHODS) -> Iterator[tuple[Server, str]]:
     served = Server()
     server = grpc.server(futures.ThreadPoolExecutor(4))
     for service in (pb.PREDICTION_SERVICE, pb.MODEL_SERVICE):
-        methods = (pb.PREDICT, pb.METADATA, pb.CLASSIFY, pb.STATUS)
         names = [path.rpartition("/")[2] for path in methods if path.startswith(f"/{service}/")]
         handlers = {name: served.handler(f"/{service}/{name}") for name in names}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -170,12 +181,15 @@ def test_invalid_tensors_do_not_reach_the_server(
 def test_forwarded_calls(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
     kind = message("ClassificationRequest")
     for model in ("half_plus_two", "renamed"):  # passed through, translated
-        request = kind(model_spec={"name": model, "signature_name": "classify_x"}, input=b"abc")
+        request = kind(model_spec={"name": model, "signature_name": "classify_x"})
+        example = request.input.example_list.examples.add()
+        example.features.feature["x"].bytes_list.value.append(b"cat")
         answer = call(gateway, pb.CLASSIFY, request)
-        assert answer.result == b"abc"
+        ((label,),) = (found.classes for found in answer.result.classifications)
+        assert label.label == "cat"
         assert (answer.model_spec.name, answer.model_spec.version.value) == (model, 3)
         method, sent = received.pop()
-        assert (method, sent.input) == (pb.CLASSIFY, b"abc")
+        assert (method, sent.input) == (pb.CLASSIFY, request.input)
         assert sent.model_spec.name == "half_plus_two"
         assert sent.model_spec.signature_name == "classify_x"
     with pytest.raises(grpc.RpcError, match="Classify needs a backend") as caught:
@@ -190,12 +204,61 @@ def test_metadata_and_status(gateway: Infergate, received: list[tuple[str, Any]]
     signatures = pb.SignatureDefMap()
     assert answer.metadata["signature_def"].Unpack(signatures)
     assert sorted(signatures.signature_def) == ["classify_x", "serving_default"]
-    status = pb.GetModelStatusRequest()
-    status.model_spec.name = "half_plus_two"
-    status.model_spec.version.value = 7
-    (version,) = call(gateway, pb.STATUS, status).model_version_status
-    assert (version.version, version.state) == (7, 30)
-    assert [method for method, _ in received] == [pb.METADATA, pb.STATUS]
+    assert [method for method, _ in received] == [pb.METADATA]
+
+
+def states(running: Infergate, model: str, version: int = 0) -> list[tuple[int, int]]:
+    request = pb.GetModelStatusRequest()
+    request.model_spec.name = model
+    if version:
+        request.model_spec.version.value = version
+    answer = call(running, pb.STATUS, request)
+    return [(entry.version, entry.state) for entry in answer.model_version_status]
+
+
+def test_status_of_versions(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
+    assert states(gateway, "half_plus_two") == [(3, 30), (2, 20), (1, 50)]
+    assert states(gateway, "half_plus_two", 2) == [(2, 20)]
+    assert [method for method, _ in received] == [pb.STATUS] * 2
+    assert states(gateway, "other") == [(3, 30)]  # the route has one version
+    assert states(gateway, "simple") == [(1, 30)]  # of a backend with another protocol
+    with pytest.raises(grpc.RpcError) as caught:
+        states(gateway, "half_plus_two", 9)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == "Could not find version 9 of model half_plus_two"
+
+
+def v2_ready(running: Infergate, model: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(running.http, timeout=20)
+    with closing(connection):
+        connection.request("GET", f"/v2/models/{model}/ready")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_a_server_with_predict_only() -> None:
+    """A declared model of a server without ModelService is ready; the error about another one
+    shows the declaration."""
+    with started_server([pb.PREDICT]) as (_, address):
+        config = (
+            CONFIG.format(server=address)
+            + """models:
+  declared: {inputs: [{name: x, datatype: FP32, shape: [-1]}], outputs: []}
+"""
+        )
+        with started_infergate(config) as running:
+            answer = call(running, pb.PREDICT, predict_request("declared"))
+            assert answer.outputs["y"].float_val == [1.5]
+            assert states(running, "declared") == [(1, 30)]
+            assert states(running, "declared", 2) == [(2, 30)]
+            assert v2_ready(running, "declared")[0] == 200
+            status, text = v2_ready(running, "nosuch")
+            assert status == 501
+            with pytest.raises(grpc.RpcError) as caught:
+                states(running, "nosuch")
+        for shown in (json.loads(text)["error"], caught.value.details()):
+            assert 'models: {"nosuch": {inputs: [{name: x, datatype: FP32' in shown
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_servers_errors(gateway: Infergate, server: tuple[Server, str]) -> None:
@@ -239,7 +302,9 @@ def test_reflection_describes_the_services(gateway: Infergate) -> None:
         services, files = ask(iter(requests), timeout=20)
     names = {service.name for service in services.list_services_response.service}
     assert {pb.PREDICTION_SERVICE, pb.MODEL_SERVICE} <= names
-    assert len(files.file_descriptor_response.file_descriptor_proto) >= 4
+    described = files.file_descriptor_response.file_descriptor_proto
+    assert any(b"ExampleListWithContext" in file for file in described)
+    assert any(b"bytes_list" in file for file in described)
 
 
 @pytest.mark.triton

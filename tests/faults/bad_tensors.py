@@ -14,6 +14,7 @@ from typing import Any, Final
 from faults.legacy import old_message
 from faults.payloads import document, message, tensor, typed
 from infergate.codecs.graphpipe.flatbuffer_writer import write_request
+from infergate.codecs.protos import SCHEMA
 from infergate.core.datatypes import Datatype
 from infergate.core.tensor import Tensor
 
@@ -25,7 +26,10 @@ PIPE: Final = "graphpipe http"
 FRAMES: Final = "graphpipe tcp"
 OLD_HTTP: Final = "trtis-http"
 OLD_GRPC: Final = "trtis-grpc"
-FRONTENDS: Final = (JSON, BINARY, RAW, TYPED, PIPE, FRAMES, OLD_HTTP, OLD_GRPC)
+TFS_RAW: Final = "tfs-grpc tensor_content"
+TFS_TYPED: Final = "tfs-grpc values"
+TFS: Final = (TFS_RAW, TFS_TYPED)
+FRONTENDS: Final = (JSON, BINARY, RAW, TYPED, PIPE, FRAMES, OLD_HTTP, OLD_GRPC, *TFS)
 V2_REST: Final = (JSON, BINARY)
 V2_GRPC: Final = (RAW, TYPED)
 GRAPHPIPE: Final = (PIPE, FRAMES)
@@ -368,6 +372,81 @@ BAD[_LINES[1], BINARY] = Bad("not valid HTTP", _with_data + FOUR, _folded, ends=
 cannot(_LINES[1:], [JSON], "no header tells of tensors")
 old_http(_LINES[1], "not valid HTTP", given([1]).replace(" dims", "\r\n dims"), FOUR, ends=True)
 
+# ---- TensorFlow Serving ----------------------------------------------------------------------
+
+PredictRequest = SCHEMA.message_class("tensorflow.serving.PredictRequest")
+_INT32, _STRING_TYPE, _HALF, _INT8 = 3, 7, 19, 6
+
+
+def proto(shape: Sequence[int] = (1,), dtype: int = _INT32, **data: Any) -> Any:
+    return {"dtype": dtype, "tensor_shape": {"dim": [{"size": size} for size in shape]}, **data}
+
+
+def predict(*inputs: Any, name: str = "INPUT0") -> bytes:
+    """A request without ModelSpec; each input is an entry of its own."""
+    entries = (PredictRequest(inputs={name: given}).SerializeToString() for given in inputs)
+    return b"".join(entries)
+
+
+def in_tfs(case: str, names: str, raw: Any, typed: Any, **more: Any) -> None:
+    for frontend, data in ((TFS_RAW, raw), (TFS_TYPED, typed)):
+        BAD[case, frontend] = Bad(names, data, **more)
+
+
+BAD["fewer elements than announced", TFS_RAW] = Bad(
+    "INPUT0", predict(proto([3], tensor_content=FOUR * 2))
+)
+BAD["more elements than announced", TFS_RAW] = Bad(
+    "INPUT0", predict(proto([1], tensor_content=FOUR * 2))
+)
+cannot(CASES[:2], [TFS_TYPED], "the last value is repeated, and values that are too many ignored")
+_CASE = "a dimension of 0 and an element"
+cannot([_CASE], TFS, "contents of an empty tensor are ignored")
+for _case, _dims, _names in (
+    ("a dimension of -1", [-1], "INPUT0"),
+    ("thousands of dimensions", [1] * 3000, "INPUT0: shape has over 64 dimensions"),
+):
+    in_tfs(_case, _names, predict(proto(_dims, tensor_content=FOUR)),
+           predict(proto(_dims, int_val=[7])))  # fmt: skip
+_dims = [2**32, 2**32]
+BAD["a product that overflows to 0", TFS_RAW] = Bad(
+    "INPUT0", predict(proto(_dims, tensor_content=FOUR)), model="grid"
+)
+BAD["a product that overflows to 0", TFS_TYPED] = Bad(
+    "INPUT0", predict(proto(_dims)), model="grid", large=True
+)
+_one_raw, _one_typed = proto(tensor_content=FOUR), proto(int_val=[7])
+
+
+def without_key(entry: Any) -> bytes:
+    """An entry of the map without a key, which protobuf would write."""
+    value = PredictRequest(inputs={"": entry}).inputs[""].SerializeToString()
+    return bytes([0x12, len(value) + 2, 0x12, len(value)]) + value
+
+
+in_tfs("no name", "input 0", without_key(_one_raw), without_key(_one_typed))
+in_tfs("an empty name", "input 0", predict(_one_raw, name=""), predict(_one_typed, name=""))
+in_tfs("a name twice", "INPUT0", predict(_one_raw, _one_raw), predict(_one_typed, _one_typed))
+in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_content=FOUR)),
+       predict(proto(dtype=1000, int_val=[7])))  # fmt: skip
+cannot(["raw and typed contents together"], TFS, "tensor_content counts then")
+cannot(["data for the first of two inputs only"], TFS, "a tensor without contents is filled with 0")
+cannot(_SIZES, TFS, _NO_SIZES)
+_CASE = "a string's length past the end"
+cannot([_CASE], [TFS_TYPED], "strings are the format's own")
+BAD[_CASE, TFS_RAW] = Bad("INPUT0", predict(proto(dtype=_STRING_TYPE, tensor_content=b"\x05abc")))
+cannot(_ELEMENTS, [TFS_RAW], "elements are the bytes of their datatype, but for booleans")
+for _case, _type, _data in (
+    ("a boolean for an integer", _INT32, {"bool_val": [True]}),
+    ("an integer out of range", _INT8, {"int_val": [300]}),
+    ("NaN for an integer", _INT32, {"float_val": [float("nan")]}),
+    ("FP16 as text or as FP32", _HALF, {"float_val": [1]}),
+):
+    BAD[_case, TFS_TYPED] = Bad("INPUT0", predict(proto(dtype=_type, **_data)))
+cannot(_OFFSETS, TFS, "only flatbuffers have offsets")
+in_tfs("a vector of 4 GiB", "Predict", b"\x12" + _LENGTH, b"\x12\x0c\x0a\x00\x12\x08" + _LENGTH)
+cannot(_LINES, TFS, "no header tells of tensors")
+
 # ---- good ones -------------------------------------------------------------------------------
 
 GOOD: Final[dict[str, Bad]] = {
@@ -388,5 +467,7 @@ GOOD: Final[dict[str, Bad]] = {
             "m", header=f'batch_size: 1 {given([1])} output {{ name: "OUTPUT0" }}', raw=[FOUR]
         ),
     ),
+    TFS_RAW: Bad("", predict(_one_raw)),
+    TFS_TYPED: Bad("", predict(_one_typed)),
 }
 """One INT32 of 7 for the model ``m``."""

@@ -31,13 +31,18 @@ from faults.bad_tensors import (
     OLD_HTTP,
     PIPE,
     RAW,
+    TFS,
+    TFS_RAW,
+    TFS_TYPED,
     TYPED,
     Bad,
+    PredictRequest,
 )
 from faults.legacy import OLD, OLD_INFER, code_name
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
 from faults.watch import assert_healthy, counted, unharmed
+from infergate.codecs.tfs.messages import PREDICT
 from peers.support.process import free_ports
 
 CONFIG = """
@@ -74,6 +79,8 @@ CODES = {
     FRAMES: {**V2_REST, "": "answered"},
     OLD_HTTP: {**TRTIS, "": "SUCCESS"},
     OLD_GRPC: {**TRTIS, "": "SUCCESS"},
+    TFS_RAW: {**V2_GRPC, "": "OK"},
+    TFS_TYPED: {**V2_GRPC, "": "OK"},
 }
 """The outcome in each protocol's terms; empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
@@ -115,6 +122,8 @@ class Harness:
         match frontend:
             case "v2-grpc raw" | "v2-grpc typed" | "trtis-grpc":
                 return FrontendClient(frontend, self.channel)
+            case each if each in TFS:
+                return FrontendClient(frontend, self.channel)
             case "graphpipe tcp":
                 return FrontendClient(frontend, stack.enter_context(Client(self.frames)))
         return FrontendClient(frontend, stack.enter_context(Client(self.gateway.http)))
@@ -135,6 +144,10 @@ class FrontendClient:
             case "v2-grpc raw" | "v2-grpc typed":
                 head = pb.ModelInferRequest(model_name=bad.model).SerializeToString()
                 status = call(self.peer, head + bad.body)
+                return Reported(status.code.name, status.details)
+            case each if each in TFS:
+                head = PredictRequest(model_spec={"name": bad.model}).SerializeToString()
+                status = call(self.peer, head + bad.body, PREDICT)
                 return Reported(status.code.name, status.details)
             case "graphpipe http":
                 return self._graphpipe(bad)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -78,6 +79,10 @@ _STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kin
 """Errors that outdated metadata may cause in writing a request or reading a response."""
 _STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
 """Errors of building a request that outdated metadata may cause."""
+_EXAMPLE_TENSORS: Final = (
+    "{inputs: [{name: x, datatype: FP32, shape: [-1, 3]}], "
+    "outputs: [{name: y, datatype: FP32, shape: [-1]}]}"
+)
 _NOT_UNDERSTOOD: Final = frozenset(
     {
         Kind.BAD_REQUEST,
@@ -215,7 +220,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
-                raise
+                raise self._explained(operation, error) from None
             return await self._try_alternative(operation, alternative, error, context)
 
     async def _try_alternative(
@@ -229,13 +234,25 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             if not isinstance(operation, ModelMetadataRequest):
                 raise first_error from error
-            is_unknown_model = first_error.kind is error.kind is Kind.NOT_FOUND
-            raise GatewayError(
-                Kind.NOT_FOUND if is_unknown_model else Kind.UNSUPPORTED,
-                f"backend '{self.name}' does not provide the metadata of model "
-                f"'{operation.model}'; declare it under 'models' in the gateway's configuration",
-                detail=f"{first_error.public} {first_error.detail}; {error.public} {error.detail}",
-            ) from error
+            raise self._no_metadata_error(operation, first_error, error) from error
+
+    def _explained(self, operation: Operation, error: GatewayError) -> GatewayError:
+        """Return ``error``, or what to do about it if the server has no metadata."""
+        if error.kind is Kind.UNSUPPORTED and isinstance(operation, ModelMetadataRequest):
+            return self._no_metadata_error(operation, error)
+        return error
+
+    def _no_metadata_error(
+        self, operation: ModelMetadataRequest, *errors: GatewayError
+    ) -> GatewayError:
+        is_unknown_model = all(error.kind is Kind.NOT_FOUND for error in errors)
+        return GatewayError(
+            Kind.NOT_FOUND if is_unknown_model else Kind.UNSUPPORTED,
+            f"backend '{self.name}' does not provide the metadata of model "
+            f"'{operation.model}'; declare it under 'models' in the gateway's configuration, "
+            f"for example: models: {{{json.dumps(operation.model)}: {_EXAMPLE_TENSORS}}}",
+            detail="; ".join(f"{error.public} {error.detail}" for error in errors),
+        )
 
     async def _infer_with_metadata(
         self, request: InferRequest, context: RequestContext

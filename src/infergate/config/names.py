@@ -10,6 +10,7 @@ from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig
 from infergate.config.schema import DeclaredModelConfig
+from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.core.name_rules import STRICT_RULE, NameRule, find_tensor_name_problem
 from infergate.routing.table import is_regex
 
@@ -36,6 +37,19 @@ def name_findings(outline: Outline) -> Iterator[Finding]:
         yield from _model(("models", name), name, rule)
         if declared is not None:
             yield from _declared(("models", name), declared)
+    if outline.tensorflow_serving is not None:
+        yield from _tensorflow_serving(outline.tensorflow_serving, rule)
+
+
+def _tensorflow_serving(config: TensorFlowServingConfig, rule: NameRule) -> Iterator[Finding]:
+    for name, model in config.models.items():
+        base: KeyPath = ("tensorflow_serving", "models", name)
+        yield from _model(base, name, rule)
+        for label in model.labels:
+            if problem := STRICT_RULE.find_problem(label):
+                yield (*base, "labels", label), f"the version label {problem}"
+        for signature, target in model.signatures.items():
+            yield from _model((*base, "signatures", signature), target, rule)
 
 
 def _rewrite(path: KeyPath, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Finding]:

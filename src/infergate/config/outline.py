@@ -22,6 +22,7 @@ from infergate.config.mistakes import KeyPath
 from infergate.config.routes import RouteConfig, named_backends
 from infergate.config.schema import BackendConfig, Config, DeclaredModelConfig
 from infergate.config.section import Section
+from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -59,6 +60,8 @@ class Outline:
     shares_memory: bool = False
     has_open_actions: bool = False
     """Whether console actions are enabled without a key."""
+    tensorflow_serving: TensorFlowServingConfig | None = None
+    """None if it is unreadable."""
     allows_slash: bool = False
     """Whether model names may contain "/"."""
 
@@ -83,6 +86,7 @@ def outline_config(config: Config) -> Outline:
         has_workers=config.workers > 1,
         shares_memory=config.control.shared_memory,
         has_open_actions=_has_open_actions(config.listeners.admin),
+        tensorflow_serving=config.tensorflow_serving,
         allows_slash=config.allow_slash_in_model_names,
     )
 
@@ -123,6 +127,7 @@ def outline_readable(data: Any) -> Outline:
         has_open_actions=_has_open_actions(
             _readable(AdminListener, listener_data.get("admin", {}))
         ),
+        tensorflow_serving=_validated(TensorFlowServingConfig, top.get("tensorflow_serving")),
         allows_slash=top.get("allow_slash_in_model_names") is True,
     )
 

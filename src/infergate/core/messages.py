@@ -31,9 +31,15 @@ class ServerMetadataRequest:
 
 @record
 class ModelIndexRequest:
-    """List the models; with ``ready_only``, only those that are ready."""
+    """List the models; with ``ready_only``, only those that are ready.
+
+    A ``model`` requests its versions, or only that ``version``. Servers that cannot list the
+    versions of one model list all models.
+    """
 
     ready_only: bool = False
+    model: str = ""
+    version: str = ""
 
 
 @record

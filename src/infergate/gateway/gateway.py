@@ -16,7 +16,7 @@ from typing import Final
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.core.counters import RouteCounters
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     HealthStatus,
@@ -207,8 +207,10 @@ class Gateway:
                 return HealthStatus(ok=await self.readiness.is_ready())
             case ServerMetadataRequest():
                 return ServerMetadata(_SERVER_NAME, __version__, self._extensions)
-            case ModelIndexRequest():
+            case ModelIndexRequest(_, ""):
                 return await self._catalogue.index(operation, context)
+            case ModelIndexRequest():
+                return await self._catalogue.versions(operation, context)
             case ServerStatusRequest(model):
                 return await self._server_status(model, context)
             case ModelMetadataRequest():
@@ -221,8 +223,7 @@ class Gateway:
                     operation, self.bind(operation.model, operation.version, context), context
                 )
             case ModelReadyRequest():
-                binding = self.bind(operation.model, operation.version, context)
-                return await self._perform_on_backend(operation, binding, context)
+                return await self._model_readiness(operation, context)
             case _:
                 return await self._perform_extension(operation, context)
 
@@ -268,6 +269,20 @@ class Gateway:
         metadata = await self._perform_on_backend(operation, binding, context)
         assert isinstance(metadata, ModelMetadata)
         return metadata
+
+    async def _model_readiness(
+        self, operation: ModelReadyRequest, context: RequestContext
+    ) -> Response:
+        """Return whether a model is ready. A server that does not implement the request is ready
+        for every model with metadata, which may come from the configuration."""
+        binding = self.bind(operation.model, operation.version, context)
+        try:
+            return await self._perform_on_backend(operation, binding, context)
+        except GatewayError as error:
+            if error.kind is not Kind.UNSUPPORTED or error.origin is not Origin.BACKEND:
+                raise
+        await self._describe_model(operation.model, operation.version, binding, context)
+        return HealthStatus(ok=await _is_backend_ready(binding.backend, context))
 
     async def configuration(
         self, operation: ModelConfigRequest, context: RequestContext

@@ -97,6 +97,10 @@ async def _query_index(
     return _BackendIndex(tuple(usable), ModelIndexEntry("", reason=missing))
 
 
+def _state(readiness: Response) -> str:
+    return "READY" if readiness == READY else "UNAVAILABLE"
+
+
 class ModelCatalogue:
     """The models behind ``table``, whose routes are ``bindings``. ``configuration`` and
     ``statistics`` return the configuration and statistics of one model, or raise GatewayError."""
@@ -127,7 +131,7 @@ class ModelCatalogue:
         shared, semaphore = _shared_context(context)
         queried = await asyncio.gather(
             *(
-                self._with_state(entry, binding, shared, semaphore)
+                self._with_state(entry, shared, semaphore)
                 for entry, binding in entries
                 if not entry.state and (binding.route.is_exact or operation.ready_only)
             )
@@ -189,19 +193,73 @@ class ModelCatalogue:
     async def _with_state(
         self,
         entry: ModelIndexEntry,
-        binding: RouteBinding,
         context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelIndexEntry:
-        query = to_backend(ModelReadyRequest(entry.name, entry.version), binding.route)
+        """Return ``entry`` with the state that it has, else with that of the model's readiness."""
+        if entry.state:
+            return entry
+        query = ModelReadyRequest(entry.name, entry.version)
         async with semaphore:
             try:
-                ready = await binding.backend.perform(query, _query_context(context)) == READY
+                ready = await self._gateway.perform(query, _query_context(context)) == READY
             except GatewayError as error:
                 return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
         if ready:
             return replace(entry, state="READY", reason="")
         return replace(entry, state="UNAVAILABLE")
+
+    async def versions(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
+        """Return the versions of a model with their states, as its servers list them, else those
+        in its metadata. Raises the error that prevents reading a requested version, or the metadata
+        of a model that no server lists."""
+        model, version = operation.model, operation.version
+        if version:
+            listed = await self._listed_versions(model, version, context)
+            if listed and listed[0].state:
+                return ModelIndex(listed)
+            ready = await self._gateway.perform(ModelReadyRequest(model, version), context)
+            return ModelIndex((ModelIndexEntry(model, version, _state(ready)),))
+        routed_versions = self._routed_versions(model, context) or [""]
+        lists = await asyncio.gather(
+            *(self._listed_versions(model, routed, context) for routed in routed_versions)
+        )
+        entries = {entry.version: entry for listed in lists for entry in listed}
+        for routed, listed in zip(routed_versions, lists, strict=True):
+            if not listed:
+                versions: Sequence[str] = (routed,)
+                if not routed:
+                    versions = (await self._gateway.describe(model, "", context)).versions or ("",)
+                entries |= {item: ModelIndexEntry(model, item) for item in versions}
+        shared, semaphore = _shared_context(context)
+        states = (self._with_state(entry, shared, semaphore) for entry in entries.values())
+        return ModelIndex(tuple(await asyncio.gather(*states)))
+
+    def _routed_versions(self, model: str, context: RequestContext) -> list[str]:
+        """Return the versions of the routes that a request for ``model`` may take."""
+        return [
+            route.version
+            for route in self._table.candidates(model)
+            if self._table.find(model, route.version, context.headers) is route
+        ]
+
+    async def _listed_versions(
+        self, model: str, version: str, context: RequestContext
+    ) -> tuple[ModelIndexEntry, ...]:
+        """Return the entries of ``model`` that the server of its route for ``version`` lists; empty
+        if it cannot list versions. Raises NOT_FOUND if there is no route."""
+        child = _query_context(context)
+        binding = self._gateway.bind(model, version, child)
+        route = binding.route
+        query = to_backend(ModelIndexRequest(model=model, version=version), route)
+        index = await _query_index(binding.backend, query, self._table.name_rule, child)
+        listed = []
+        for entry in index.models:
+            if entry.name == query.model and query.version in ("", entry.version):
+                client_version = route.client_version(version, entry.version) or version
+                if self._table.find(model, client_version, context.headers) is route:
+                    listed.append(replace(entry, name=model, version=client_version))
+        return tuple(listed)
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
         """Return the metadata of ``model``, the state of each version (those that routes name, else
@@ -243,11 +301,12 @@ class ModelCatalogue:
     async def _version_state(
         self, model: str, version: str, context: RequestContext
     ) -> ModelIndexEntry:
-        child = _query_context(context)
-        binding = self._gateway.bind(model, version, child)
-        query = to_backend(ModelReadyRequest(model, version), binding.route)
-        ready = await query_backend(binding.backend, query, child) == READY
-        return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
+        try:
+            query = ModelReadyRequest(model, version)
+            ready = await self._gateway.perform(query, _query_context(context))
+        except GatewayError:
+            return ModelIndexEntry(model, version, "UNAVAILABLE")
+        return ModelIndexEntry(model, version, _state(ready))
 
     async def _statistics_or_empty(
         self, model: str, version: str, context: RequestContext

@@ -12,6 +12,7 @@ from infergate.core.errors import backend_garbage, bad_request
 from infergate.core.messages import (
     InferRequest,
     ModelConfig,
+    ModelIndexRequest,
     ModelLoadRequest,
     ModelMetadata,
     ModelOperation,
@@ -27,13 +28,14 @@ from infergate.core.tensor import Parameters, Tensor
 from infergate.routing.table import Route
 
 Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
+OfVersion = TypeVar("OfVersion", bound=ModelOperation | ModelIndexRequest)
 OfModel = TypeVar("OfModel", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest)
 
 _CONFIG: Final = "config"
 """The parameter of a load request that holds a configuration as JSON text."""
 
 
-def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
+def to_backend(operation: OfVersion, route: Route) -> OfVersion:
     """Return ``operation``, which is not an inference, in the backend's names."""
     if not route.rewrite.renames:
         return operation

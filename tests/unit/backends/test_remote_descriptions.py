@@ -403,12 +403,13 @@ class Alternative(FakeCodec):
     def __init__(self) -> None:
         super().__init__(described=True)
         self.second: Response | GatewayError = MODEL
+        self.has_alternative = True
         self.asks_again = 0
 
     def build_alternative_request(
         self, operation: Operation, error_kind: Kind
     ) -> RpcRequest | None:
-        if isinstance(operation, InferRequest):
+        if isinstance(operation, InferRequest) or not self.has_alternative:
             return None
         return RpcRequest("again")
 
@@ -467,6 +468,15 @@ async def test_any_other_failure_is_reported(kind: Kind) -> None:
     assert codec.asks_again == 0
 
 
+async def test_metadata_that_the_server_does_not_implement_needs_a_declaration() -> None:
+    codec, created = alternative()
+    codec.has_alternative = False
+    codec.answers[ModelMetadataRequest] = refusal(Kind.UNSUPPORTED)
+    with pytest.raises(GatewayError, match=r'models: \{"m": \{inputs:') as caught:
+        await created.describe("m", "", call())
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
 async def test_an_inference_is_never_retried() -> None:
     codec, created = alternative()
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
@@ -485,7 +495,9 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
     assert caught.value.kind is Kind.UNSUPPORTED
     assert caught.value.public == (
         "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
-        "in the gateway's configuration"
+        "in the gateway's configuration, for example: models: "
+        '{"m": {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}], '
+        "outputs: [{name: y, datatype: FP32, shape: [-1]}]}}"
     )
     context = call()
     context.policy = RoutePolicy(declared_metadata=MODEL)

@@ -12,7 +12,7 @@ import infergate
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import GENERIC, TRITON
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     HealthStatus,
     ModelConfig,
@@ -21,6 +21,7 @@ from infergate.core.messages import (
     ModelIndexEntry,
     ModelIndexRequest,
     ModelMetadata,
+    ModelMetadataRequest,
     ModelReadyRequest,
     ModelStatistics,
     ModelStatisticsRequest,
@@ -99,6 +100,117 @@ async def test_one_model() -> None:
         ModelIndexEntry("m", "1", "READY"),
         ModelIndexEntry("m", "3", "UNAVAILABLE"),
     )
+
+
+async def versions(created: Gateway, model: str, version: str = "", **fields: Any) -> list[Any]:
+    operation = ModelIndexRequest(model=model, version=version)
+    index = await created.perform(operation, new_context(**fields))
+    assert isinstance(index, ModelIndex)
+    assert {entry.name for entry in index.models} <= {model}
+    return [(entry.version, entry.state, entry.reason) for entry in index.models]
+
+
+class Lister(Repository):
+    """A backend that lists ``entries``, or fails with ``error``."""
+
+    def __init__(self, name: str = "b", *entries: ModelIndexEntry) -> None:
+        super().__init__(name)
+        self.entries = entries
+        self.errors: dict[type, GatewayError] = {}
+
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        if error := self.errors.get(type(operation)):
+            self.requests.append(operation)
+            raise error
+        if isinstance(operation, ModelIndexRequest):
+            self.requests.append(operation)
+            return ModelIndex(self.entries)
+        return await super().perform(operation, context)
+
+    async def describe(
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
+    ) -> ModelMetadata:
+        if error := self.errors.get(ModelMetadataRequest):
+            raise error
+        return await super().describe(model, version, context, refresh=refresh)
+
+
+LOADING = ModelIndexEntry("real", "5", "LOADING", "soon")
+LISTED = (ModelIndexEntry("real", "4", "READY"), LOADING, ModelIndexEntry("other", "6", "READY"))
+
+
+async def test_versions_have_the_states_that_the_server_lists() -> None:
+    server = Lister("b", *LISTED)
+    created = gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
+    assert await versions(created, "m") == [("4", "READY", ""), ("5", "LOADING", "soon")]
+    assert await versions(created, "m", "5") == [("5", "LOADING", "soon")]
+    assert server.requests == [
+        ModelIndexRequest(model="real"),
+        ModelIndexRequest(model="real", version="5"),
+    ]
+    assert server.described == []
+
+
+async def test_versions_of_several_routes() -> None:
+    first, second = Lister("a", *LISTED), Lister("b", ModelIndexEntry("real", "9", "READY"))
+    first.unready = {("real", "7")}
+    created = gateway(
+        Route("m", "b", "4", Rewrite("real", "9")),
+        Route("m", "a", "7", Rewrite("real")),
+        Route("m", "a", "8", Rewrite("real"), headers={"x-key": "y"}),
+        Route("m", "a", "", Rewrite("real")),
+        backends=[first, second],
+    )
+    assert sorted(await versions(created, "m")) == [
+        ("4", "READY", ""), ("5", "LOADING", "soon"), ("7", "UNAVAILABLE", ""),
+    ]  # fmt: skip
+    assert second.requests == [ModelIndexRequest(model="real", version="9")]
+
+
+async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None:
+    for kind in (Kind.UNSUPPORTED, Kind.NOT_FOUND):
+        server = Lister()
+        server.errors[ModelIndexRequest] = GatewayError(kind, "no index")
+        server.versions["m"], server.unready = ("1", "3"), {("m", "3")}
+        created = gateway(Route("*", "b"), backends=[server])
+        assert await versions(created, "m") == [("1", "READY", ""), ("3", "UNAVAILABLE", "")]
+        assert await versions(created, "m", "3") == [("3", "UNAVAILABLE", "")]
+
+
+async def test_an_unknown_model_has_no_versions() -> None:
+    server = Lister("b", *LISTED)
+    unknown = GatewayError(Kind.NOT_FOUND, "unknown")
+    server.errors = {ModelMetadataRequest: unknown, ModelReadyRequest: unknown}
+    created = gateway(Route("m", "b"), backends=[server])
+    for model, version in (("m", ""), ("m", "4"), ("n", ""), ("n", "4")):
+        with raises_kind(Kind.NOT_FOUND):
+            await versions(created, model, version)
+
+
+async def test_a_server_without_readiness_of_models() -> None:
+    """A model that is described, by the server or by the configuration, is as ready as the
+    server."""
+    server = Lister()
+    missing = GatewayError(Kind.UNSUPPORTED, "unknown method", origin=Origin.BACKEND)
+    server.errors = {
+        ModelIndexRequest: missing,
+        ModelReadyRequest: missing,
+        ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
+    }
+    routes, declared = RouteTable([Route("*", "b")]), {"m": ModelMetadata("m")}
+    created = Gateway(routes, {"b": server}, declared)
+    ready = ModelReadyRequest("m")
+    assert await created.perform(ready, new_context()) == HealthStatus(ok=True)
+    assert await versions(created, "m") == [("", "READY", "")]
+    assert await versions(created, "m", "2") == [("2", "READY", "")]
+    server.errors[ServerReadyRequest] = GatewayError(Kind.CONNECT, "down")
+    assert await created.perform(ready, new_context()) == HealthStatus(ok=False)
+    for operation in (ModelReadyRequest("n"), ModelIndexRequest(model="n")):
+        with raises_kind(Kind.UNSUPPORTED, "declare it"):
+            await created.perform(operation, new_context())
+    server.errors[ModelReadyRequest] = GatewayError(Kind.UNSUPPORTED, "no versions here")
+    with raises_kind(Kind.UNSUPPORTED, "no versions here"):
+        await created.perform(ready, new_context())
 
 
 async def test_a_status_has_the_clients_model_name() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway_errors import raises_kind
-from infergate.codecs import graphpipe, trtis, v2_grpc, v2_rest
+from infergate.codecs import graphpipe, tfs, trtis, v2_grpc, v2_rest
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import Kind
@@ -34,8 +34,10 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "graphpipe": (graphpipe.PLUGIN.create({"model": "m"}), GENERIC),
     "trtis-http": (trtis.HTTP.create({}), GENERIC),
     "trtis-grpc": (trtis.GRPC.create({}), GENERIC),
+    "tfs-grpc": (tfs.GRPC.create({"contents": "raw"}), GENERIC),
+    "tfs-typed": (tfs.GRPC.create({"contents": "typed"}), GENERIC),
 }
-REST, TRTIS = "json binary", "trtis-http trtis-grpc"
+REST, TRTIS, TFS = "json binary", "trtis-http trtis-grpc", "tfs-grpc tfs-typed"
 X, Y, Z = (Tensor(name, Datatype.UINT8, (1,), b"\x07") for name in "XYZ")
 OUTPUTS = (RequestedOutput("Y"), RequestedOutput("Z"))
 
@@ -74,18 +76,30 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | Kind]] = {
     ),
     "order of outputs": ("graphpipe", {"outputs": OUTPUTS[::-1]}, {"outputs": OUTPUTS}),
     "all outputs": ("graphpipe " + TRTIS, {"outputs": ()}, {"outputs": OUTPUTS}),
-    "versions not numbers": (TRTIS, {"version": "v2"}, BAD),
+    "versions not numbers": (f"{TRTIS} {TFS}", {"version": "v2"}, BAD),
+    "version 0": (TFS, {"version": "0"}, {"version": ""}),
     "ids not numbers": (TRTIS, {"id": "a-1"}, {"id": ""}),
-    "parameters": (TRTIS, {"parameters": {"p": 1}}, {"parameters": {}}),
+    "ids": (TFS, {"id": "1"}, {"id": ""}),
+    "parameters": (f"{TRTIS} {TFS}", {"parameters": {"p": 1}}, {"parameters": {}}),
+    "the default signature": (TFS, {"parameters": {"signature_name": "serving_default"}},
+                              {"parameters": {}}),
+    "signatures not strings": (TFS, {"parameters": {"signature_name": 1}}, BAD),
+    "parameters of tensors and outputs": (
+        TFS,
+        {"inputs": (replace(X, parameters={"p": 1}),),
+         "outputs": tuple(replace(output, parameters={"p": 1}) for output in OUTPUTS)},
+        {"inputs": (X,), "outputs": OUTPUTS},
+    ),
 }  # fmt: skip
 RESPONSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "names": (
         "graphpipe", {"model": "other", "version": "3", "id": "1"},
         {"model": "m", "version": "", "id": ""},
     ),
+    "ids": (TFS, {"id": "2"}, {"id": ""}),
     "id and model": (TRTIS, {"model": "other", "id": "2"}, {"model": "m", "id": ""}),
-    "versions not numbers": (TRTIS, {"version": "v2"}, {"version": ""}),
-    "parameters": ("graphpipe " + TRTIS, {"parameters": {"p": 1}}, {"parameters": {}}),
+    "versions not numbers": (f"{TRTIS} {TFS}", {"version": "v2"}, {"version": ""}),
+    "parameters": (f"graphpipe {TRTIS} {TFS}", {"parameters": {"p": 1}}, {"parameters": {}}),
     "order of outputs": ("graphpipe " + TRTIS, {"outputs": (Z, Y)}, {"outputs": (Y, Z)}),
 }  # fmt: skip
 

@@ -25,7 +25,6 @@ from infergate.core.limits import Limits
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
-    ModelMetadata,
     Operation,
     Response,
 )
@@ -52,13 +51,13 @@ def build_request(operation: Operation) -> RpcRequest:
         case (
             messages.ModelReadyRequest("")
             | messages.ModelMetadataRequest("")
-            | messages.ServerStatusRequest("")
+            | messages.ModelIndexRequest(_, "")
         ):
             raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
-        case messages.ModelReadyRequest(model, version):
+        case messages.ModelReadyRequest(model, version) | messages.ModelIndexRequest(
+            _, model, version
+        ):
             return RpcRequest(pb.STATUS, (_spec(model, version),))
-        case messages.ServerStatusRequest(model):
-            return RpcRequest(pb.STATUS, (_spec(model, ""),))
         case messages.ModelMetadataRequest(model, version):
             fields = pb.GetModelMetadataRequest(metadata_field=[metadata.FIELD])
             return RpcRequest(pb.METADATA, (_spec(model, version), fields.SerializeToString()))
@@ -102,13 +101,12 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
             return _read_inference(data, operation, limits)
         case messages.ModelMetadataRequest(model):
             return metadata.read_metadata(bytes(data), model, limits)
-        case messages.ServerStatusRequest(model):
-            versions = metadata.read_status(bytes(data), model, limits)
-            status = messages.ModelStatus(ModelMetadata(model), versions)
-            return messages.ServerStatus("", "", metadata.is_available(versions), (status,))
-    assert isinstance(operation, messages.ModelReadyRequest)  # build_request has checked it
-    versions = metadata.read_status(bytes(data), operation.model, limits)
-    return messages.HealthStatus(ok=metadata.is_available(versions))
+    # build_request has checked it
+    assert isinstance(operation, messages.ModelReadyRequest | messages.ModelIndexRequest)
+    index = metadata.read_status(bytes(data), operation.model, limits)
+    if isinstance(operation, messages.ModelIndexRequest):
+        return index
+    return messages.HealthStatus(ok=metadata.is_available(index))
 
 
 def status_without_model(*, is_ready: bool) -> RpcResponse:

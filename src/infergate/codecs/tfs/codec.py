@@ -42,7 +42,7 @@ _INFERENCES: Final = forwarded_calls.FORWARDED | {pb.PREDICT}
 _OPERATIONS: Final[dict[str, type[Operation]]] = {
     **dict.fromkeys(_INFERENCES, InferRequest),
     pb.METADATA: messages.ModelMetadataRequest,
-    pb.STATUS: messages.ServerStatusRequest,
+    pb.STATUS: messages.ModelIndexRequest,
     pb.RELOAD: messages.ModelLoadRequest,
 }
 _MAX_OTHER_BYTES: Final = 64 * KIB
@@ -94,14 +94,7 @@ class TfsGrpcCodec(BinaryEstimates):
         if _asks_for_server(wire):
             return RequestSummary(messages.ServerReadyRequest)
         requested = self._requested(wire)
-        operation = _OPERATIONS[wire.method]
-        if wire.method == pb.STATUS and requested.version:
-            operation = messages.ModelReadyRequest
-        return RequestSummary(
-            operation,
-            requested.model,
-            "" if operation is messages.ServerStatusRequest else requested.version,
-        )
+        return RequestSummary(_OPERATIONS[wire.method], requested.model, requested.version)
 
     def _requested(self, wire: RpcRequest) -> RequestedModel:
         """Return the model that ``wire`` names. Raises UNSUPPORTED, BAD_REQUEST."""
@@ -133,10 +126,8 @@ class TfsGrpcCodec(BinaryEstimates):
             message = _parse_other(wire, pb.GetModelMetadataRequest)
             metadata.check_fields(message.metadata_field)
             operation: Operation = messages.ModelMetadataRequest(requested.model, requested.version)
-        elif requested.version:
-            operation = messages.ModelReadyRequest(requested.model, requested.version)
         else:
-            operation = messages.ServerStatusRequest(requested.model)
+            operation = messages.ModelIndexRequest(model=requested.model, version=requested.version)
         return ParsedRequest(operation, options)
 
     def _read_inference(
@@ -340,8 +331,8 @@ def _other_message(response: Response, options: _ResponseOptions) -> Any:
     match response:
         case ModelMetadata():
             return metadata.write_metadata(response, options.requested)
-        case messages.ServerStatus() | messages.HealthStatus():
-            return metadata.write_status(response, options.requested)
+        case messages.ModelIndex():
+            return metadata.write_status(response)
         case messages.Acknowledgement():
             message = pb.ReloadConfigResponse()
             message.status.SetInParent()

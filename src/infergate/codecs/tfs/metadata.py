@@ -18,11 +18,10 @@ from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import backend_garbage, bad_request
 from infergate.core.limits import MIB, Limits
 from infergate.core.messages import (
-    HealthStatus,
+    ModelIndex,
     ModelIndexEntry,
     ModelMetadata,
     ModelSignature,
-    ServerStatus,
     TensorMetadata,
 )
 
@@ -35,6 +34,10 @@ MAX_BYTES: Final = 4 * MIB
 MAX_FIELDS: Final = 64 * 1024
 """The maximum size and number of fields of a response about one model."""
 _READY: Final = "READY"
+_STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
+"""The numbers of the states of TensorFlow Serving, and of those of the Open Inference Protocol."""
+_STATE_NAMES: Final = {number: name for name, number in _STATES.items()}
+"""The canonical names of the states: the latter where both protocols have the state."""
 _UNAVAILABLE_CODE: Final = 14
 _DEFAULT_VERSION: Final = 1
 """Reported for a model of a server without versions."""
@@ -98,32 +101,27 @@ def _write_signature(message: Any, signature: ModelSignature) -> None:
                 info.tensor_shape.dim.add(size=size)
 
 
-def write_status(response: ServerStatus | HealthStatus, requested: RequestedModel) -> Any:
-    """Return a GetModelStatusResponse about one version, or about those of the status."""
+def write_status(response: ModelIndex) -> Any:
+    """Return a GetModelStatusResponse about the versions in ``response``, newest first."""
     message = pb.GetModelStatusResponse()
-    if isinstance(response, HealthStatus):
-        version = numeric_version(requested.version)
-        _add_version(message, version or 0, is_ready=response.ok)
-        return message
-    entries = response.models[0].versions if response.models else ()
     by_number = {
-        number: entry for entry in entries if (number := numeric_version(entry.version)) is not None
+        number: entry
+        for entry in response.models
+        if (number := numeric_version(entry.version)) is not None
     }
-    if not by_number and entries:
-        by_number = {_DEFAULT_VERSION: entries[0]}
+    if not by_number and response.models:
+        by_number = {_DEFAULT_VERSION: response.models[0]}
     for number, entry in sorted(by_number.items(), reverse=True):
-        _add_version(message, number, is_ready=entry.state == _READY, reason=entry.reason)
+        state = _STATES.get(entry.state, pb.STATES["UNKNOWN"])
+        added = message.model_version_status.add(version=number, state=state)
+        added.status.SetInParent()
+        reason = entry.reason
+        if state == pb.STATES["END"]:
+            reason = reason or "the version is not ready"
+        if reason:
+            added.status.error_code = _UNAVAILABLE_CODE
+            added.status.error_message = reason
     return message
-
-
-def _add_version(message: Any, version: int, *, is_ready: bool, reason: str = "") -> None:
-    entry = message.model_version_status.add(
-        version=version, state=pb.STATES["AVAILABLE" if is_ready else "END"]
-    )
-    entry.status.SetInParent()
-    if not is_ready:
-        entry.status.error_code = _UNAVAILABLE_CODE
-        entry.status.error_message = reason or "the version is not ready"
 
 
 # ---- from servers
@@ -173,22 +171,24 @@ def _read_tensor(alias: str, info: Any) -> TensorMetadata:
     return TensorMetadata(alias, metadata_datatype(info.dtype), dims)
 
 
-def read_status(data: bytes, model: str, limits: Limits) -> tuple[ModelIndexEntry, ...]:
+def read_status(data: bytes, model: str, limits: Limits) -> ModelIndex:
     """Return the versions in a GetModelStatusResponse about ``model``. Raises
     MalformedMessageError, NeedsOffloadError."""
     max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
     message = parse(pb.GetModelStatusResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
-    return tuple(
-        ModelIndexEntry(
-            model,
-            str(entry.version),
-            _READY if entry.state == pb.STATES["AVAILABLE"] else "UNAVAILABLE",
-            entry.status.error_message,
+    return ModelIndex(
+        tuple(
+            ModelIndexEntry(
+                model,
+                str(entry.version),
+                _STATE_NAMES.get(entry.state, "UNKNOWN"),
+                entry.status.error_message,
+            )
+            for entry in message.model_version_status
         )
-        for entry in message.model_version_status
     )
 
 
-def is_available(versions: Sequence[ModelIndexEntry]) -> bool:
-    """Return whether any of ``versions`` is available."""
-    return any(entry.state == _READY for entry in versions)
+def is_available(index: ModelIndex) -> bool:
+    """Return whether any version in ``index`` is available."""
+    return any(entry.state == _READY for entry in index.models)

@@ -26,6 +26,7 @@ from infergate.core.messages import (
     HealthStatus,
     InferRequest,
     InferResponse,
+    ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
     ModelLoadRequest,
@@ -33,11 +34,9 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     ModelReadyRequest,
     ModelSignature,
-    ModelStatus,
     Operation,
     ServerMetadataRequest,
     ServerReadyRequest,
-    ServerStatus,
     ServerStatusRequest,
     TensorMetadata,
 )
@@ -352,25 +351,40 @@ def status(response: Any, **spec: Any) -> list[tuple[int, int, int, str]]:
 
 
 def test_the_status_of_all_versions() -> None:
-    def of(*versions: ModelIndexEntry) -> ServerStatus:
-        return ServerStatus("", "", True, (ModelStatus(MODEL, versions),))
-
     ready = ModelIndexEntry("m", "1", "READY")
     failed = ModelIndexEntry("m", "3", "UNAVAILABLE", "out of memory")
     named = ModelIndexEntry("m", "v4", "READY")
-    assert status(of(ready, failed, named), name="m") == [
+    assert status(ModelIndex((ready, failed, named)), name="m") == [
         (3, 50, 14, "out of memory"),
         (1, 30, 0, ""),
     ]
-    assert status(of(named), name="m") == [(1, 30, 0, "")]  # a number is needed
-    assert status(of(), name="m") == []
+    assert status(ModelIndex((named,)), name="m") == [(1, 30, 0, "")]  # a number is needed
+    assert status(ModelIndex(), name="m") == []
 
 
 def test_the_status_of_a_version() -> None:
-    assert status(HealthStatus(ok=True), name="m", version=7) == [(7, 30, 0, "")]
-    assert status(HealthStatus(ok=False), name="m", version=7) == [
+    unavailable = ModelIndexEntry("m", "7", "UNAVAILABLE")
+    assert status(ModelIndex((unavailable,)), name="m", version=7) == [
         (7, 50, 14, "the version is not ready")
     ]
+
+
+def test_all_states_of_a_server_reach_its_clients() -> None:
+    message = pb.GetModelStatusResponse()
+    for version, state in enumerate((0, 10, 20, 30, 40, 50, 99), 1):
+        entry = message.model_version_status.add(version=version, state=state)
+        entry.status.error_message = "" if state == 30 else "why"
+    operation = ModelIndexRequest(model="m")
+    wire = RpcResponse((message.SerializeToString(),))
+    index = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
+    assert isinstance(index, ModelIndex)
+    assert [entry.state for entry in index.models] == [
+        "UNKNOWN", "START", "LOADING", "READY", "UNLOADING", "UNAVAILABLE", "UNKNOWN"
+    ]  # fmt: skip
+    assert status(index, name="m") == [
+        (7, 0, 14, "why"), (6, 50, 14, "why"), (5, 40, 14, "why"), (4, 30, 0, ""),
+        (3, 20, 14, "why"), (2, 10, 14, "why"), (1, 0, 14, "why"),
+    ]  # fmt: skip
 
 
 def test_readiness_of_a_server() -> None:
@@ -396,7 +410,7 @@ def test_readiness_of_a_server() -> None:
         ModelLoadRequest("m"),
         ModelReadyRequest(""),
         ModelMetadataRequest(""),
-        ServerStatusRequest(""),
+        ServerStatusRequest("m"),
     ],
 )
 def test_operations_without_a_request(operation: Operation) -> None:
@@ -516,7 +530,8 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     assert sent.method == pb.CLASSIFY
     read = ClassificationRequest.FromString(bytes(join_parts(sent.message)))
     assert (read.model_spec.name, read.model_spec.signature_name) == ("m", "classify_x")
-    answered = ClassificationResponse(result=b"\x0a\x00", model_spec={"name": "m"})
+    answered = ClassificationResponse(model_spec={"name": "m"})
+    answered.result.classifications.add().classes.add(label="cat", score=0.5)
     answered.model_spec.version.value = 4
     response = CODEC.parse_response(
         RpcResponse((answered.SerializeToString(),)), parsed.operation, DEFAULT_LIMITS
@@ -530,7 +545,8 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
 
 
 def test_multi_inference_renames_every_task() -> None:
-    message = MultiInferenceRequest(input=b"\x0a\x00")
+    message = MultiInferenceRequest()
+    message.input.example_list.examples.add()
     for signature in ("a", "b"):
         message.tasks.add(
             model_spec={"name": "m", "signature_name": signature}, method_name=signature
@@ -541,14 +557,15 @@ def test_multi_inference_renames_every_task() -> None:
     read = MultiInferenceRequest.FromString(bytes(join_parts(passed.message)))
     assert [task.model_spec.name for task in read.tasks] == ["n", "n"]
     assert [task.model_spec.signature_name for task in read.tasks] == ["a", "b"]
-    assert read.input == b"\x0a\x00"
+    assert read.input == message.input
     answered = MultiInferenceResponse()
-    answered.results.add(model_spec={"name": "n", "signature_name": "a"}, regression_result=b"x")
+    result = answered.results.add(model_spec={"name": "n", "signature_name": "a"})
+    result.regression_result.regressions.add(value=1.5)
     back = CODEC.rewrite_response(
         RpcResponse((answered.SerializeToString(),)), wire, "m", "", DEFAULT_LIMITS
     )
-    (result,) = answer(MultiInferenceResponse, back).results
-    assert (result.model_spec.name, result.regression_result) == ("m", b"x")
+    (read,) = answer(MultiInferenceResponse, back).results
+    assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025
     with raises_kind(Kind.BAD_REQUEST, "over 1024 tasks"):
         CODEC.summarize(RpcRequest(pb.MULTI_INFERENCE, (many,)))

@@ -13,19 +13,19 @@ from infergate.codecs.tfs import GRPC
 from infergate.codecs.tfs import messages as pb
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
+    HealthStatus,
     InferRequest,
     InferResponse,
+    ModelIndex,
     ModelIndexEntry,
+    ModelIndexRequest,
     ModelMetadata,
     ModelReadyRequest,
-    ModelStatus,
     Operation,
     RequestedOutput,
     Response,
     ServerLiveRequest,
     ServerReadyRequest,
-    ServerStatus,
-    ServerStatusRequest,
 )
 from infergate.core.wire import RpcRequest, join_parts
 from infergate.testing import strategies
@@ -42,8 +42,8 @@ def carried_value(value: Any) -> Any:
     match value:
         case ServerLiveRequest():
             return ServerReadyRequest()
-        case ModelReadyRequest(model, ""):
-            return ServerStatusRequest(model)
+        case ModelReadyRequest(model, version):
+            return ModelIndexRequest(model=model, version=version)
         case ModelMetadata():
             return replace(value, versions=("1",), platform="tensorflow_serving")
         case InferRequest():
@@ -56,12 +56,11 @@ def carried_value(value: Any) -> Any:
 
 
 def status_response(operation: Operation, response: Response) -> Response:
-    """Return the response of a server that is asked for the states of all versions."""
+    """Return the response of a server, which is asked for the states of versions."""
     match operation, response:
-        case ModelReadyRequest(model, ""), _:
-            state = "READY" if getattr(response, "ok", False) else "UNAVAILABLE"
-            versions = (ModelIndexEntry(model, "1", state),)
-            return ServerStatus("", "", True, (ModelStatus(ModelMetadata(model), versions),))
+        case ModelReadyRequest(model, version), HealthStatus(ok):
+            entry = ModelIndexEntry(model, version or "1", "READY" if ok else "UNAVAILABLE")
+            return ModelIndex((entry,))
     return response
 
 
