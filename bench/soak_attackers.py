@@ -18,6 +18,7 @@ import grpc
 
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.http2 import frames, header_blocks
+from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 
 from .soak_deployment import KEY
 from .soak_faults import INFER, Target
@@ -248,7 +249,7 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
     reported = attack.data()
     found: dict[int, str] = {}
     wanted = _streams(reported)
-    blocks = header_blocks.HeaderBlockDecoder(_MIB)
+    blocks = HeaderBlockDecoder(_MIB)
     try:
         writer.write(frames.PREFACE + _WIDE + reported)
         async with asyncio.timeout(_PATIENCE):
