@@ -20,7 +20,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from faults.load import described
-from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis.grpc_methods import STREAM_INFER
