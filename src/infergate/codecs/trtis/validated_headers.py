@@ -54,7 +54,7 @@ class ValidatedResponse:
 
     ``sizes`` are the sizes of the server's outputs in bytes, ``output_order`` the indices of the
     requested outputs among them. ``header`` is the header for the client, without the id.
-    ``is_unchanged``: the server's outputs are sent to the client unchanged and unchecked.
+    ``is_unchanged``: the client gets all outputs in the order of the server, unchecked.
     """
 
     sizes: tuple[int, ...]
