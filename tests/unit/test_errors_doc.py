@@ -12,9 +12,8 @@ import pytest
 
 from infergate.codecs import http_status
 from infergate.codecs.graphpipe import errors as graphpipe
-from infergate.codecs.protos import statuses as grpc_backends
+from infergate.codecs.protos import statuses as grpc_statuses
 from infergate.codecs.trtis import request_status as legacy
-from infergate.codecs.v2_grpc import errors as v2_grpc
 from infergate.codecs.v2_rest import errors as v2_rest
 from infergate.core.errors import Kind
 from infergate.runtime.console.explanations import explain
@@ -47,7 +46,7 @@ def test_the_pages_codes_equal_the_codes(kind: Kind) -> None:
         str(v2_status)
         if v2_status == graphpipe_status
         else f"{v2_status}; GraphPipe {graphpipe_status}",
-        GRPC[v2_grpc.CODES[kind]],
+        GRPC[grpc_statuses.CODE_BY_KIND[kind]],
         f"`{legacy.CODE_BY_KIND[kind]}`",
         result["meaning"],
         result["advice"],
@@ -65,7 +64,7 @@ def test_kinds_of_backend_errors() -> None:
             *map(str, _codes_of(http_status.KIND_BY_STATUS, kind)),
             *OTHER_STATUSES.get(kind, []),
         ]
-        codes = [GRPC[code] for code in _codes_of(grpc_backends.KIND_BY_CODE, kind)]
+        codes = [GRPC[code] for code in _codes_of(grpc_statuses.KIND_BY_CODE, kind)]
         legacy_codes = [f"`{code}`" for code in _codes_of(legacy.KIND_BY_CODE, kind)]
         if statuses or codes or legacy_codes:
             expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, legacy_codes)]
