@@ -184,10 +184,18 @@ def test_the_stubs(gateway: Infergate, tfserving_api: None) -> None:
 # ---- a server
 
 
+DECLARED = """
+models:
+  prices:
+    inputs: [{name: a, datatype: INT64, shape: [-1, 1]}, {name: b, datatype: INT64, shape: [-1, 1]}]
+    outputs: [{name: predictions, datatype: INT64, shape: [-1]}]
+"""
+
+
 @pytest.fixture(scope="module")
 def before_pythie(pythie: str) -> Iterator[Infergate]:
     config = BEHIND.replace("SERVER", pythie).replace("PROTOCOL", "tfs-grpc")
-    with started_infergate(config) as running:
+    with started_infergate(f"{config}{DECLARED}") as running:
         yield running
 
 
@@ -199,6 +207,10 @@ def test_a_v2_client_uses_pythie_serving(before_pythie: Infergate) -> None:
         inputs.append(tensor)
     with client.InferenceServerClient(before_pythie.grpc) as v2:
         assert v2.is_server_ready()
+        assert v2.is_model_ready("prices")
+        assert [each.name for each in v2.get_model_metadata("prices").inputs] == ["a", "b"]
+        with pytest.raises(InferenceServerException, match=r'models: \{"nosuch": \{inputs:'):
+            v2.is_model_ready("nosuch")
         answer = v2.infer("prices", inputs)
         assert answer.as_numpy("predictions").tolist() == [40, 30]
         assert answer.get_response().model_name == "prices"

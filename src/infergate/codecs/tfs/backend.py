@@ -12,6 +12,8 @@ from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.tfs import forwarded_calls, metadata, predict
 from infergate.codecs.tfs import messages as pb
 from infergate.codecs.tfs.model_spec import (
+    REQUEST_SPEC,
+    RESPONSE_SPEC,
     find_spec,
     parse_spec,
     spec_field,
@@ -31,7 +33,6 @@ from infergate.core.messages import (
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-_REQUEST_SPEC: Final = 1
 _INVALID_ARGUMENT: Final = 3
 _UNAVAILABLE: Final = 14
 _ALIVE: Final = frozenset({0, 3, 5, 9, 12})
@@ -68,7 +69,7 @@ def build_request(operation: Operation) -> RpcRequest:
 
 
 def _spec(model: str, version: str) -> bytes:
-    return spec_field(_REQUEST_SPEC, write_spec(model, version))
+    return spec_field(REQUEST_SPEC, write_spec(model, version))
 
 
 def _inference(request: InferRequest) -> RpcRequest:
@@ -120,7 +121,7 @@ def status_without_model(*, is_ready: bool) -> RpcResponse:
 def _read_inference(
     data: bytes | bytearray | memoryview, request: InferRequest, limits: Limits
 ) -> InferResponse:
-    spec = parse_spec(find_spec(data, predict.RESPONSE_SPEC) or b"")
+    spec = parse_spec(find_spec(data, RESPONSE_SPEC) or b"")
     version = "" if spec.version is None else str(spec.version)
     call = forwarded_calls.call_of(request)
     if call is not None:

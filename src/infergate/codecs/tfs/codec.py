@@ -20,7 +20,6 @@ from infergate.codecs.tfs import messages as pb
 from infergate.codecs.tfs.model_spec import (
     DEFAULT_SIGNATURE,
     PROTOCOL,
-    SIGNATURE,
     ModelSpec,
     RequestedModel,
     numeric_version,
@@ -164,11 +163,14 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
         """Build the response to ``parsed``. Raises UNSUPPORTED."""
-        if isinstance(parsed.operation, messages.ServerReadyRequest):
-            assert isinstance(response, messages.HealthStatus)
+        if isinstance(response, messages.HealthStatus):
             return backend.status_without_model(is_ready=response.ok)
-        options = parsed.response_options or _default_options(parsed.operation)
+        options = parsed.response_options
         try:
+            if options is None and not isinstance(response, messages.Acknowledgement):
+                # not parsed by this codec: the request is the one that a backend would get
+                wire = backend.build_request(parsed.operation)
+                options = _ResponseOptions(wire.method, self._requested(wire))
             if isinstance(response, InferResponse):
                 return RpcResponse(self._inference_parts(response, options))
             return RpcResponse((_other_message(response, options).SerializeToString(),))
@@ -311,19 +313,6 @@ def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version
         "",
         requested.spec.signature if requested.is_mapped else spec.signature,
     )
-
-
-def _default_options(operation: Operation) -> _ResponseOptions:
-    """Return the options of a request that was not parsed by this codec."""
-    model, version = getattr(operation, "model", ""), getattr(operation, "version", "")
-    signature = ""
-    method = pb.PREDICT
-    if isinstance(operation, InferRequest):
-        signature = operation.parameters.get(SIGNATURE, "")
-        call = forwarded_calls.call_of(operation)
-        method = pb.PREDICT if call is None else call[0]
-    spec = ModelSpec(model, numeric_version(version), "", signature)
-    return _ResponseOptions(method, RequestedModel(spec, model, version, "", signature))
 
 
 def _other_message(response: Response, options: _ResponseOptions) -> Any:

@@ -24,9 +24,8 @@ class ValueField:
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowType:
-    """A datatype of TensorFlow: its name and number in the enum DataType, and its values' field."""
+    """A datatype of TensorFlow: its number in the enum DataType, and the field of its values."""
 
-    name: str
     number: int
     field: ValueField
 
@@ -36,7 +35,7 @@ _HALF: Final = ValueField("half_val", 13)
 
 
 def _type(name: str, field: ValueField) -> TensorFlowType:
-    return TensorFlowType(name, DTYPES[name], field)
+    return TensorFlowType(DTYPES[name], field)
 
 
 TYPES: Final[dict[Datatype, TensorFlowType]] = {

@@ -20,6 +20,8 @@ from infergate.codecs.tfs.messages import CLASSIFY, MULTI_INFERENCE, REGRESS
 from infergate.codecs.tfs.model_spec import (
     MAX_TOP_LEVEL_FIELDS,
     PROTOCOL,
+    REQUEST_SPEC,
+    RESPONSE_SPEC,
     ModelSpec,
     RequestedModel,
     apply_options,
@@ -37,7 +39,6 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Buffer, OpaqueParameters, Tensor, pack_bytes, unpack_bytes
 
 FORWARDED: Final = frozenset({CLASSIFY, REGRESS, MULTI_INFERENCE})
-_REQUEST_SPEC, _RESPONSE_SPEC = 1, 2
 _TASKS: Final = 1
 """MultiInferenceRequest.tasks, MultiInferenceResponse.results"""
 _TASK_SPEC: Final = 1
@@ -53,7 +54,7 @@ def requested_by(message: Buffer, method: str, options: TfsOptions) -> Requested
     """Return the model that ``message``, a request of any method, names. Raises
     MalformedMessageError, BAD_REQUEST."""
     if method != MULTI_INFERENCE:
-        return requested_model(find_spec(message, _REQUEST_SPEC), options)
+        return requested_model(find_spec(message, REQUEST_SPEC), options)
     return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
 
 
@@ -111,14 +112,14 @@ def rewrite_request(
 
     if method == MULTI_INFERENCE:
         return _rewrite_tasks(message, rewrite)
-    return rewrite_spec(message, _REQUEST_SPEC, rewrite)
+    return rewrite_spec(message, REQUEST_SPEC, rewrite)
 
 
 def rewrite_response(message: Buffer, method: str, rewrite: RewriteSpec) -> list[Buffer]:
     """Return ``message``, a server's response, with its ModelSpecs rewritten."""
     if method == MULTI_INFERENCE:
         return _rewrite_tasks(message, rewrite)
-    return rewrite_spec(message, _RESPONSE_SPEC, rewrite)
+    return rewrite_spec(message, RESPONSE_SPEC, rewrite)
 
 
 def rewrite_spec(message: Buffer, number: int, rewrite: RewriteSpec) -> list[Buffer]:

@@ -36,6 +36,9 @@ SIGNATURE: Final = "signature_name"
 LABEL: Final = "version_label"
 """The parameters that select a signature and a version label at a server."""
 PROTOCOL: Final = "tfs-grpc"
+REQUEST_SPEC: Final = 1
+RESPONSE_SPEC: Final = 2
+"""The fields with the ModelSpec in requests and responses, except those of MultiInference."""
 
 MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
 """Maximum number of fields of a message that are read before the access check."""
@@ -81,23 +84,15 @@ class RequestedModel:
         if not (self.label or signature):
             return NO_PARAMETERS
         named = {SIGNATURE: signature, LABEL: self.label}
-        text = unknown_label_text(self.label) if self.label else unknown_signature_text(signature)
+        text = f'Serving signature key "{signature}" not found.'
+        if self.label:
+            text = f"Unrecognized servable version label: {self.label}"
         return OpaqueParameters(
             {name: value for name, value in named.items() if value},
             PROTOCOL,
             b"",
             (Kind.BAD_REQUEST, text),
         )
-
-
-def unknown_label_text(label: str) -> str:
-    """Return TensorFlow Serving's text for an unknown version label."""
-    return f"Unrecognized servable version label: {label}"
-
-
-def unknown_signature_text(signature: str) -> str:
-    """Return TensorFlow Serving's text for an unknown signature."""
-    return f'Serving signature key "{signature}" not found.'
 
 
 def find_spec(message: Buffer, number: int) -> bytes | None:
@@ -190,7 +185,10 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
     BAD_REQUEST for a version that is not a number."""
     parts = [string_field(_NAME, model)]
     if version:
-        value = _varint_field(1, version_number(model, version))
+        number = numeric_version(version)
+        if number is None:
+            raise bad_request(f"version '{version}' of model '{model}' is not a number")
+        value = varint_field(1, number) if number else b""
         parts += (field_prefix(_VERSION, len(value)), value)
     if signature:
         parts.append(string_field(_SIGNATURE, signature))
@@ -199,25 +197,12 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
     return b"".join(parts)
 
 
-def version_number(model: str, version: str) -> int:
-    """Return ``version`` as a number. Raises BAD_REQUEST."""
-    number = numeric_version(version)
-    if number is None:
-        raise bad_request(f"version '{version}' of model '{model}' is not a number")
-    return number
-
-
 def numeric_version(version: str) -> int | None:
     """Return ``version`` as an int64 of at least 0; None if it is none."""
     if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
         return None
     number = int(version)
     return number if number <= _MAX_VERSION else None
-
-
-def _varint_field(number: int, value: int) -> bytes:
-    """Return a field with a value of at least 0; empty for 0, as protobuf writes it."""
-    return varint_field(number, value) if value else b""
 
 
 def spec_field(number: int, spec: bytes) -> bytes:

@@ -16,7 +16,12 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     string_field,
 )
-from infergate.codecs.tfs.model_spec import MAX_TOP_LEVEL_FIELDS, spec_field
+from infergate.codecs.tfs.model_spec import (
+    MAX_TOP_LEVEL_FIELDS,
+    REQUEST_SPEC,
+    RESPONSE_SPEC,
+    spec_field,
+)
 from infergate.codecs.tfs.tensor_reader import TensorProtoReader
 from infergate.codecs.tfs.tensor_writer import tensor_parts
 from infergate.core.errors import GatewayError, bad_request
@@ -26,13 +31,11 @@ from infergate.core.name_rules import MAX_NAME_BYTES as MAX_TENSOR_NAME_BYTES
 from infergate.core.name_rules import find_tensor_name_problem
 from infergate.core.tensor import Buffer, Tensor
 
-REQUEST_SPEC: Final = 1
 INPUTS: Final = 2
 OUTPUT_FILTER: Final = 3
 """The fields of PredictRequest."""
 OUTPUTS: Final = 1
-RESPONSE_SPEC: Final = 2
-"""The fields of PredictResponse."""
+"""The field of PredictResponse."""
 _KEY, _VALUE = 1, 2
 _KEY_TAG: Final = _KEY << 3 | DELIMITED
 _VALUE_TAG: Final = _VALUE << 3 | DELIMITED
