@@ -119,7 +119,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self.supports_sequences: Final = codec.capabilities.supports_sequences
         self.codec: Final = codec
         self._upstream: Final = upstream
-        self._codec_offload: Final = BackendCodecOffload(settings.name, codec, limits, offload)
+        self.codec_offload: Final = BackendCodecOffload(settings.name, codec, limits, offload)
         configured = [
             endpoint
             if isinstance(endpoint, ConfiguredEndpoint)
@@ -201,7 +201,7 @@ class RemoteBackend(Generic[Req, Resp]):
             profile = self._inference_profile
         else:
             profile = self._profile_detection.cached_profile
-        messages = self._codec_offload
+        messages = self.codec_offload
         wire = messages.write_inline(operation, profile, context)
         if wire is None:
             wire = await messages.write_request(operation, profile, context)
@@ -228,7 +228,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> Response:
         try:
             response = await self._sender.exchange(wire, context)
-            return await self._codec_offload.read_response(response, operation, context)
+            return await self.codec_offload.read_response(response, operation, context)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -263,7 +263,7 @@ class RemoteBackend(Generic[Req, Resp]):
             if self.codec.needs_profile
             else self._inference_profile
         )
-        declared, messages = context.policy.declared_metadata, self._codec_offload
+        declared, messages = context.policy.declared_metadata, self.codec_offload
         model = declared or await self.describe(request.model, request.version, context)
         try:
             wire = messages.write_inline(request, profile, context, model)
@@ -303,7 +303,7 @@ class RemoteBackend(Generic[Req, Resp]):
             try:
                 async with aclosing(self._sender.stream(wire, context, sequence)) as messages:
                     async for message in messages:
-                        response = await self._codec_offload.read_stream_response(
+                        response = await self.codec_offload.read_stream_response(
                             message, request, context, model
                         )
                         has_message = True
@@ -389,7 +389,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> Response | GatewayError:
         try:
             response = await self._sender.exchange_with(handle, wire, context)
-            return await self._codec_offload.read_response(response, operation, context)
+            return await self.codec_offload.read_response(response, operation, context)
         except GatewayError as error:
             return error
 
@@ -409,6 +409,13 @@ class RemoteBackend(Generic[Req, Resp]):
             return self._profile_detection.current_profile
         return self._profile_detection.cached_profile
 
+    def inference_profile(self) -> Profile | None:
+        """Return the profile with which ``perform`` builds an inference; None if it must be
+        detected."""
+        if self.codec.needs_profile:
+            return self._profile_detection.current_profile
+        return self._inference_profile
+
     async def server_profile(self, context: RequestContext) -> Profile:
         """Return the declared or detected profile. Raises GatewayError."""
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
@@ -421,7 +428,7 @@ class RemoteBackend(Generic[Req, Resp]):
         request = ServerMetadataRequest()
         wire = self.codec.build_request(request, GENERIC)
         wire_response = await self._sender.exchange(wire, context)
-        response = await self._codec_offload.read_response(wire_response, request, context)
+        response = await self.codec_offload.read_response(wire_response, request, context)
         assert isinstance(response, ServerMetadata)
         return detect_profile(response)
 

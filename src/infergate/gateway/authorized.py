@@ -59,7 +59,8 @@ class AuthorizedGateway:
         self.name_rule: Final = inner.name_rule
         self.bind: Final = inner.bind
         self.find_binding: Final = inner.find_binding
-        self.protocols: Final = inner.protocols
+        self.can_relay: Final = inner.can_relay
+        self.relay_plan: Final = inner.relay_plan
         self.known_metadata: Final = inner.known_metadata
         self.describe: Final = inner.describe
 
@@ -74,18 +75,24 @@ class AuthorizedGateway:
             _check_unload_all(operation, permit, context)
         return _visible_part(await self._inner.perform(operation, context), permit)
 
+    def check_inference(self, request: InferRequest, context: RequestContext) -> None:
+        """Raise FORBIDDEN if the client must not run ``request``."""
+        if context.permit is None:
+            raise _forbidden_error(request)
+        _check_operation(request, context.permit)
+
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, if the client may."""
-        _check_inference(request, context)
+        self.check_inference(request, context)
         return self._inner.infer(request, binding, context)
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request`` on demand, if the client may run it."""
-        _check_inference(request, context)
+        self.check_inference(request, context)
         return self._inner.stream(request, binding, context)
 
 
@@ -115,12 +122,6 @@ def _check_unload_all(
         error = GatewayError(Kind.FORBIDDEN, text)
         log_denied(kind, context, error)
         raise error
-
-
-def _check_inference(request: InferRequest, context: RequestContext) -> None:
-    if context.permit is None:
-        raise _forbidden_error(request)
-    _check_operation(request, context.permit)
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:

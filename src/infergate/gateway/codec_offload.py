@@ -67,6 +67,13 @@ class CodecOffload(Generic[Req, Resp]):
             or self._text_estimator.request_text_bytes(wire) <= self.limits.json_inline
         )
 
+    def is_short(self, response: Response, parsed: ParsedRequest) -> bool:
+        """Return whether ``response`` has so little text that ``write_response`` only builds it."""
+        codec = self._text_codec
+        return codec is None or (
+            codec.response_text_bytes(response, parsed) <= self._max_short_bytes
+        )
+
     async def write_response(
         self,
         context: RequestContext,

@@ -101,7 +101,7 @@ class Frontend(Generic[Req, Resp]):
             offload = steps.offload(offload)
         self.codec_offload: Final = CodecOffload(codec, limits, offload)
         self._steps: Final = steps
-        self._translation: Final[Translation[Req, Resp]] = Translation(
+        self.translation: Final[Translation[Req, Resp]] = Translation(
             self.codec_offload, gateway, steps
         )
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
@@ -112,15 +112,15 @@ class Frontend(Generic[Req, Resp]):
 
     @property
     def can_relay(self) -> bool:
-        """Whether any request may be served without a task: a backend speaks this protocol, and
-        requests are authorized without I/O."""
-        is_spoken = self.codec.name in self.gateway.protocols
-        return is_spoken and (self._authorizer is None or self.decide is not None)
+        """Whether any request may be served without a task: a backend can serve it, and requests
+        are authorized without I/O."""
+        decides = self._authorizer is None or self.decide is not None
+        return decides and self.gateway.can_relay(self.codec.name)
 
     def make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
         """Create and keep the pipeline of ``binding``."""
         route, backend, codec = binding.route, binding.backend, self.codec
-        pipeline: Pipeline[Req, Resp] = self._translation
+        pipeline: Pipeline[Req, Resp] = self.translation
         if (
             not (route.rewrite.renames_tensors or route.has_other_targets)
             and isinstance(backend, SupportsRawMessages)
@@ -132,7 +132,7 @@ class Frontend(Generic[Req, Resp]):
                 backend, BoundedCache(_MAX_TRANSLATED_MODELS)
             )
             pipeline = PassThrough(
-                route, codec, self.codec_offload, backend, self._translation, models, self._steps
+                route, codec, self.codec_offload, backend, self.translation, models, self._steps
             )
         self.pipelines[binding] = pipeline
         return pipeline
@@ -159,9 +159,9 @@ class Frontend(Generic[Req, Resp]):
             if self.open_request is not None:
                 self.open_request(wire)
             if summary.operation is not InferRequest:
-                return await self._translation.perform(wire, context)
+                return await self.translation.perform(wire, context)
             binding = self.gateway.bind(summary.model, summary.version, context)
-            pipeline: Pipeline[Req, Resp] = self._translation
+            pipeline: Pipeline[Req, Resp] = self.translation
             if summary.can_pass_through:
                 pipeline = self.pipelines.get(binding) or self.make_pipeline(binding)
             record.pipeline = pipeline.name
@@ -208,14 +208,14 @@ class Frontend(Generic[Req, Resp]):
         record = context.record
         record.protocol = self.codec.name
         context.unsupported_datatypes = self.unsupported_datatypes
-        record.pipeline = self._translation.name
+        record.pipeline = self.translation.name
         summary = self.codec.summarize(wire)
         record.model = summary.model
         self._check_model(summary.model, summary.version)
         if self._authorizer is not None:
             await self._authorizer.authorize(summary, context)
         binding = self.gateway.bind(summary.model, summary.version, context)
-        parsed = await self._translation.parse(wire, context)
+        parsed = await self.translation.parse(wire, context)
         assert isinstance(parsed.operation, InferRequest)
         return parsed.operation, parsed, binding
 

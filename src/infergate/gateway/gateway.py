@@ -15,6 +15,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
+from infergate.backends.relay_support import SupportsRelay
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
@@ -109,7 +110,6 @@ class Gateway:
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)
         self.backends: Final = tuple(backends.values())
-        self.protocols: Final = frozenset(backend.protocol for backend in self.backends)
         self.declared: Final = declared
         self.shared_memory: Final = options.shared_memory
         self._extensions: Final = (
@@ -255,6 +255,23 @@ class Gateway:
         """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
         its other targets. Raises GatewayError."""
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
+
+    def check_inference(self, request: InferRequest, context: RequestContext) -> None:
+        """Check ``request`` like ``infer``, which carries it out. Raises GatewayError."""
+
+    def can_relay(self, protocol: str) -> bool:
+        """Return whether a backend may serve inferences of ``protocol`` without a task."""
+        return any(
+            backend.relay_sender is not None
+            and (backend.protocol == protocol or not backend.codec.needs_metadata)
+            for backend in self.backends
+            if isinstance(backend, SupportsRelay)
+        )
+
+    def relay_plan(self, binding: RouteBinding) -> RoutePlan | None:
+        """Return the steps of the inferences on ``binding``; None if they need a task."""
+        plan = self._plans.get(binding) or self._keep_plan(binding)
+        return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
 
     def _keep_plan(self, binding: RouteBinding) -> RoutePlan:
         plan = self._plans[binding] = self._compile(binding)

@@ -15,6 +15,7 @@ from infergate.core.messages import (
 from infergate.core.name_rules import NameRule
 from infergate.core.request_context import RequestContext
 from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_plan import RoutePlan
 
 
 class InferenceGateway(Protocol):
@@ -25,9 +26,12 @@ class InferenceGateway(Protocol):
         """The rule for names of models and versions."""
         ...
 
-    @property
-    def protocols(self) -> frozenset[str]:
-        """The protocols of its backends."""
+    def can_relay(self, protocol: str) -> bool:
+        """Return whether a backend may serve inferences of ``protocol`` without a task."""
+        ...
+
+    def relay_plan(self, binding: RouteBinding) -> RoutePlan | None:
+        """Return the steps of the inferences on ``binding``; None if they need a task."""
         ...
 
     def find_binding(
@@ -61,6 +65,10 @@ class InferenceGateway(Protocol):
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Execute ``operation``."""
+        ...
+
+    def check_inference(self, request: InferRequest, context: RequestContext) -> None:
+        """Check ``request`` like ``infer``, which carries it out. Raises GatewayError."""
         ...
 
     def infer(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import attribute_parse_error
-from infergate.backends.request_sender import RequestSender
+from infergate.backends.relay_support import SupportsRelay
 from infergate.codecs.base import (
     Codec,
     OutputsNeedTranslationError,
@@ -22,7 +22,6 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
-from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import HttpRequest, total_size
@@ -61,24 +60,6 @@ class SupportsRawMessages(Protocol):
 
     async def request_profile(self, context: RequestContext) -> Profile:
         """Return the profile of its servers for a request; it is detected only if needed."""
-        ...
-
-
-@runtime_checkable
-class SupportsRelay(Protocol):
-    """A backend that exchanges messages without a task."""
-
-    @property
-    def relay_sender(self) -> RequestSender[Any, Any] | None:
-        """The sender of its messages; None if its upstream needs tasks."""
-        ...
-
-    def current_profile(self) -> Profile | None:
-        """Return the profile for a request; None if ``request_profile`` must detect it."""
-        ...
-
-    def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the metadata of a model; None if the server must be queried."""
         ...
 
 

@@ -1,14 +1,15 @@
 """Relays inferences without a task: from a complete message to its response by plain calls.
 
-``Dispatch.relay`` is the alternative to ``respond`` for a route whose client and backend speak the
-same protocol and which needs nothing but the steps below (``PassThrough.sender``).
+``Dispatch.relay`` is the alternative to ``respond`` for a route that needs nothing but the steps
+below (``PassThrough.sender``, ``RoutePlan.sender``).
 
 - ``Relay.start`` chooses: summary, name rule, route, access. It returns None, without any effect,
   for a request that ``respond`` must serve.
-- ``RelayedRequest`` checks and sends the request, and gets its response or error by a callback of
-  the upstream. The end is the same as that of ``respond``: response, metrics, log.
-- A step that must wait continues the request in a task from its present state: with
-  ``PassThrough.infer`` if nothing was sent, else with ``PassThrough.deliver``.
+- ``RelayedRequest`` sends the request, and gets its response or error by a callback of the
+  upstream. ``RelayedPassThrough`` checks and rewrites the messages, ``RelayedTranslation``
+  translates short ones. The end is the same as that of ``respond``: response, metrics, log.
+- A step that must wait continues the request in a task from its present state: with ``infer`` of
+  its pipeline if nothing was sent, else by delivering the response.
 - ``cancel`` ends the request in every state but the last one, in which its task is cancelled.
 
 See docs/decisions/0048-callback-fast-path.md.
@@ -21,28 +22,36 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
+from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.backends.relayed_exchange import RelayedExchange
 from infergate.codecs.base import (
     OutputsNeedTranslationError,
+    ParsedRequest,
     PartialInferRequest,
     RequestSummary,
 )
 from infergate.core.accounting import body_parts
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
-from infergate.core.messages import OPERATION_NAMES, InferRequest
+from infergate.core.messages import OPERATION_NAMES, InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.internal_error import internal_error
 from infergate.gateway.pass_through import PassThrough
 from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_plan import RoutePlan
 from infergate.transport.base import Cancellable, RelayCallbacks
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+P = TypeVar("P")
 
 _UNCHANGED: Final = "", ""  # the names of model and version in a response
 _INFER: Final = OPERATION_NAMES[InferRequest]
+_Factory = Callable[
+    [Req, RequestSummary, RouteBinding, RequestContext, RelayCallbacks[Resp]],
+    "RelayedRequest[Req, Resp, Any]",
+]
 
 
 class Relay(Generic[Req, Resp]):
@@ -61,7 +70,26 @@ class Relay(Generic[Req, Resp]):
         self._summarize: Final = frontend.codec.summarize
         self._check_model: Final = frontend.gateway.name_rule.check_model
         self._find_binding: Final = frontend.gateway.find_binding
+        self.translation: Final = frontend.translation
+        self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
+        """Create the request, by route; None for a route that needs tasks."""
         self.known_metadata: Final = frontend.gateway.known_metadata
+        self.check_inference: Final = frontend.gateway.check_inference
+
+    def _make_factory(self, binding: RouteBinding) -> _Factory[Req, Resp] | None:
+        """Create and keep the factory of ``binding``."""
+        frontend = self.frontend
+        pipeline = frontend.pipelines.get(binding) or frontend.make_pipeline(binding)
+        factory: _Factory[Req, Resp] | None = None
+        if isinstance(pipeline, PassThrough):
+            if pipeline.sender is not None:
+                factory = functools.partial(RelayedPassThrough, self, pipeline)
+        elif not frontend.unsupported_datatypes:  # otherwise responses may have to be cast
+            plan = frontend.gateway.relay_plan(binding)
+            if plan is not None:
+                factory = functools.partial(RelayedTranslation, self, plan)
+        self._factories[binding] = factory
+        return factory
 
     def start(
         self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
@@ -76,12 +104,13 @@ class Relay(Generic[Req, Resp]):
             binding = self._find_binding(summary.model, summary.version, context.headers)
             if binding is None:
                 return None
-            pipeline = frontend.pipelines.get(binding) or frontend.make_pipeline(binding)
+            factories = self._factories
+            create = factories[binding] if binding in factories else self._make_factory(binding)
+            if create is None:
+                return None
         except Exception:  # noqa: BLE001 - ``respond`` raises the error again, and reports it
             return None
-        if not isinstance(pipeline, PassThrough) or pipeline.sender is None:
-            return None
-        request = RelayedRequest(self, pipeline, wire, summary, binding, context, callbacks)
+        request = create(wire, summary, binding, context, callbacks)
         record = context.record
         record.protocol, record.operation = frontend.codec.name, _INFER
         record.model = summary.model
@@ -103,19 +132,17 @@ class Relay(Generic[Req, Resp]):
         return request
 
 
-class RelayedRequest(RelayedExchange[Req, Resp]):
-    """A request in progress. ``summary`` describes it as authorized."""
+class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
+    """A request in progress. ``summary`` describes it as authorized. ``pipeline`` has the steps of
+    its route."""
 
     __slots__ = (
         "_binding",
         "_callbacks",
-        "_checked",
         "_has_task",
-        "_names",
         "_pipeline",
         "_relay",
         "_response",
-        "_sent",
         "_wire",
         "summary",
     )
@@ -123,7 +150,7 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
     def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
         relay: Relay[Req, Resp],
-        pipeline: PassThrough[Req, Resp],
+        pipeline: P,
         wire: Req,
         summary: RequestSummary,
         binding: RouteBinding,
@@ -140,17 +167,103 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
         self._wire: Final = wire
         self._binding: Final = binding
         self._callbacks: RelayCallbacks[Resp] | None = callbacks
-        self._checked: Any = None  # the result of ``validate``, if it differs from the message
-        self._sent: Any = None  # the validated message of which the request was made
-        self._names: tuple[str, str] = _UNCHANGED
         self._response: Resp | None = None
         self._has_task = False
+
+    # ---- to be implemented by subclasses
+
+    def send(self) -> None:
+        """Check and send the message. Raises GatewayError."""
+        raise NotImplementedError
+
+    def _deliver(self) -> Awaitable[Resp]:
+        """Return the response to ``_response``, the backend's, in a task."""
+        raise NotImplementedError
+
+    # ---- the result
+
+    def _on_backend_error(self, error: Exception) -> None:
+        if not isinstance(error, GatewayError):
+            error = internal_error("relaying a request", error)
+        self.refuse(error)
+
+    def refuse(self, error: GatewayError) -> None:
+        """Respond with ``error``."""
+        if self.is_counted:  # a bug has interrupted the exchange
+            self._cancel_exchange()
+        self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
+
+    def _respond(self, response: Resp) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        try:
+            self._relay.finish(response, self.context)
+            if callbacks is not None:
+                callbacks.on_response(response)
+        except Exception:  # noqa: BLE001 - neither recorded twice nor raised to the connection
+            internal_error("ending a relayed request")
+
+    # ---- in a task
+
+    def _continue(self, rest: Callable[[], Awaitable[Resp]]) -> None:
+        assert self._callbacks is not None
+        self._callbacks.continue_in_task(functools.partial(self._run, rest))
+
+    def _continue_exchange(self) -> None:
+        self._continue(self._exchange)
+
+    async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
+        """Finish the request in a task, like ``Dispatch.respond``."""
+        self._has_task = True
+        self._callbacks = None
+        relay, context = self._relay, self.context
+        try:
+            try:
+                response = await rest()
+            except GatewayError as error:
+                response = relay.frontend.refuse(error, self._wire, context)
+            except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
+                failure = internal_error(f"serving {relay.frontend.codec.name}")
+                response = relay.frontend.refuse(failure, self._wire, context)
+        except BaseException:
+            relay.record_cancelled(context)
+            raise
+        relay.finish(response, context)
+        return response
+
+    async def _exchange(self) -> Resp:
+        self._response = await self._resume_exchange()
+        return await self._deliver()
+
+    # ---- called by the transport
+
+    def cancel(self) -> None:
+        """Cancel the request; its task, if it has one, is cancelled by the transport."""
+        if self._has_task or self._callbacks is None:
+            return
+        self._callbacks = None
+        if self.is_counted:
+            self._cancel_exchange()
+        self._relay.record_cancelled(self.context)
+
+
+class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
+    """A request that passes through."""
+
+    __slots__ = ("_checked", "_names", "_sent")
+
+    _checked: Any
+    """The result of ``validate``, if it differs from the message."""
+    _names: tuple[str, str]
+    """The names of model and version in the response."""
+    _sent: Any
+    """The validated message of which the request was made."""
 
     # ---- the request
 
     def send(self) -> None:
         """Check, rewrite and send the message, like ``PassThrough.infer``. Raises GatewayError."""
         pipeline = self._pipeline
+        self._checked, self._names = None, _UNCHANGED
         self.context.record.pipeline = pipeline.name
         if not self.summary.can_pass_through:
             self._continue(self._translate)
@@ -242,53 +355,7 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
         self._response = response
         self._continue(self._deliver)
 
-    def _on_backend_error(self, error: Exception) -> None:
-        if not isinstance(error, GatewayError):
-            error = internal_error("relaying a request", error)
-        self.refuse(error)
-
-    def refuse(self, error: GatewayError) -> None:
-        """Respond with ``error``."""
-        if self.is_counted:  # a bug has interrupted the exchange
-            self._cancel_exchange()
-        self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
-
-    def _respond(self, response: Resp) -> None:
-        callbacks, self._callbacks = self._callbacks, None
-        try:
-            self._relay.finish(response, self.context)
-            if callbacks is not None:
-                callbacks.on_response(response)
-        except Exception:  # noqa: BLE001 - neither recorded twice nor raised to the connection
-            internal_error("ending a relayed request")
-
     # ---- in a task
-
-    def _continue(self, rest: Callable[[], Awaitable[Resp]]) -> None:
-        assert self._callbacks is not None
-        self._callbacks.continue_in_task(functools.partial(self._run, rest))
-
-    def _continue_exchange(self) -> None:
-        self._continue(self._exchange)
-
-    async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
-        """Finish the request in a task, like ``Dispatch.respond``."""
-        self._has_task = True
-        self._callbacks = None
-        relay, context = self._relay, self.context
-        try:
-            try:
-                response = await rest()
-            except GatewayError as error:
-                response = relay.frontend.refuse(error, self._wire, context)
-            except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
-                failure = internal_error(f"serving {relay.frontend.codec.name}")
-                response = relay.frontend.refuse(failure, self._wire, context)
-        except BaseException:
-            relay.record_cancelled(context)
-            raise
-        relay.finish(response, context)
-        return response
 
     def _infer(self) -> Awaitable[Resp]:
         """Serve a request of which nothing has been sent."""
@@ -299,10 +366,6 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
     def _translate(self) -> Awaitable[Resp]:
         return self._pipeline.translate(self._wire, self.summary, self._binding, self.context)
 
-    async def _exchange(self) -> Resp:
-        self._response = await self._resume_exchange()
-        return await self._deliver()
-
     def _deliver(self) -> Awaitable[Resp]:
         response, self._response = self._response, None
         assert response is not None
@@ -310,13 +373,101 @@ class RelayedRequest(RelayedExchange[Req, Resp]):
             response, self._sent, self.summary, self._binding, self.context
         )
 
-    # ---- called by the transport
 
-    def cancel(self) -> None:
-        """Cancel the request; its task, if it has one, is cancelled by the transport."""
-        if self._has_task or self._callbacks is None:
+class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
+    """A short request that is translated, on a route without further steps."""
+
+    __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
+
+    _codec_offload: BackendCodecOffload[Any, Any]
+    _operation: InferRequest
+    _parsed: Any
+    """The result of ``parse_inline``."""
+    _result: InferResponse | None
+    """The response, until it is written in a task."""
+
+    # ---- the request
+
+    def send(self) -> None:
+        """Parse, build and send the message, like ``Translation.infer``. Raises GatewayError."""
+        translation, context = self._relay.translation, self.context
+        context.record.pipeline = translation.name
+        parsed = self._parsed = translation.parse_inline(self._wire)
+        request = None if parsed is None else self._build(parsed)
+        if request is None:
+            self._continue(self._infer)
             return
-        self._callbacks = None
-        if self.is_counted:
-            self._cancel_exchange()
-        self._relay.record_cancelled(self.context)
+        sender = self._pipeline.sender
+        assert sender is not None
+        if sender.queue is not None and not sender.queue.try_enter():
+            self.sender, self.request = sender, request
+            self._continue(self._wait_and_exchange)
+        else:
+            self._start_exchange(sender, request)
+
+    def _build(self, parsed: ParsedRequest | PartialInferRequest[ParsedRequest]) -> Any:
+        """Return the request to the backend, or None, without any effect, if ``Translation.infer``
+        must make it. Raises GatewayError."""
+        if (
+            isinstance(parsed, PartialInferRequest)
+            or parsed.wants_stream
+            or parsed.single_response_error
+        ):
+            return None
+        operation, plan = parsed.operation, self._pipeline
+        assert isinstance(operation, InferRequest)
+        self._relay.check_inference(operation, self.context)
+        profile = plan.relayed_profile(operation)
+        if profile is None:
+            return None
+        assert plan.relaying is not None
+        codec_offload = plan.relaying.codec_offload
+        self._operation, self._codec_offload = operation, codec_offload
+        return codec_offload.write_inline(operation, profile, self.context)
+
+    # ---- the result
+
+    def _on_backend_response(self, response: Resp) -> None:
+        client, parsed = self._relay.translation.codec_offload, self._parsed
+        rest: Callable[[], Awaitable[Resp]] = self._deliver
+        try:
+            read = self._codec_offload.read_inline(response, self._operation, self.context)
+            result = self._pipeline.for_client(read, self._operation)
+            if client.is_short(result, parsed):
+                self._respond(client.codec.build_response(result, parsed))
+                return
+            self._result, rest = result, self._write
+        except NeedsOffloadError:
+            self._response = response
+        except GatewayError as error:
+            self.refuse(error)
+            return
+        except Exception:  # noqa: BLE001 - a bug must cost one request, not the connection
+            self.refuse(internal_error("relaying a response"))
+            return
+        self._continue(rest)
+
+    # ---- in a task
+
+    def _infer(self) -> Awaitable[Resp]:
+        """Serve a request of which nothing has been sent."""
+        return self._relay.translation.infer(
+            self._wire, self.summary, self._binding, self.context, self._parsed
+        )
+
+    async def _wait_and_exchange(self) -> Resp:
+        self._response = await self.sender.infer(self.request, self.context)
+        return await self._deliver()
+
+    async def _deliver(self) -> Resp:
+        response, self._response = self._response, None
+        read = await self._codec_offload.read_response(response, self._operation, self.context)
+        del response
+        self._result = self._pipeline.for_client(read, self._operation)
+        del read
+        return await self._write()
+
+    def _write(self) -> Awaitable[Resp]:
+        result, self._result = self._result, None
+        assert result is not None
+        return self._relay.translation.write(self.context, result, self._parsed)

@@ -7,6 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
+from infergate.backends.relay_support import SupportsRelay
+from infergate.codecs.base import Profile
+from infergate.core.accounting import needs_accounting
 from infergate.core.classification import CLASSIFICATION
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Response
@@ -50,6 +53,9 @@ class RoutePlan:
         """By declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
+        relaying = backend if isinstance(backend, SupportsRelay) else None
+        if relaying is not None and not relaying.codec.needs_metadata:
+            declared = {}  # the backend would not use it
         needed: list[tuple[object, _RequestStep]] = [
             (route.cast, self._cast_back),
             (not backend.supports_sequences, self._refuse_sequence),
@@ -59,6 +65,13 @@ class RoutePlan:
         ]
         self._request_steps: Final = tuple(step for is_needed, step in needed if is_needed)
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
+        if relaying is not None and (
+            self._request_steps or route.retry.is_idempotent or relaying.codec.needs_metadata
+        ):
+            relaying = None
+        self.relaying: Final[SupportsRelay | None] = relaying
+        self.sender: Final = None if relaying is None else relaying.relay_sender
+        """The sender of relayed requests; None if requests need tasks."""
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         if type(request.parameters) is OpaqueParameters:
@@ -69,10 +82,30 @@ class RoutePlan:
         adapted = request
         for step in self._request_steps:
             adapted = await step(adapted, context)
-        response = self._for_client(await self._backend.perform(adapted, context), request)
+        response = self.for_client(await self._backend.perform(adapted, context), request)
         if not context.unsupported_datatypes:
             return response
         return await fit_response(response, request, None, self.binding, context)
+
+    def relayed_profile(self, request: InferRequest) -> Profile | None:
+        """Return the profile with which ``request`` is built if it can be relayed; None if
+        ``infer`` must serve it. Raises GatewayError."""
+        if type(request.parameters) is OpaqueParameters:
+            request.parameters.is_passed_to(self._backend.protocol)
+        relaying, sender = self.relaying, self.sender
+        assert relaying is not None
+        assert sender is not None
+        if (
+            _has_special_tensors(request)
+            or needs_accounting(request.inputs)
+            or (
+                sender.endpoints.has_several
+                and self._backend.supports_sequences
+                and sequence_key(request) is not None
+            )
+        ):
+            return None
+        return relaying.inference_profile()
 
     async def stream(
         self, request: InferRequest, context: RequestContext
@@ -118,12 +151,12 @@ class RoutePlan:
 
         async def respond(response: Response) -> InferResponse:
             return await fit_response(
-                self._for_client(response, request), request, model, self.binding, context
+                self.for_client(response, request), request, model, self.binding, context
             )
 
         return adapted, respond
 
-    def _for_client(self, response: Response, request: InferRequest) -> InferResponse:
+    def for_client(self, response: Response, request: InferRequest) -> InferResponse:
         """Return ``response`` with the client's names and id, because servers generate an id if
         the request has none, or drop it."""
         assert isinstance(response, InferResponse)

@@ -29,7 +29,7 @@ class Translation(Generic[Req, Resp]):
     def __init__(
         self, codec_offload: CodecOffload[Req, Resp], gateway: InferenceGateway, steps: Steps
     ) -> None:
-        self._codec_offload: Final = codec_offload
+        self.codec_offload: Final = codec_offload
         self._gateway: Final = gateway
         self._build: Final = codec_offload.codec.build_response
         self.parse: Final = steps.awaited(PARSE, self._parse)
@@ -37,14 +37,20 @@ class Translation(Generic[Req, Resp]):
         self._write: Final = steps.awaited(RENDER, codec_offload.write_response)
 
     async def infer(
-        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
+        self,
+        wire: Req,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
+        parsed: ParsedRequest | PartialInferRequest[ParsedRequest] | None = None,
     ) -> Resp:
-        """Parse the request, run the inference, build the response."""
+        """Parse the request, run the inference, build the response. ``parsed`` is the result of
+        ``parse_inline``, if it was called."""
         del summary
-        parsed = await self.parse(wire, context)
+        parsed = await self.parse(wire, context, parsed)
         if parsed.wants_stream:
             response: Resp = await open_http_stream(
-                self._gateway, self._codec_offload, parsed, wire, context
+                self._gateway, self.codec_offload, parsed, wire, context
             )
             return response
         if parsed.single_response_error:
@@ -52,6 +58,10 @@ class Translation(Generic[Req, Resp]):
         else:
             assert isinstance(parsed.operation, InferRequest)
             result = await self._gateway.infer(parsed.operation, binding, context)
+        return await self.write(context, result, parsed)
+
+    async def write(self, context: RequestContext, result: Response, parsed: ParsedRequest) -> Resp:
+        """Build the response to ``parsed``."""
         return (await self._write(context, self._build, result, parsed))[0]
 
     async def perform(self, wire: Req, context: RequestContext) -> Resp:
@@ -59,17 +69,30 @@ class Translation(Generic[Req, Resp]):
         parsed = await self.parse(wire, context)
         self._gateway.name_rule.check_operation(parsed.operation)
         result = await self._gateway.perform(parsed.operation, context)
-        return (await self._write(context, self._build, result, parsed))[0]
+        return await self.write(context, result, parsed)
 
-    async def _parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
-        offload = self._codec_offload
-        inline = offload.is_always_inline or offload.can_read_inline(wire)
-        if inline:
+    def parse_inline(self, wire: Req) -> ParsedRequest | PartialInferRequest[ParsedRequest] | None:
+        """Run ``Codec.parse_request`` on the event loop; return None if that would block it for too
+        long."""
+        offload = self.codec_offload
+        if offload.is_always_inline or offload.can_read_inline(wire):
             try:
-                parsed = offload.codec.parse_request(wire, offload.limits)
+                return offload.codec.parse_request(wire, offload.limits)
             except NeedsOffloadError:
-                inline = False
-        if not inline:
+                pass
+        return None
+
+    async def _parse(
+        self,
+        wire: Req,
+        context: RequestContext,
+        parsed: ParsedRequest | PartialInferRequest[ParsedRequest] | None = None,
+    ) -> ParsedRequest:
+        offload = self.codec_offload
+        if parsed is None:
+            parsed = self.parse_inline(wire)
+        inline = parsed is not None
+        if parsed is None:
             parsed = await offload.run_in_helper(context, offload.parse_request, wire)
         if isinstance(parsed, PartialInferRequest):
             partial = parsed
@@ -90,9 +113,9 @@ class Translation(Generic[Req, Resp]):
         model, version = partial.model, partial.version
         metadata = await self._gateway.describe(model, version, context)
         try:
-            return await self._codec_offload.complete(partial, metadata, context, inline=inline)
+            return await self.codec_offload.complete(partial, metadata, context, inline=inline)
         except GatewayError:
             fresh = await self._gateway.describe(model, version, context, newer=True)
             if fresh == metadata:
                 raise
-        return await self._codec_offload.complete(partial, fresh, context, inline=inline)
+        return await self.codec_offload.complete(partial, fresh, context, inline=inline)

@@ -36,6 +36,7 @@ from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import log_fields
 from infergate.observe.request_counters import RequestCounters
 from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.runtime.offload.ipc_message import pack, unpack
 from infergate.transport.base import Address, Endpoint
 from infergate.transport.client import pool
 from infergate.transport.framed.client import HttpOrFrameUpstream
@@ -205,6 +206,16 @@ def feed(protocol: Any, data: bytes) -> None:
         protocol.buffer_updated(count)
 
 
+class Helpers:
+    """Runs jobs in this process, as helper processes do: with plain limits."""
+
+    async def run(self, _deadline: float | None, *job: Any, **_options: Any) -> Any:
+        await asyncio.sleep(0)
+        pickled, buffers = pack(job)
+        function, *arguments = unpack(pickled, memoryview(b"".join(buffers)))
+        return function(*arguments)
+
+
 class Stack:
     """One gateway, its client and its servers."""
 
@@ -221,9 +232,10 @@ class Stack:
         authorizer: Callable[[], RequestAuthorizer] = lambda: None,  # type: ignore[assignment,return-value]
         limits: Limits | None = None,
         is_legacy: bool = False,
+        has_helpers: bool = False,
     ) -> None:
         self.loop = loop
-        self.is_legacy = is_legacy
+        self.is_legacy = self.declares = is_legacy
         self.relays = relays
         self.limits = limits or Limits(in_flight=4, body=200_000)
         self.context = contextvars.copy_context()
@@ -241,6 +253,7 @@ class Stack:
         self.authorizer = authorizer()
         self.contexts: list[RequestContext] = []
         addresses = [Endpoint("server", 8000 + number) for number in range(endpoints)]
+        self.offload: Any = Helpers() if has_helpers else None
         self.backend: RemoteBackend[Any, Any] = RemoteBackend(
             BackendSettings(
                 "b",
@@ -258,6 +271,7 @@ class Stack:
             self.access,
             self.limits,
             counters=self.counters,
+            offload=self.offload,
         )
         policy: Any = self.backend._endpoints._cluster._policy
         policy._random = lambda: 0.0  # both start with the first endpoint
@@ -274,8 +288,12 @@ class Stack:
         self.streams: dict[str, Any] = {}
 
     def new_codec(self) -> Any:
-        """Return a codec of the protocol on both sides."""
+        """Return the codec of the servers."""
         return GRPC.create({}) if self.is_legacy else V2Grpc()
+
+    def new_client_codec(self) -> Any:
+        """Return the codec of the clients."""
+        return self.new_codec()
 
     def new_upstream(self) -> Any:
         """Return the transport to the servers."""
@@ -312,10 +330,10 @@ class Stack:
             for model in ("m", "renamed", "quick")
         }
         self.gateway = Gateway(
-            RouteTable(routes), {"b": self.backend}, declared if self.is_legacy else {}
+            RouteTable(routes), {"b": self.backend}, declared if self.declares else {}
         )
         frontend: Any = Frontend(
-            self.new_codec(), self.gateway, self.limits, authorizer=self.authorizer
+            self.new_client_codec(), self.gateway, self.limits, self.offload, self.authorizer
         )
         return self.wrap_frontend(frontend)
 
@@ -415,10 +433,10 @@ class Stack:
         end, stream = self.pending[key][-1]
         engine = end.engine
         trailers = header_blocks.encode_block(("grpc-status", "0"))
-        message = legacy_response(key) if self.is_legacy else response_message(key)
+        message = legacy_response(key) if self.is_legacy else response_message(key, kind)
         body: tuple[bytes, ...] = (b"\0" + len(message).to_bytes(4, "big"), message)
         match kind:
-            case "ok":
+            case "ok" | "long" | "many" | "wrong":
                 engine.send_message(stream, RESPONSE_HEADERS, body, trailers)
             case "garbage":
                 body = b"\0" + (3).to_bytes(4, "big"), b"\xff\xff\xff"
@@ -562,11 +580,17 @@ def legacy_response(key: str) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def response_message(key: str) -> bytes:
-    """Return a ModelInferResponse whose data is ``key``."""
+def response_message(key: str, kind: str = "ok") -> bytes:
+    """Return a ModelInferResponse whose data is ``key``: ``long``; with so ``many`` elements that a
+    helper reads it; or with a ``wrong`` size of its data."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
-    message.outputs.add(name="y", datatype="UINT8", shape=[len(key)])
-    message.raw_output_contents.append(key.encode())
+    data = key.encode() * (70_000 // len(key) if kind == "long" else 1)
+    if kind == "many":
+        message.outputs.add(name="y", datatype="BYTES", shape=[40_000])
+        data = bytes(160_000)
+    else:
+        message.outputs.add(name="y", datatype="UINT8", shape=[len(data)])
+    message.raw_output_contents.append(data + b"!" * (kind == "wrong"))
     return bytes(message.SerializeToString())
 
 
@@ -672,6 +696,40 @@ class HttpStack(Stack):
         self.drop(end)
 
 
+class TranslatedStack(HttpStack):
+    """A gateway between clients of V2 REST and servers of V2 gRPC."""
+
+    end_type = ServerEnd
+    access = RPC_MESSAGES
+    answer = Stack.answer
+    new_codec = Stack.new_codec
+    new_upstream = Stack.new_upstream
+
+    def __init__(self, loop: VirtualLoop, **options: Any) -> None:
+        options.setdefault("limits", Limits(in_flight=4, body=400_000))
+        super().__init__(loop, **options)
+
+    def make_app(self) -> Any:
+        self.declares = True
+        return super().make_app()
+
+    def new_client_codec(self) -> Any:
+        return HttpStack.new_codec(self)
+
+
+class RestServersStack(Stack):
+    """A gateway between clients of V2 gRPC and servers of V2 REST."""
+
+    end_type = HttpServerEnd
+    access = HTTP_MESSAGES
+    answer = HttpStack.answer
+    new_codec = HttpStack.new_codec
+    new_upstream = HttpStack.new_upstream
+
+    def new_client_codec(self) -> Any:
+        return V2Grpc()
+
+
 def rest_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
     """Return the model's name and the JSON of an inference."""
     if kind == "garbage":
@@ -682,6 +740,12 @@ def rest_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
     body: dict[str, Any] = {"id": "7", "inputs": [tensor]}
     if kind == "sequence":
         body["parameters"] = {"sequence_id": 5}
+    if kind == "many":  # tensors, for a helper
+        body["inputs"] = [tensor | {"name": f"x{number}"} for number in range(300)]
+    if kind == "classes":
+        body["outputs"] = [{"name": "y", "parameters": {"classification": 1}}]
+    if kind == "binary":
+        body["parameters"] = {"binary_data_output": True}
     return f"{model}\n{json.dumps(body)}".encode()
 
 

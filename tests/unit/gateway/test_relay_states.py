@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from relay_kit import (
     HttpStack,
     Pair,
+    TranslatedStack,
     legacy_request,
     patches,
     request_message,
@@ -56,7 +57,8 @@ HTTP_ANSWERS = (
     "partial",
 )
 MODELS = ("m", "m", "renamed", "quick", "trusted", "once", "again", "unknown", "bad\nname")
-KINDS = ("raw", "raw", "raw", "typed", "sequence", "wrong", "garbage", "classes")
+KINDS = ("raw", "raw", "raw", "typed", "sequence", "wrong", "garbage", "classes", "many", "binary")
+TRANSLATED_ANSWERS = (*ANSWERS, "long", "many", "wrong")
 TIMEOUTS = ("", "", "", "1S", "200m", "0m")
 
 
@@ -66,6 +68,8 @@ class Relayed(RuleBasedStateMachine):
     pair: Pair
     calls = 0
     is_http = False
+    http_stack: type[HttpStack] = HttpStack
+    has_helpers = False
     answers: tuple[str, ...] = ANSWERS
 
     def __init__(self) -> None:
@@ -85,7 +89,7 @@ class Relayed(RuleBasedStateMachine):
         self.has_order = endpoints > 1 or max_requests > 0
         if self.is_http:
             self.make_message = rest_request
-            self.pair = Pair(HttpStack, **options)
+            self.pair = Pair(self.http_stack, has_helpers=self.has_helpers, **options)
         else:
             self.make_message = legacy_request if is_legacy else request_message
             self.pair = Pair(is_legacy=is_legacy, **options)
@@ -204,6 +208,14 @@ class RelayedHttp(Relayed):
     answers = HTTP_ANSWERS
 
 
+class RelayedTranslations(RelayedHttp):
+    """The same from HTTP/1.1 to gRPC."""
+
+    http_stack = TranslatedStack
+    has_helpers = True
+    answers = TRANSLATED_ANSWERS
+
+
 _SETTINGS = settings(
     max_examples=examples(120),
     stateful_step_count=20,
@@ -214,3 +226,5 @@ TestRelayed = Relayed.TestCase
 TestRelayed.settings = _SETTINGS
 TestRelayedHttp = RelayedHttp.TestCase
 TestRelayedHttp.settings = _SETTINGS
+TestRelayedTranslations = RelayedTranslations.TestCase
+TestRelayedTranslations.settings = _SETTINGS

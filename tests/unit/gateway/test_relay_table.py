@@ -12,7 +12,9 @@ from relay_kit import (
     METHOD,
     HttpStack,
     Pair,
+    RestServersStack,
     Stack,
+    TranslatedStack,
     legacy_request,
     patches,
     request_message,
@@ -34,9 +36,11 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest
-from infergate.gateway.relay import RelayedRequest
+from infergate.gateway.relay import RelayedPassThrough, RelayedTranslation
 
 SECRET = "infergate_the-key-of-a"
+NO_JSON = ("inference-header-content-length", "0")
+"""The body is the data of the only input, which the model's metadata describes."""
 KEY = ("x-api-key", SECRET)
 Step = Callable[[Pair], None]
 
@@ -74,6 +78,16 @@ def refuse_connections(pair: Pair) -> None:
         stack.refuses_connections = True
 
 
+def take_slot(stack: Stack) -> None:
+    assert stack.backend._queue is not None
+    assert stack.backend._queue.try_enter()
+
+
+def leave_slot(stack: Stack) -> None:
+    assert stack.backend._queue is not None
+    stack.backend._queue.leave()
+
+
 def new_authorizer() -> Authorizer:
     """Key ``a`` may infer model ``m`` once."""
     rules = AccessRules((AccessRule(("key:a",), models=("m",)),))
@@ -96,8 +110,12 @@ def send_together(stack: Stack, count: int) -> None:
 
 
 REST: dict[str, Any] = {"stack_type": HttpStack}
+
+
+TRANSLATED: dict[str, Any] = {"stack_type": TranslatedStack, "has_helpers": True}
 SMALL = Limits(body=1000)
 SHUTDOWN = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
+TO_REST: dict[str, Any] = {"stack_type": RestServersStack, "has_helpers": True}
 CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
     # options of the gateway, steps, and the outcome and exceeded limit of each logged request
     "ok": ({}, [call(), answer("ok")], [("ok", "")]),
@@ -271,6 +289,135 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], list[tuple[str, str]]]] = {
         [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
         [("ok", ""), ("rate_limited", "")],
     ),
+    "translated": (TRANSLATED, [call(), answer("ok")], [("ok", "")]),
+    "translated, not declared": (TRANSLATED, [call("trusted"), answer("ok")], [("ok", "")]),
+    "translated, renamed": (TRANSLATED, [call("renamed"), answer("ok")], [("ok", "")]),
+    "translated, idempotent": (TRANSLATED, [call("again"), answer("ok")], [("ok", "")]),
+    "translated, without helpers": (
+        TRANSLATED | {"has_helpers": False},
+        [call(), answer("many")],
+        [("ok", "")],
+    ),
+    "translated, a sequence": (
+        TRANSLATED | {"endpoints": 2},
+        [call(kind="sequence"), answer("ok")],
+        [("ok", "")],
+    ),
+    "translated, classes": (TRANSLATED, [call(kind="classes"), answer("ok")], [("ok", "")]),
+    "translated, binary": (TRANSLATED, [call(kind="binary"), answer("long")], [("ok", "")]),
+    "translated, large": (TRANSLATED, [call(size=70_000), answer("ok")], [("ok", "")]),
+    "translated, many tensors": (TRANSLATED, [call(kind="many"), answer("ok")], [("ok", "")]),
+    "translated, long response": (TRANSLATED, [call(), answer("long")], [("ok", "")]),
+    "translated, many elements": (TRANSLATED, [call(), answer("many")], [("ok", "")]),
+    "translated, long JSON": (
+        TRANSLATED | {"limits": Limits(json_inline=500)},
+        [call(size=1000), answer("long")],
+        [("ok", "")],
+    ),
+    "translated, long JSON of the response": (
+        TRANSLATED | {"limits": Limits(json_inline=500)},
+        [call(), answer("long")],
+        [("ok", "")],
+    ),
+    "translated, size of the response": (
+        TRANSLATED | {"limits": Limits(body=100_000)},
+        [call(), answer("long")],
+        [("too_large", "body")],
+    ),
+    "translated, rank": (
+        TRANSLATED | {"limits": Limits(rank=0)},
+        [call()],
+        [("bad_request", "rank")],
+    ),
+    "translated, body": (
+        TRANSLATED | {"limits": SMALL},
+        [call(size=3000)],
+        [("too_large", "body")],
+    ),
+    "translated, forwarded_headers": (
+        TRANSLATED,
+        [call(headers=[(f"x-{number}", "1" * 900) for number in range(12)])],
+        [("too_large", "forwarded_headers")],
+    ),
+    "translated, unknown model": (TRANSLATED, [call("unknown")], [("not_found", "")]),
+    "translated, size of the data": (TRANSLATED, [call(kind="wrong")], [("bad_request", "")]),
+    "translated, no JSON": (TRANSLATED, [call(kind="garbage")], [("bad_request", "")]),
+    "translated, error of the backend": (
+        TRANSLATED,
+        [call(), answer("invalid")],
+        [("bad_request", "")],
+    ),
+    "translated, unavailable": (TRANSLATED, [call(), answer("unavailable")], [("no_backend", "")]),
+    "translated, garbage": (TRANSLATED, [call(), answer("garbage")], [("backend_garbage", "")]),
+    "translated, wrong size of the response": (
+        TRANSLATED,
+        [call(), answer("wrong")],
+        [("backend_garbage", "")],
+    ),
+    "translated, no message": (TRANSLATED, [call(), answer("empty")], [("backend_garbage", "")]),
+    "translated, oversize": (TRANSLATED, [call(), answer("oversize")], [("too_large", "")]),
+    "translated, partial request": (
+        TRANSLATED,
+        [call(headers=[NO_JSON]), answer("ok")],
+        [("ok", "")],
+    ),
+    "translated, partial request without metadata": (
+        TRANSLATED,
+        [call("trusted", headers=[NO_JSON]), advance(6.0)],
+        [("timeout", "")],
+    ),
+    "translated, queue": (
+        TRANSLATED | {"max_requests": 1},
+        [each(take_slot), call(), advance(0.3), each(leave_slot), answer("ok")],
+        [("ok", "")],
+    ),
+    "translated, time in the queue": (
+        TRANSLATED | {"max_requests": 1},
+        [each(take_slot), call("quick"), advance(0.6), each(leave_slot)],
+        [("timeout", "")],
+    ),
+    "translated, lost": (TRANSLATED, [call(), answer("lost")], [("backend_garbage", "")]),
+    "translated, refused once": (
+        TRANSLATED,
+        [call(), answer("refused"), answer("many")],
+        [("ok", "")],
+    ),
+    "translated, no connection": (
+        TRANSLATED,
+        [refuse_connections, call(), advance(0.1)],
+        [("connect", "")],
+    ),
+    "translated, timeout of the route": (
+        TRANSLATED,
+        [call("quick"), advance(0.6)],
+        [("timeout", "")],
+    ),
+    "translated, disconnected": (
+        TRANSLATED,
+        [call(), each(lambda stack: stack.transport.close())],
+        [("cancelled", "")],
+    ),
+    "translated, rate": (
+        TRANSLATED | {"authorizer": new_authorizer},
+        [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
+        [("ok", ""), ("rate_limited", "")],
+    ),
+    "to REST": (TO_REST, [call(), answer("ok")], [("ok", "")]),
+    "to REST, then closed": (TO_REST, [call(), answer("ok, then closed")], [("ok", "")]),
+    "to REST, compressed": (TO_REST, [call(), answer("compressed")], [("ok", "")]),
+    "to REST, long JSON": (
+        TO_REST | {"limits": Limits(json_inline=50)},
+        [call(size=100), answer("ok")],
+        [("ok", "")],
+    ),
+    "to REST, large": (TO_REST, [call(size=50_000), answer("ok")], [("ok", "")]),
+    "to REST, garbage": (TO_REST, [call(), answer("garbage")], [("backend_garbage", "")]),
+    "to REST, error of the backend": (TO_REST, [call(), answer("invalid")], [("bad_request", "")]),
+    "to REST, cancelled": (
+        TO_REST,
+        [call(), each(lambda stack: stack.reset("k"))],
+        [("cancelled", "")],
+    ),
     "anonymous": ({"authorizer": new_authorizer}, [call()], [("unauthenticated", "")]),
     "forbidden": (
         {"authorizer": new_authorizer},
@@ -312,10 +459,16 @@ def test_both_ways_give_the_same(case: str, patched: list[Pair]) -> None:
     assert found == sorted(outcomes * (2 if outcomes == [("ok", "")] else 1))
 
 
-@pytest.mark.parametrize("is_legacy", [False, True], ids=["V2", "legacy"])
 @pytest.mark.parametrize("model", ["m", "renamed", "quick", "trusted"])
-def test_a_plain_route_needs_no_task(model: str, is_legacy: bool, patched: list[Pair]) -> None:
-    pair = Pair(endpoints=2, is_legacy=is_legacy)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_legacy": True}, {"stack_type": TranslatedStack}, {"stack_type": RestServersStack}],
+    ids=["V2", "legacy", "translated", "to REST"],
+)
+def test_a_plain_route_needs_no_task(
+    model: str, options: dict[str, Any], patched: list[Pair]
+) -> None:
+    pair = Pair(endpoints=2, **options)
     patched.append(pair)
     pair.run()
     for key in ("a", "b"):  # a connection to each endpoint
@@ -324,7 +477,7 @@ def test_a_plain_route_needs_no_task(model: str, is_legacy: bool, patched: list[
     call(model)(pair)
     requests = [list(stack.listener.active_requests()) for stack in pair.stacks]
     assert [[type(each) is asyncio.Task for each in found] for found in requests] == [
-        [False],
+        [model == "renamed" and "stack_type" in options],
         [True],
     ]
     answer("ok")(pair)
@@ -345,7 +498,7 @@ def test_a_reload_waits_for_relayed_requests(patched: list[Pair]) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "garbage", "invalid", "lost"])
-@pytest.mark.parametrize("options", [{}, REST], ids=["gRPC", "HTTP"])
+@pytest.mark.parametrize("options", [{}, REST, TRANSLATED], ids=["gRPC", "HTTP", "translated"])
 def test_messages_are_freed_without_garbage_collection(
     options: dict[str, Any], outcome: str, patched: list[Pair]
 ) -> None:
@@ -366,7 +519,7 @@ def test_messages_are_freed_without_garbage_collection(
 
 
 def _relayed_count() -> int:
-    return sum(type(each) is RelayedRequest for each in gc.get_objects())
+    return sum(type(each) in (RelayedPassThrough, RelayedTranslation) for each in gc.get_objects())
 
 
 class FailingCallbacks:

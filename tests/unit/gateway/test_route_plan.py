@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, WireBackend, new_context
 
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
+from infergate.codecs.trtis import GRPC
+from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata
@@ -16,6 +20,8 @@ from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.transport.base import Endpoint
+from infergate.transport.grpc.client import H2Upstream
 
 PLAIN = Route("m", "b")
 
@@ -25,6 +31,13 @@ class Lacking(Memory):
 
     supports_sequences = False
     datatypes = frozenset(Datatype) - {Datatype.BF16}
+
+
+def remote(codec: Any) -> RemoteBackend[Any, Any]:
+    """Return a backend whose messages need metadata or not."""
+    settings = BackendSettings("b", [Endpoint("server", 8000)])
+    upstream = H2Upstream(DEFAULT_LIMITS)
+    return RemoteBackend(settings, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 def steps(route: Route, backend: Any, declared: str = "") -> list[str]:
@@ -47,6 +60,8 @@ def steps(route: Route, backend: Any, declared: str = "") -> list[str]:
         (PLAIN, Memory("b"), "other", []),
         (PLAIN, Memory("b"), "m", ["_declare"]),
         (replace(PLAIN, pattern="*"), Memory("b"), "other", ["_declare"]),
+        (PLAIN, remote(V2Grpc()), "m", []),
+        (PLAIN, remote(GRPC.create({})), "m", ["_declare", "_cast"]),
         (PLAIN, Lacking("b"), "", ["_refuse_sequence", "_cast"]),
         (replace(PLAIN, cast={Datatype.BF16: Datatype.FP32}), Memory("b"), "", ["_cast_back"]),
         (replace(PLAIN, rewrite=Rewrite(version="2")), Memory("b"), "", ["_rename"]),
