@@ -9,6 +9,7 @@ backend speak the same protocol and the route renames no tensor, otherwise ``Tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -90,9 +91,9 @@ class Frontend(Generic[Req, Resp]):
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
         )
         self._authorizer: Final = authorizer
-        self.decide: Final = (
-            authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
-        )
+        self.decide: Final[
+            Callable[[RequestSummary, RequestContext], RequestSummary | None] | None
+        ] = authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
         """Authorizes a request without I/O, if that is possible."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
