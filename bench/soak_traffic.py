@@ -62,7 +62,8 @@ _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
 _UNBOUND: Final = [each for each in CLIENT_KINDS if each.listener != RAW_SOCKETS]
-_SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol != "graphpipe"]
+_WITHOUT_SEQUENCES: Final = {"graphpipe", "tfs-grpc"}
+_SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol not in _WITHOUT_SEQUENCES]
 _STREAMING: Final = [
     each for each in CLIENT_KINDS if each.name in ("V2 REST, binary", "V2 gRPC, raw")
 ]
