@@ -40,8 +40,13 @@ async def test_peers_are_formatted_as_over_grpc(
     harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's address is that of the socket, not of a header."""
-    method = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
-    monkeypatch.setattr(method, lambda *_: peername)
+    transport = asyncio.selector_events._SelectorSocketTransport
+    get_extra_info = transport.get_extra_info
+
+    def with_peername(self: asyncio.Transport, name: str, default: object = None) -> object:
+        return peername if name == "peername" else get_extra_info(self, name, default)
+
+    monkeypatch.setattr(transport, "get_extra_info", with_peername)
     client = await harness.connect()
     await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     await client.read_response()

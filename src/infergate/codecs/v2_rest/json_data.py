@@ -228,7 +228,7 @@ def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 _NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
 _NON_FINITE_TYPES: Final[frozenset[type]] = frozenset({str, NonFiniteLiteral, type(None)})
-_MAX_FLOAT: Final = sys.float_info.max
+_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc would convert an int compared with a float
 
 # ---- writing ----------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
         member_count += len(item) + len(tensor.parameters)
     if len(inputs) < len(input_items):
         raise _NotSimpleError
-    request_id = ""
+    request_id: Any = ""
     if "id" in document:
         expected_members += 1
         request_id = document["id"]

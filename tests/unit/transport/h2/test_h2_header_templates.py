@@ -3,6 +3,7 @@ from scratch."""
 
 import time
 import tracemalloc
+from collections.abc import Sequence
 
 import hpack
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from infergate.core.limits import Limits
 from infergate.transport.grpc import headers
-from infergate.transport.http2 import header_block_decoder, header_blocks, limits
+from infergate.transport.http2 import header_blocks, limits
 from infergate.transport.http2.frames import Code, Http2ConnectionError
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.http2.header_blocks import HeaderBlock
@@ -52,13 +53,24 @@ def request(*more: bytes, path: str = "/a/B") -> bytes:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[HeaderBlock]:
     """The blocks that are decoded from scratch."""
     found: list[HeaderBlock] = []
+    initialize = HeaderBlock.__init__
 
-    def decode(raw: list[tuple[bytes, bytes]]) -> HeaderBlock:
-        found.append(HeaderBlock(raw))
-        return found[-1]
+    def decode(
+        block: HeaderBlock,
+        raw: Sequence[tuple[bytes, bytes]],
+        template: HeaderBlock | None = None,
+    ) -> None:
+        if template is None and isinstance(raw, list):
+            found.append(block)
+        initialize(block, raw, template)
 
-    monkeypatch.setattr(header_block_decoder, "HeaderBlock", decode)
+    monkeypatch.setattr(HeaderBlock, "__init__", decode)
     return found
+
+
+def reference_block(reference: hpack.Decoder, block: bytes) -> HeaderBlock:
+    """Decode `block` with hpack; its fields are a tuple, and `decoded` counts only lists."""
+    return HeaderBlock(tuple(reference.decode(block, raw=True)))
 
 
 def without_table() -> HeaderBlockDecoder:
@@ -70,7 +82,7 @@ def without_table() -> HeaderBlockDecoder:
 
 def check(decoder: HeaderBlockDecoder, reference: hpack.Decoder, block: bytes) -> HeaderBlock:
     """Decode `block`, and compare it with the reference."""
-    found, expected = decoder.decode(block), HeaderBlock(reference.decode(block, raw=True))
+    found, expected = decoder.decode(block), reference_block(reference, block)
     for name in HeaderBlock.__slots__:
         if name not in {"template", "changed", "interpretation"}:
             assert getattr(found, name) == getattr(expected, name), name
@@ -237,7 +249,7 @@ def test_any_sequence_is_decoded_as_by_hpack(
         cut = data.draw(st.sampled_from([0, 0, 0, 0, 1, 2]))
         block = block[: len(block) - cut]
         try:
-            reference_fields = HeaderBlock(reference.decode(block, raw=True))
+            reference_fields = reference_block(reference, block)
         except (hpack.HPACKError, IndexError, ValueError):
             with pytest.raises(Http2ConnectionError):
                 decoder.decode(block)
@@ -337,7 +349,7 @@ def test_changed_values_of_a_request() -> None:
         block = decoder.decode(grpc_request(**values))
         found = headers.interpret_request(block, Limits())
         expected = headers.interpret_request(
-            HeaderBlock(reference_decoder().decode(grpc_request(**values), raw=True)), Limits()
+            reference_block(reference_decoder(), grpc_request(**values)), Limits()
         )
         for name in headers.RequestHeaders.__slots__:
             assert getattr(found, name) == getattr(expected, name), name

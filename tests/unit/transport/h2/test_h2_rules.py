@@ -18,10 +18,10 @@ from h2_kit import (
     server,
 )
 
-from infergate.transport.http2 import frames, header_block_decoder, header_blocks, limits
+from infergate.transport.http2 import frames, header_blocks, limits
 from infergate.transport.http2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
 from infergate.transport.http2.frames import Code, frame, window_update
-from infergate.transport.http2.header_blocks import encode_block
+from infergate.transport.http2.header_blocks import HeaderBlock, encode_block
 from infergate.transport.http2.roles import Http2ServerConnection
 
 MINIMAL = encode_block((":method", "GET"), (":scheme", "http"), (":path", "/"))
@@ -271,10 +271,13 @@ def test_a_request_however_it_is_split(step: int) -> None:
 def test_a_block_without_a_dynamic_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
-    decode = header_block_decoder.HeaderBlock
-    monkeypatch.setattr(
-        header_block_decoder, "HeaderBlock", lambda raw: decoded.append(1) or decode(raw)
-    )
+    initialize = HeaderBlock.__init__
+
+    def decode(block: HeaderBlock, raw: list[tuple[bytes, bytes]]) -> None:
+        decoded.append(block)
+        initialize(block, raw)
+
+    monkeypatch.setattr(HeaderBlock, "__init__", decode)
 
     def read(block: bytes) -> tuple[tuple[str, str], ...]:
         number = connection.last_stream + 2 if connection.last_stream else 1
