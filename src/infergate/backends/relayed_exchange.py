@@ -1,6 +1,6 @@
 """The exchange of one relayed request: its first attempt, driven by callbacks.
 
-Most requests are sent once and get a response, which takes no task. ``RequestSender`` does the
+Most requests are sent once and get a response; this needs no task. ``RequestSender`` does the
 rest in a task, from the state of this object: waiting for a connection, and retrying a request that
 was not sent (docs/decisions/0048).
 """
@@ -48,7 +48,8 @@ class RelayedExchange(Generic[Req, Resp]):
         self.error: GatewayError | None = None
         """The error of the first attempt, if it is retried."""
         self.is_counted = False
-        """Whether the exchange is in progress: it has a slot of the queue and of the budget."""
+        """Whether the exchange is in progress: it then holds a slot of the queue and counts in the
+        retry budget."""
 
     # ---- to be implemented by subclasses
 

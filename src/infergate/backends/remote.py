@@ -237,7 +237,7 @@ class RemoteBackend(Generic[Req, Resp]):
             raise self._no_metadata_error(operation, first_error, error) from error
 
     def _explained(self, operation: Operation, error: GatewayError) -> GatewayError:
-        """Return ``error``, or what to do about it if the server has no metadata."""
+        """Return ``error``, or one that says what to configure if the server has no metadata."""
         if error.kind is Kind.UNSUPPORTED and isinstance(operation, ModelMetadataRequest):
             return self._no_metadata_error(operation, error)
         return error

@@ -20,7 +20,7 @@ else:
 
 
 def is_compiled() -> bool:
-    """Return whether the engines are compiled: `bounded_cache` is, wherever they are."""
+    """Return whether the engines are compiled; `bounded_cache` is always one of them."""
     return not bounded_cache.__file__.endswith(".py")
 
 

@@ -110,7 +110,7 @@ class UnknownRegionError(GatewayError):
 
 
 class RepositoryControlDisabledError(GatewayError):
-    """Models cannot be loaded and unloaded, because the operator has not enabled it."""
+    """The operator has not enabled loading and unloading of models."""
 
     def __init__(self) -> None:
         # the text of a Triton that polls its repository

@@ -196,7 +196,7 @@ class ModelCatalogue:
         context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelIndexEntry:
-        """Return ``entry`` with the state that it has, else with that of the model's readiness."""
+        """Return ``entry``; if it has no state, query the readiness of its model."""
         if entry.state:
             return entry
         query = ModelReadyRequest(entry.name, entry.version)

@@ -7,7 +7,7 @@ below (``PassThrough.sender``, ``RoutePlan.sender``).
   for a request that ``respond`` must serve.
 - ``RelayedRequest`` sends the request, and gets its response or error by a callback of the
   upstream. ``RelayedPassThrough`` checks and rewrites the messages, ``RelayedTranslation``
-  translates short ones. The end is the same as that of ``respond``: response, metrics, log.
+  translates short ones. The request ends as in ``respond``: with response, metrics and log.
 - A step that must wait continues the request in a task from its present state: with ``infer`` of
   its pipeline if nothing was sent, else by delivering the response.
 - ``cancel`` ends the request in every state but the last one, in which its task is cancelled.
@@ -133,8 +133,8 @@ class Relay(Generic[Req, Resp]):
 
 
 class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
-    """A request in progress. ``summary`` describes it as authorized. ``pipeline`` has the steps of
-    its route."""
+    """A request in progress. ``summary`` is the one that the authorizer returned, if any;
+    ``pipeline`` has the steps of its route."""
 
     __slots__ = (
         "_binding",

@@ -1,7 +1,7 @@
 """Requests to servers of TensorFlow Serving's gRPC API, and their responses.
 
-Servers have no operation about themselves. A server that works answers a GetModelStatus without a
-model with an error about the request.
+The API has no health check. A working server answers a GetModelStatus without a model with an error
+about the request.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
             return _read_inference(data, operation, limits)
         case messages.ModelMetadataRequest(model):
             return metadata.read_metadata(bytes(data), model, limits)
-    # build_request has checked it
+    # build_request rejects all other operations
     assert isinstance(operation, messages.ModelReadyRequest | messages.ModelIndexRequest)
     index = metadata.read_status(bytes(data), operation.model, limits)
     if isinstance(operation, messages.ModelIndexRequest):
@@ -134,7 +134,7 @@ def _read_inference(
 
 
 def _ordered(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
-    """Return ``outputs`` in the order of the request; a map has none."""
+    """Return ``outputs`` in the order of the request: a protobuf map has no order."""
     order = {output.name: index for index, output in enumerate(request.outputs)}
     if not order:
         return outputs

@@ -59,7 +59,7 @@ class _ResponseOptions:
 
 @record
 class _Summarized:
-    """The ``requested`` model of the message with the parts ``message``."""
+    """The ``requested`` model, as read from the parts ``message``."""
 
     message: Sequence[Buffer]
     requested: RequestedModel
@@ -87,10 +87,10 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return operation and names, from the ModelSpec alone."""
+        """Return the operation and the names; only the ModelSpec is read."""
         if wire.method == pb.RELOAD:
             return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
-        if _asks_for_server(wire):
+        if _is_health_check(wire):
             return RequestSummary(messages.ServerReadyRequest)
         requested = self._requested(wire)
         return RequestSummary(_OPERATIONS[wire.method], requested.model, requested.version)
@@ -115,7 +115,7 @@ class TfsGrpcCodec(BinaryEstimates):
         """Parse a request. Raises UNSUPPORTED for an unknown method, and the client's errors."""
         if wire.method == pb.RELOAD:
             return ParsedRequest(self._read_reload(wire))
-        if _asks_for_server(wire):
+        if _is_health_check(wire):
             return ParsedRequest(messages.ServerReadyRequest())
         requested = self._requested(wire)
         options = _ResponseOptions(wire.method, requested)
@@ -168,7 +168,7 @@ class TfsGrpcCodec(BinaryEstimates):
         options = parsed.response_options
         try:
             if options is None and not isinstance(response, messages.Acknowledgement):
-                # not parsed by this codec: the request is the one that a backend would get
+                # another codec parsed the request: take the names from its form for a backend
                 wire = backend.build_request(parsed.operation)
                 options = _ResponseOptions(wire.method, self._requested(wire))
             if isinstance(response, InferResponse):
@@ -219,7 +219,7 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- towards backends
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of strings; numbers are raw."""
+        """Return the cost of strings; numbers are written raw."""
         del profile
         return writing_cost(operation.inputs, "raw")
 
@@ -293,8 +293,8 @@ class TfsGrpcCodec(BinaryEstimates):
         return RpcResponse(parts)
 
 
-def _asks_for_server(wire: RpcRequest) -> bool:
-    """Return whether ``wire`` is the request by which ``backend`` asks whether a server serves."""
+def _is_health_check(wire: RpcRequest) -> bool:
+    """Return whether ``wire`` is the request that ``backend`` sends to check a server's health."""
     return wire.method == pb.STATUS and not total_size(wire.message)
 
 
@@ -305,7 +305,7 @@ def _client_model(requested: RequestedModel, model: str) -> str:
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names; empty names are the server's."""
+    """Return a server's ``spec`` with the client's names; an empty name keeps the server's."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

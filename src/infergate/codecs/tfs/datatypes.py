@@ -10,12 +10,13 @@ from infergate.core.datatypes import Datatype
 
 DT_INVALID: Final = 0
 _REFERENCE: Final = 100
-"""A reference type is this much more than its value type."""
+"""The number of a reference type minus that of its value type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """A field of TensorProto with values of one type. ``itemsize`` is in bytes; 0: varints."""
+    """A field of TensorProto with values of one type. ``itemsize`` is the size of a value in bytes,
+    or 0 for varints."""
 
     name: str
     number: int

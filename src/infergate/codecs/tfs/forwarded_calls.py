@@ -3,7 +3,7 @@ model's graph parses the examples in the request.
 
 Such a call is an inference without tensors. Its parameters hold the message, which a backend of
 another protocol rejects; the response is one BYTES tensor with the server's message. Only the
-models that both messages name are read and replaced.
+ModelSpecs of both messages are read and replaced.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def call_of(request: InferRequest) -> tuple[str, bytes] | None:
 def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
-    """Return ``message`` with ``model`` and ``version`` in each ModelSpec; empty ones are those
-    that ``options`` select. Labels and signatures stay unless the options map them."""
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec; if one is
+    empty, ``options`` select it. Labels and signatures stay unless the options map them."""
 
     def rewrite(spec: ModelSpec) -> bytes:
         requested = apply_options(spec, options)

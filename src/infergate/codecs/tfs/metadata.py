@@ -37,10 +37,11 @@ _READY: Final = "READY"
 _STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
 """The numbers of the states of TensorFlow Serving, and of those of the Open Inference Protocol."""
 _STATE_NAMES: Final = {number: name for name, number in _STATES.items()}
-"""The canonical names of the states: the latter where both protocols have the state."""
+"""The canonical names of the states: where both protocols have a state, the Open Inference
+Protocol's."""
 _UNAVAILABLE_CODE: Final = 14
 _DEFAULT_VERSION: Final = 1
-"""Reported for a model of a server without versions."""
+"""The version reported for a model whose server has no versions."""
 
 
 def check_fields(fields: Sequence[str]) -> None:
@@ -56,7 +57,7 @@ def check_fields(fields: Sequence[str]) -> None:
 
 
 def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
-    """Return a GetModelMetadataResponse. Raises ValueError for what protobuf cannot hold."""
+    """Return a GetModelMetadataResponse. Raises ValueError for values that protobuf cannot hold."""
     signatures = pb.SignatureDefMap()
     name = requested.spec.signature if requested.is_mapped else ""
     _write_signature(

@@ -1,6 +1,6 @@
 """ModelSpec: the model, version and signature that a request names.
 
-A request's ModelSpec may occur several times, which protobuf merges. It is read before the access
+A message may contain several ModelSpecs, which protobuf merges. They are read before the access
 check, without the rest of the message.
 
 *Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
@@ -124,7 +124,7 @@ def _parse(data: bytes) -> ModelSpec:
         match field.number:
             case 1:
                 name = _text(value)
-            case 2:  # one of version and label: the last one counts
+            case 2:  # version and label are a oneof: the last one applies
                 version, label = _parse_version(value, version or 0), ""
             case 3:
                 signature = _text(value)
@@ -198,7 +198,7 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
 
 
 def numeric_version(version: str) -> int | None:
-    """Return ``version`` as an int64 of at least 0; None if it is none."""
+    """Return ``version`` as an int64 of at least 0; None if it is not one."""
     if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
         return None
     number = int(version)

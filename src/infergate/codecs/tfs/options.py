@@ -15,7 +15,7 @@ _OPTION_NAMES: Final = ("contents", "version_zero", "labels", "signatures")
 
 @dataclass(frozen=True, slots=True)
 class TfsOptions:
-    """The options.
+    """The options of TensorFlow Serving's codec.
 
     - ``contents``: the form of tensors in responses: ``raw`` in tensor_content, ``typed`` in the
       field of their type, ``auto`` typed unless that is slow (``tensor_writer``).

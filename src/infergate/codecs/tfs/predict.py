@@ -148,7 +148,7 @@ def _check_name(name: str, kind: str, index: int) -> None:
 def request_parts(
     spec: bytes, inputs: Iterable[Tensor], outputs: Sequence[RequestedOutput]
 ) -> list[Buffer]:
-    """Return a PredictRequest, with numbers in tensor_content, which every server reads."""
+    """Return a PredictRequest. Every server reads numbers in tensor_content."""
     parts: list[Buffer] = [spec_field(REQUEST_SPEC, spec)]
     _add_tensors(parts, INPUTS, inputs, "raw")
     filters = b"".join([string_field(OUTPUT_FILTER, output.name) for output in outputs])

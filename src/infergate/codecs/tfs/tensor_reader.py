@@ -5,9 +5,9 @@ until the shape is full; without any value they are 0 or empty. So a message of 
 announce 2^40 elements.
 
 *Rule 1.* The announced size is compared with the limits before anything is allocated.
-*Rule 2.* What TensorFlow reads otherwise than it was probably meant is rejected: integers that do
-not fit their datatype (it wraps them), and values that are all in the field of another type (it
-reads zeros).
+*Rule 2.* Values that TensorFlow would silently change are rejected: integers that do not fit their
+datatype (TensorFlow wraps them), and a tensor whose values are all in the field of another type
+(TensorFlow reads zeros).
 
 The protobuf runtime reads no tensor, because it would copy the elements and take up to a hundred
 times the size of a message. Clients and servers repeat the same datatypes and shapes, so the parsed
@@ -120,7 +120,7 @@ class TensorProtoReader:
         self._limits: Final = limits
         self._budget: Final = budget
         self._values_left = MAX_BYTES_ELEMENTS
-        """Strings, and values that are not packed, which each take a field."""
+        """The number of further strings and unpacked values, each of which takes a field."""
         self._bytes_elements = 0
         self._size = 0
         """Bytes of the elements that were not used in place."""
@@ -446,14 +446,14 @@ def _unsupported(name: str, dtype: int) -> GatewayError:
 def _too_many_values(name: str) -> GatewayError:
     return GatewayError(
         Kind.TOO_LARGE,
-        f"tensor '{name}': over {MAX_BYTES_ELEMENTS} values of the message have a field of their "
-        "own, the limit",
+        f"tensor '{name}': the message has over {MAX_BYTES_ELEMENTS} strings and unpacked values, "
+        "the limit",
     )
 
 
 def _wrong_field(name: str, datatype: Datatype, field: ValueField, parts: _Parts) -> GatewayError:
     number = next(iter(parts.values), _STRINGS)
     return bad_request(
-        f"tensor '{name}': {FIELDS_BY_NUMBER[number].name} is set, {datatype.value} elements "
+        f"tensor '{name}': {FIELDS_BY_NUMBER[number].name} is set; {datatype.value} elements "
         f"belong in {field.name}"
     )

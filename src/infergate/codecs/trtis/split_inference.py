@@ -26,7 +26,7 @@ _FIRST_TAG: Final = 1 << 3 | 2
 _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
-"""One step per field; more are scanned by the other functions."""
+"""One step per field. The other functions scan messages with more fields."""
 
 
 class SplitInference(NamedTuple):

@@ -178,7 +178,7 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
     )
 
 
-def _read_parts(  # noqa: PLR0913, PLR0917 - those of its callers
+def _read_parts(  # noqa: PLR0913, PLR0917 - its callers' parameters
     wire: HttpRequest,
     body: Buffer,
     model: str,

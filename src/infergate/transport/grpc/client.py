@@ -64,7 +64,7 @@ class H2Upstream(PooledUpstream):
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
-                reason = refused.with_traceback(None)  # it refers to this frame, and the message
+                reason = refused.with_traceback(None)  # it refers to this frame and its message
             except asyncio.CancelledError:
                 call.cancel()
                 raise

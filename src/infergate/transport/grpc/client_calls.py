@@ -37,7 +37,7 @@ class UnaryClientCall(ClientCall):
         self._callbacks: ExchangeCallbacks[RpcResponse] | None = callbacks
         self._retry: Final = retry
         self._reader: framing.SingleMessageReader | None = None
-        self._task: asyncio.Task[None] | None = None  # obtains the response if that takes awaiting
+        self._task: asyncio.Task[None] | None = None  # inflates the response, or retries
         super().__init__(connection, wire, deadline)
 
     def _on_response(self, response: ResponseHeaders) -> None:

@@ -343,7 +343,7 @@ class ClientCall:
         self._on_over()
 
     def _on_over(self) -> None:
-        """Called when the call has ended: report `_error`, if set, or the response."""
+        """Report `_error`, if set, or the response. Called when the call has ended."""
         raise NotImplementedError
 
     def expire(self) -> None:

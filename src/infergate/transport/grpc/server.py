@@ -56,7 +56,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
         self._is_ready = False
-        self._active_at = 0.0  # when the client was active without sending
+        self._active_at = 0.0  # the client is not silent before; see `_check_silence`
         self._pinged_at = 0.0
         self._seen_progress = 0
         self._progress_at = 0.0

@@ -243,8 +243,8 @@ def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]
     for name, value in headers.items():
         if name in omitted:
             continue
-        # Without a call of a regular expression, the values are checked as fast as a cache of
-        # whole heads finds them.
+        # Most values need no regular expression; checking them is as fast as looking up the whole
+        # head in a cache.
         if name not in _valid_names or not (value.isascii() and value.isprintable()):
             value = _field_value(name, value)  # noqa: PLW2901
         lines += f"{name}: {value}\r\n"

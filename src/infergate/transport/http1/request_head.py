@@ -23,7 +23,7 @@ _BYTES_PER_FIELD: Final = 256
 """Cost of a header line in addition to its bytes: two strings and a dict entry."""
 
 MAX_TEMPLATE_BYTES: Final = 16 * KIB
-"""Maximum size of the head that others are compared with, calculated in the same way."""
+"""Maximum size of a template, calculated like that of a cached head."""
 _FIXED_FIELDS: Final = message_head.HOP_BY_HOP | {"host", "expect"}
 """Fields with a meaning for the transport: a head with other values is always parsed."""
 
@@ -262,12 +262,16 @@ class RequestHeadParser:
         cached = self._cache.get(raw)
         if cached is not None:
             return cached
-        like = self._cache.template
-        if like is not None and len(raw) <= self._limits.headers:
+        template = self._cache.template
+        if template is not None and len(raw) <= self._limits.headers:
             headers = self._cache.similar_headers(raw)
             if headers is not None:
                 return HttpRequestHead(
-                    like.method, like.path, like.query, headers, is_http10=like.is_http10
+                    template.method,
+                    template.path,
+                    template.query,
+                    headers,
+                    is_http10=template.is_http10,
                 )
         head = _parse(raw, self._limits)
         if head.error is None:

@@ -226,7 +226,7 @@ class Http2Connection(Http2FrameReader):
     ) -> None:
         events = self._events
         last = events[-1] if events else None
-        # A read may end one frame, hold others, and begin one: together, they are one event.
+        # The end of a frame, whole frames and the start of another in one read are one event.
         if type(last) is Data and last.stream is stream:
             last.parts.extend(parts)
             last.size += size

@@ -86,8 +86,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
-        """Handle a whole DATA frame, not empty and without padding, if nothing else needs to be
-        done than to pass it on; otherwise return False."""
+        """Handle a whole, non-empty DATA frame without padding. Return False if more is needed than
+        to pass it on."""
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:

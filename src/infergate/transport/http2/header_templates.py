@@ -91,7 +91,7 @@ class _Template:
         self._indices: list[int] = []  # positions of the varying values in `HeaderBlock.pairs`
 
     def learn(self, split: _SplitBlock, fields: HeaderBlock) -> None:
-        """Accept other values where `split`, which has the same skeleton, has other values."""
+        """Let those values vary that differ in `split`, which has the same skeleton."""
         self._varying |= {
             position
             for position, value in enumerate(split.values)
@@ -163,7 +163,7 @@ class _Template:
                 length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
             position += length
             values.append(block[start:position])
-        # A truncated value ends behind the block.
+        # A truncated value ends after the block.
         if position + len(self._tail) != len(block):
             return None
         for index in encoded:

@@ -27,7 +27,7 @@ class AcceptedConnection(Protocol):
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
-        """Return a future of each of its requests in progress."""
+        """Return a future for each of its requests in progress."""
         ...
 
 
