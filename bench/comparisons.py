@@ -62,8 +62,8 @@ _ROUTES = (1, 10, 100, 1_000, 10_000)
 _APPOINTED = Pace(connections=1, rate=100)
 _ONE_CONNECTION = Pace(connections=1)
 _PACED = Pace(connections=16, rate=RATE)
-"""Less than one worker can answer, so that neither more workers nor slower clients change how many
-requests it finds at a time."""
+"""Below the capacity of one worker. At full load, the number of requests that a worker finds at a
+time would depend on the number of workers and on the speed of the clients."""
 _WORKERS = (1, 2, 4, 8)
 
 Make = Callable[[Work, str], Request]
@@ -104,7 +104,7 @@ def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, st
 
 
 def missing_peers() -> Iterator[str]:
-    """Yield a sentence for each peer that is not here."""
+    """Yield a sentence for each peer that is not installed."""
     if not os.environ.get(servers.REST_PROXY):
         yield (
             "rest-proxy was not measured: no package contains it; "
@@ -118,9 +118,9 @@ def missing_peers() -> Iterator[str]:
 
 @contextmanager
 def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """infergate next to Triton's REST server, Envoy and rest-proxy, with one peer twice for the
-    noise, and a relay as the floor; and the latency that infergate adds at a few requests a
-    second."""
+    """infergate next to Triton's REST server, Envoy and rest-proxy, with one peer twice to
+    show the noise, and a relay as the floor; and the latency that infergate adds at a few
+    requests a second."""
     image = requests.image("id_image")
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())

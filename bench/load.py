@@ -168,7 +168,7 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
 
 
 def _command(contender: Contender, count: int, pace: Pace, body: str, log: str) -> list[str]:
-    """The load generator's."""
+    """Return the command line of the load generator."""
     request = contender.request
     if contender.client:
         url = urlsplit(request.url)

@@ -52,7 +52,7 @@ def machine(bench: Bench) -> str:
 
 
 def details(bench: Bench) -> str:
-    """Return every comparison that is no curve: medians, and infergate's ratios to the peer."""
+    """Return every comparison that is not a curve: medians, and infergate's ratios to the peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",

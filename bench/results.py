@@ -68,7 +68,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender other than infergate is the peer; others are the same
+    """One comparison. The first contender other than infergate is the peer; the rest are the same
     peer again, another peer or another reference."""
 
     name: str
@@ -105,7 +105,7 @@ class Account:
 
 @dataclass
 class Bench:
-    """All results. ``idle`` is resident memory in bytes, by variant; ``notes`` tell what was not
+    """All results. ``idle`` is resident memory in bytes, by variant; ``notes`` list what was not
     measured, and why."""
 
     conditions: str = ""

@@ -69,7 +69,7 @@ class _Target:
     comparison: str
     found: Callable[[Runs, Runs], Spread | None]
     peer: str = ""
-    """The name of another contender than the first; its row is empty if it is not here."""
+    """The name of a contender other than the first; the row is empty if it was not measured."""
 
     def row(self, bench: Bench) -> Iterator[Row]:
         result = bench.result(self.comparison)

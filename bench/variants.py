@@ -148,7 +148,7 @@ def _digest() -> str:
 
 
 def _pins() -> tuple[str, ...]:
-    """Return infergate's requirements and theirs, with their versions here."""
+    """Return infergate's requirements, direct and indirect, with the versions installed here."""
     found: dict[str, str] = {}
     wanted = ["infergate"]
     while wanted:
