@@ -18,7 +18,8 @@ _METHOD = (
     "[performance.md](performance.md) explains the results."
 )
 _NOISE = (
-    "How much the results of identical setups differ. A ratio no further from 1 is not significant."
+    "How much the results of identical setups differ. A ratio that is no further from 1 than these "
+    "is not significant."
 )
 _SIDE_BY_SIDE = (
     "Medians over the rounds. Ratios are infergate's result divided by that of the first contender "
