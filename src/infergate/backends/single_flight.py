@@ -82,8 +82,8 @@ class SingleFlightCache(Generic[T]):
             return await self._fetch_value(current, context) if value is None else value
         finally:
             self._lock.release()
-            # It refers to the error, whose traceback refers to this frame and its callers: the
-            # cycle would keep the request's message until the next garbage collection.
+            # The fetch refers to the error, whose traceback refers to this frame and its callers:
+            # the cycle would keep the request's message until the next garbage collection.
             del current
 
     def mark_stale(self) -> None:
@@ -104,7 +104,7 @@ class SingleFlightCache(Generic[T]):
             if not (error.kind is Kind.TIMEOUT and own_context.deadline == context.deadline):
                 current.error = error
                 self._current = _Fetch()
-            del current  # see get
+            del current  # a reference cycle, as in ``get``
             raise
         self._value, self._fetched_at, self._valid_until = value, started, self._clock() + lifetime
         return value

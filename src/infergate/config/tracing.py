@@ -31,5 +31,5 @@ class TracingConfig(Section):
 def _is_installed() -> bool:
     try:
         return importlib.util.find_spec("opentelemetry.sdk") is not None
-    except ModuleNotFoundError:  # raised where the parent package is missing, too
+    except ModuleNotFoundError:  # raised if the package ``opentelemetry`` is missing
         return False

@@ -26,7 +26,7 @@ def body_parts(wire: Any) -> Sequence[Buffer]:
 
 
 def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
-    """Return the most bytes that reading a message allocates, ``json_bytes`` of it JSON."""
+    """Return the maximum memory for reading a message, of which ``json_bytes`` are JSON."""
     return max(READ_EXPANSION * message_bytes, JSON_EXPANSION * json_bytes)
 
 

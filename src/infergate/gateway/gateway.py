@@ -339,14 +339,14 @@ class Gateway:
     async def _statistics_version(
         self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
     ) -> str:
-        """Return the version to report the gateway's own statistics for: the requested one, else
-        the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
+        """Return the version for which the gateway reports its own statistics: the requested one,
+        else the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # the gateway has its own statistics of it
+            return operation.version or _DEFAULT_VERSION  # its own statistics need no metadata
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 

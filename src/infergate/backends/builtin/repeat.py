@@ -41,7 +41,7 @@ class Repeat:
         """Raise UNSUPPORTED: one response cannot hold several."""
         raise GatewayError(
             Kind.UNSUPPORTED,
-            "model 'repeat' sends several responses a request: use a stream",
+            "model 'repeat' sends several responses per request: use a stream",
             origin=Origin.BACKEND,
         )
 

@@ -92,7 +92,7 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """Write the field, of which only the presence is used, and the settings if they fit."""
+    """Set the field, because clients use its presence, and write the settings if they fit."""
     message.SetInParent()
     with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
@@ -104,7 +104,7 @@ def _datatype_number(datatype: str) -> int:
 
 
 def _version_number(version: str) -> int | None:
-    """Return ``version`` as in the API: 1 without versions; None if it is not a number."""
+    """Return ``version`` as a number: 1 if it is empty, None if it is not numeric."""
     if not version:
         return _ONLY_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):

@@ -1,7 +1,7 @@
 """Human-readable wire messages for the console. Pure.
 
-*Rule.* Messages are truncated, and long ones before decoding: only ``limits.body`` bounds a
-backend's message, and formatting delays other requests.
+*Rule.* Messages are truncated, and long ones are truncated before they are decoded: a backend's
+message may be as long as ``limits.body``, and formatting delays other requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_TEXT_CHARS: Final = 8192
 _MAX_ITEMS: Final = 32
 """The number of elements shown of a list."""
 _MAX_JSON_BYTES: Final = MIB
-"""JSON is decoded up to this size (about 10 ms); of longer JSON, the raw beginning is shown."""
+"""JSON is decoded up to this size (about 10 ms); longer JSON is shown undecoded and truncated."""
 _MAX_DEPTH: Final = 24
 """The number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256

@@ -157,8 +157,8 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 
 
 class HeadFields:
-    """Collects the parser's callbacks, with ``headers`` as from ``message_head.merge_headers``.
-    ``has_repeated``: a single-valued field is repeated."""
+    """Collects the fields that the parser's callbacks report, with ``headers`` as returned by
+    ``message_head.merge_headers``. ``has_repeated``: a single-valued field is repeated."""
 
     __slots__ = ("has_repeated", "headers", "lines", "size", "target")
 
@@ -209,7 +209,8 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []
-        """For each line, its name with the colon, and in lower case; empty if it is fixed."""
+        """For each line, the field name with its colon, and the name in lower case. Both are empty
+        for a line that must stay the same."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
         """Cache the parsed form of ``raw``, whose headers are ``headers``."""

@@ -58,7 +58,7 @@ async def test_requested_outputs(backend: BuiltinBackend) -> None:
 
 async def test_a_unary_call_is_unsupported(backend: BuiltinBackend) -> None:
     error = await refusal(backend, request_message([1], [0]), Kind.UNSUPPORTED)
-    assert error == "model 'repeat' sends several responses a request: use a stream"
+    assert error == "model 'repeat' sends several responses per request: use a stream"
 
 
 async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
