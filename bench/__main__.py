@@ -90,7 +90,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     for name, known in (("parts", PARTS), ("variants", variants.NAMES)):
         chosen = tuple(getattr(options, name).split(","))
         if unknown := set(chosen) - set(known):
-            parser.error(f"--{name}: no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+            parser.error(
+                f"--{name}: unknown {', '.join(sorted(unknown))}; expected {', '.join(known)}"
+            )
         setattr(options, name, chosen)
     if options.publish and not options.again and (options.parts != PARTS or options.only):
         parser.error("--publish needs all parts, measured in one run")

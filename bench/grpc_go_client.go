@@ -71,7 +71,7 @@ func main() {
 					log.Fatal(err)
 				}
 				if len(answer)+5 != size {
-					log.Fatalf("%d bytes came where %d were due", len(answer), size)
+					log.Fatalf("received a message of %d bytes, expected %d", len(answer), size)
 				}
 				lines[i] = fmt.Sprintf("%d\t200\t%d\n", start.UnixNano()/1000, time.Since(start).Nanoseconds()/1000)
 			}

@@ -28,7 +28,7 @@ async def _log(arguments: list[str], message: bytes) -> list[str]:
             start = time.time()
             answer = await calls[connection](message, timeout=_TIMEOUT, metadata=_METADATA)
             if len(answer) + 5 != int(size):
-                raise SystemExit(f"{len(answer)} bytes came where {size} were due")
+                raise SystemExit(f"received a message of {len(answer)} bytes, expected {size}")
             times = (start, time.time() - start)
             lines.append("{:.0f}\t200\t{:.0f}".format(*(1e6 * each for each in times)))
 

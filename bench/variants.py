@@ -106,7 +106,9 @@ def _installed(name: str, recipe: _Recipe) -> Variant:
         if python.resolve() == _DEFAULT_PYTHON.resolve():
             raise RuntimeError(f"{python} is the default interpreter")
         if not _can(python, "import venv, ensurepip"):
-            raise RuntimeError(f"{python} makes no environments: sudo apt install python3-venv")
+            raise RuntimeError(
+                f"{python} cannot create environments: sudo apt install python3-venv"
+            )
     peer = install(f"infergate-{name}", _pins(), python=python)
     stamp, digest = peer.folder / "package", _digest()
     if not (stamp.exists() and stamp.read_text() == digest):
@@ -129,7 +131,7 @@ def _install_package(python: Path, *, is_compiled: bool) -> None:
     if is_compiled:
         files = "from importlib.metadata import files; files = files('infergate')"
         if not _can(python, f"{files}; assert any(each.suffix == '.so' for each in files)"):
-            raise RuntimeError("the installation compiled nothing")
+            raise RuntimeError("the installed package has no compiled modules")
 
 
 def _can(python: Path, code: str) -> bool:
