@@ -199,8 +199,8 @@ def _check(said: str, request: Request, count: int) -> None:
     due = count * request.answer_size
     if not due <= int(data[1]) <= due + count * request.counted:
         raise LoadError(
-            f"{request.url}: {data[1]} bytes received, expected {count} answers of "
-            f"{request.answer_size} were due"
+            f"{request.url}: received {data[1]} bytes, expected {count} answers of "
+            f"{request.answer_size} bytes"
         )
 
 

@@ -256,7 +256,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     _names: tuple[str, str]
     """The names of model and version in the response."""
     _sent: Any
-    """The validated message of which the request was made."""
+    """The validated message from which the request was built."""
 
     # ---- the request
 
@@ -407,7 +407,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
 
     def _build(self, parsed: ParsedRequest | PartialInferRequest[ParsedRequest]) -> Any:
         """Return the request to the backend, or None, without any effect, if ``Translation.infer``
-        must make it. Raises GatewayError."""
+        must build it. Raises GatewayError."""
         if (
             isinstance(parsed, PartialInferRequest)
             or parsed.wants_stream
