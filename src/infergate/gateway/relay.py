@@ -72,7 +72,7 @@ class Relay(Generic[Req, Resp]):
         self._find_binding: Final = frontend.gateway.find_binding
         self.translation: Final = frontend.translation
         self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
-        """The functions that create relayed requests, by route; None for a route that needs tasks."""
+        """Functions that create relayed requests, by route; None for a route that needs tasks."""
         self.known_metadata: Final = frontend.gateway.known_metadata
         self.check_inference: Final = frontend.gateway.check_inference
 
