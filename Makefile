@@ -31,7 +31,7 @@ run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.y
 
 test: lint .venv/tested  ## lint, types, tests with a real Triton, branch coverage
 	@$(MAKE) -j2 types bytecode
-	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --no-loadscope-reorder -m "not peers" \
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --no-loadscope-reorder -m "not peers" \
 	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
