@@ -3,9 +3,9 @@ operations and back, both for clients and for backends.
 
 Codecs are pure: no I/O, no clock, no logging, no asyncio. A frontend calls ``summarize``,
 ``parse_request``, ``build_response`` and ``build_error``; a backend calls ``build_request`` and
-``parse_response``. If the client and the backend speak the same protocol, its codec implements
-:class:`SupportsPassThrough` and the route renames no tensor, the gateway calls ``validate``,
-``rewrite_request`` and ``rewrite_response`` instead, and decodes no tensor.
+``parse_response``. If the client and the backend speak the same protocol and the route renames no
+tensor, the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a
+:class:`SupportsPassThrough` codec instead, and decodes no tensor.
 
 *Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
 
@@ -64,7 +64,7 @@ class ParsedRequest:
     operation: Operation
     response_options: Any = None
     wants_stream: bool = False
-    """Whether the client of an HTTP inference wants all responses in one body."""
+    """Whether the client of an inference over HTTP wants all responses in one body."""
     single_response_error: str = ""
     """The error text if an inference that must have exactly one response has none or several."""
 
@@ -130,7 +130,7 @@ class Capabilities:
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may support sequences. If false, they get no requests of a sequence."""
+    """Whether servers may support sequences. If false, they receive no requests of a sequence."""
     supports_classification: bool = False
     """Whether every server supports classification. If false, see :class:`Profile`."""
     reports_config: bool = False
@@ -203,8 +203,8 @@ class SupportsPassThrough(Protocol[Req, Resp]):
         """
 
     def sequence_of(self, wire: Req, limits: Limits) -> SequenceId | None:
-        """Return the sequence id of the inference ``wire``, which need not be validated. Raises the
-        errors found while reading the message."""
+        """Return the sequence id of the inference ``wire``, which need not be validated. Raises an
+        error if the message cannot be read."""
 
     def rewrite_request(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
         """Rewrite the inference ``wire`` for another model and version. Its tensors are unchanged.
@@ -244,7 +244,8 @@ class SupportsLongText(Protocol[Req_contra]):
     """
 
     def request_text_bytes(self, wire: Req_contra) -> int:
-        """Return the maximum bytes of text, once inflated, to read for ``wire``. Never raises."""
+        """Return the maximum number of bytes of text to read for ``wire`` after inflation. Never
+        raises."""
 
     def json_bytes(self, wire: Any, max_bytes: int) -> int:
         """Return the maximum number of bytes of JSON in the inflated request or response ``wire``.
@@ -346,7 +347,7 @@ class CodecPlugin:
     supports_framing: bool = False
     """HTTP: the messages need no path and no headers, so size-prefixed frames can carry them."""
     min_header_bytes: int = 0
-    """The default limit on request headers, in bytes, for a protocol with large headers."""
+    """Minimum default of ``limits.headers``, in bytes, for a listener that serves this protocol."""
     max_response_header_bytes: int = 0
     """HTTP: the longest response header line that the protocol's own clients accept, in bytes, if
     it exceeds ``Limits.response_header``."""

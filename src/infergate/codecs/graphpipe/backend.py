@@ -2,7 +2,7 @@
 
 Each server has one model and one address. Every operation except an inference becomes a
 MetadataRequest. Some servers return metadata only in response to a GET. The examples of
-graphpipe-py have no metadata and close the connection without a response.
+graphpipe-py have no metadata and drop the connection.
 """
 
 from __future__ import annotations

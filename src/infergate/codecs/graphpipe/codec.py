@@ -62,7 +62,7 @@ class MetadataFormat(enum.Enum):
 
 
 class GraphPipeCodec(BinaryEstimates):
-    """Translates GraphPipe messages for a listener, or for backends."""
+    """Translates GraphPipe messages for listeners and backends."""
 
     name: str = PROTOCOL
     capabilities: Capabilities = Capabilities(

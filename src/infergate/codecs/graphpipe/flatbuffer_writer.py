@@ -192,7 +192,7 @@ def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
 
 
 def _pack_many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """Return the same as ``_pack_strings``, faster for many strings: it uses numpy."""
+    """Return the same as ``_pack_strings``, with numpy, which is faster for many strings."""
     sizes = 4 + _string_lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)

@@ -46,7 +46,7 @@ class _UnreadableMessageError(GatewayError):
 
 
 class TrtisGrpcCodec(TrtisCodec):
-    """Translates messages of the legacy gRPC API for a listener, or for backends."""
+    """Translates messages of the legacy gRPC API for listeners and backends."""
 
     name: str = "trtis-grpc"
     streaming_methods: frozenset[str] = frozenset({STREAM_INFER})

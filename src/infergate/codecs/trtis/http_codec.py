@@ -31,7 +31,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
 class TrtisHttpCodec(TrtisCodec):
-    """Translates messages of the legacy HTTP API for a listener, or for backends."""
+    """Translates messages of the legacy HTTP API for listeners and backends."""
 
     name: str = "trtis-http"
     streaming_methods: frozenset[str] = frozenset()

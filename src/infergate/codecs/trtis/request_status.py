@@ -163,7 +163,7 @@ class RequestStatusFactory:
 
 def check_status(status: Any, headers: Mapping[str, str]) -> None:
     """Raise the error in a backend's ``status`` unless the status is SUCCESS. ``headers`` are the
-    response's headers or metadata, which may contain Retry-After."""
+    response's headers or metadata, which may state when to retry."""
     code = _NAME_BY_CODE.get(status.code, str(status.code))
     if code == SUCCESS:
         return

@@ -58,8 +58,8 @@ _new_tuple: Final = tuple.__new__
 def split_inference(  # noqa: C901, PLR0912 - calls per field would double the cost
     data: Buffer, numbers: tuple[int, int]
 ) -> SplitInference | None:
-    """Split ``data``, whose header and raw data have the field ``numbers``. Return None if the
-    message has an unusual form."""
+    """Split ``data``, whose header and raw data have the field numbers ``numbers``. Return
+    None if the message has an unusual form."""
     header_tag, raw_tag = numbers[0] << 3 | 2, numbers[1] << 3 | 2
     first: Buffer | None = None
     header: tuple[bytes, int] | None = None
