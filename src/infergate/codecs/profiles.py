@@ -104,7 +104,7 @@ _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def corrected_kind(kind: Kind, message: str) -> Kind:
-    """Return the kind of a server's error, which ``message`` shows if ``kind`` is misleading."""
+    """Return the actual kind of a server's error. ``message`` may contradict the ``kind``."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
     for reported, pattern, actual in _KIND_CORRECTIONS:

@@ -36,7 +36,7 @@ _FIXED_SIZES: Final = {
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""Maps the number of a submessage field to its layout, of a repeated field to its element size."""
+"""The layout of each submessage field and the element size of each list field, by number."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
@@ -70,7 +70,7 @@ def check_fields(
     NeedsOffloadError for more than ``max_on_loop``."""
     fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)
-    outer: list[tuple[int, int, FieldLayout]] = []  # what is left of the enclosing messages
+    outer: list[tuple[int, int, FieldLayout]] = []  # the unread rest of the enclosing messages
     while position < end or outer:
         if position >= end:
             position, end, shape = outer.pop()

@@ -30,7 +30,7 @@ class TrtisCodec(BinaryEstimates):
         self._options: Final = options
         self._status_factory: Final = RequestStatusFactory(options)
         self._header_cache: Final = ValidatedHeaderCache()
-        # Legacy servers do not report the datatypes of outputs; only translation adds them.
+        # Only translation adds datatypes to outputs: legacy servers do not report them.
         self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
