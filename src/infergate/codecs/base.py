@@ -66,7 +66,7 @@ class ParsedRequest:
     wants_stream: bool = False
     """Whether the client of an inference over HTTP wants all responses in one body."""
     single_response_error: str = ""
-    """The error text if an inference that must have exactly one response has none or several."""
+    """The error text if an inference that must have exactly one response has zero or several."""
 
 
 @record
@@ -281,7 +281,7 @@ class SupportsResponseNumbering(Protocol[Resp]):
 
 @runtime_checkable
 class SupportsServerVariants(Protocol[Req_co]):
-    """Implemented by a codec with alternative requests, for servers that reject the usual ones."""
+    """Implemented by a codec with alternatives to requests that some servers reject."""
 
     def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
         """Return another request for a server that rejected the result of ``build_request`` with
@@ -330,7 +330,7 @@ class SupportsStreaming(Protocol[Req, Resp]):
 
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
-    """The object behind an entry point of the group ``infergate.codecs``, one for each protocol.
+    """The object behind an entry point of the group ``infergate.codecs``, one per protocol.
 
     A shared listener dispatches a request to the codec that has its first path segment (HTTP, for
     example ``"v2"``) or its full service name (gRPC) in ``claims``, and all other requests to the

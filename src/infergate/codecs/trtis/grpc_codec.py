@@ -104,8 +104,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the response for ``error``, which reports it in ``request_status``, or as a gRPC
-        status if the method is unknown or the message unreadable."""
+        """Build the response for ``error``. It reports an unknown method or an unreadable message
+        as a gRPC status, and all other errors in ``request_status``."""
         if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:

@@ -2,11 +2,11 @@
 
 | header | canonical |
 |---|---|
-| ``id``, 0 means none | ``id``, decimal; other ids are not sent |
-| ``correlation_id``, 0 means none | ``sequence_id`` |
+| ``id``, 0 if absent | ``id`` in decimal; ids that are not numbers are not sent |
+| ``correlation_id``, 0 if absent | ``sequence_id`` |
 | ``flags`` 1, 2 | ``sequence_start``, ``sequence_end`` |
-| ``priority``, 0 means none | ``priority`` |
-| ``timeout_microseconds``, 0 means none | ``timeout`` |
+| ``priority``, 0 if absent | ``priority`` |
+| ``timeout_microseconds``, 0 if absent | ``timeout`` |
 
 Servers before release 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
