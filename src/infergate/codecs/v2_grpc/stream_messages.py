@@ -34,9 +34,9 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 _FINAL_RESPONSE: Final = "triton_final_response"
 _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
-"""A metadata name."""
+"""The metadata key with which a client requests errors as a status."""
 _MAX_TEXT: Final = MIB
-"""Maximum size of an error message, and of the model name and the id that an error repeats."""
+"""Maximum size of an error message, and of the model name and id that an error message repeats."""
 # ModelStreamInferResponse
 _ERROR: Final = 1
 _RESPONSE: Final = 2
