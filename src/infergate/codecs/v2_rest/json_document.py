@@ -57,7 +57,7 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 """A string, or the rest of an unterminated one, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
-"""Brackets per block: numpy needs about 20 bytes for each."""
+"""Number of brackets per block; numpy needs about 20 bytes per bracket."""
 
 
 @mypyc_attr(native_class=False)
