@@ -17,7 +17,7 @@ from infergate.core.tensor import Buffer
 GZIP: Final = 31
 ZLIB: Final = 15
 RAW: Final = -15
-"""The window bits that make zlib read RFC 1952 (gzip), 1950 (zlib) and 1951 (raw deflate)."""
+"""The zlib window bits for RFC 1952 (gzip), RFC 1950 (zlib) and RFC 1951 (raw deflate)."""
 PIECE_BYTES: Final = 64 * KIB
 """The largest piece of output. Inflating it takes a quarter of a millisecond."""
 MAX_RATIO: Final = 1032

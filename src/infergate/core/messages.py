@@ -33,8 +33,8 @@ class ServerMetadataRequest:
 class ModelIndexRequest:
     """List the models; with ``ready_only``, only those that are ready.
 
-    A ``model`` requests its versions, or only that ``version``. Servers that cannot list the
-    versions of one model list all models.
+    With a ``model``, list its versions, or only ``version`` if it is not empty. Servers that cannot
+    list the versions of one model list all models.
     """
 
     ready_only: bool = False
@@ -270,7 +270,7 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """A further signature of a TensorFlow model, with the ``method`` that calls it."""
+    """An additional signature of a TensorFlow model, with the ``method`` that calls it."""
 
     name: str
     method: str
@@ -287,7 +287,7 @@ class ModelMetadata:
     - ``max_batch_size`` over 0: the first dimension of every shape is the batch. 0: shapes have no
       batch dimension. None: unknown.
     - ``decoupled``: whether the model returns any number of responses to a request; None: unknown.
-    - ``sequence_batching`` is that of Triton's configuration; None if the model has none.
+    - ``sequence_batching`` is the setting of that name in Triton's configuration; None if absent.
     - ``unavailable``: the server reports that the model cannot be used now.
     - ``supports_scheduling``: the legacy server accepts the parameters ``priority`` and
       ``timeout``.

@@ -19,8 +19,7 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 ANONYMOUS: Final = "anonymous"
 """The identity of clients without credentials, if rules admit them."""
 CLOCK_TOLERANCE: Final = 0.05
-"""Seconds by which a wait until the deadline may appear too short: event loops round their
-clocks."""
+"""Seconds by which a wait may end before its deadline, because event loops round their clocks."""
 
 
 class Permit(Protocol):

@@ -24,7 +24,7 @@ class RetryPolicy:
     max_retries: int = 1
     """Attempts after the first."""
     is_idempotent: bool = False
-    """The request may be executed twice, so it may be retried after it was sent."""
+    """Whether the request may be executed twice, and so may be retried after it was sent."""
     per_try_timeout: float | None = None
     """The timeout of each attempt in seconds; None: the time that the request has left."""
     hedge: HedgePolicy | None = None
