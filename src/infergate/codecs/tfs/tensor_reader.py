@@ -206,7 +206,7 @@ class TensorProtoReader:
     ) -> None:
         """Append a packed run or a single value to the values of its field."""
         if field.number == _STRINGS:
-            raise MalformedMessageError("a string_val has a tag that protobuf does not write")
+            raise MalformedMessageError("a string_val has another tag than protobuf writes")
         if field.wire_type == _WIRE_TYPES[FIELDS_BY_NUMBER[field.number].itemsize]:
             self._spend_value(name)
         else:
