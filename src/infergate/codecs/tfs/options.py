@@ -18,7 +18,7 @@ class TfsOptions:
     """The options of TensorFlow Serving's codec.
 
     - ``contents``: the form of tensors in responses: ``raw`` in tensor_content, ``typed`` in the
-      field of their type, ``auto`` typed unless that is slow (``tensor_writer``).
+      field of their type, ``auto`` typed unless writing that form is slow (``tensor_writer``).
     - ``version_zero``: with ``default``, a requested version 0 selects the default version; with
       ``literal``, it selects version 0.
     - ``labels``: for each model, a mapping from labels to versions.

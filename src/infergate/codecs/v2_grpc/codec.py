@@ -64,7 +64,7 @@ _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
 """Maximum size of a response, except to an inference. One model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
-"""Maximum number of fields of a response about all models, each of which has up to 100."""
+"""Maximum number of fields of a response about all models; each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {

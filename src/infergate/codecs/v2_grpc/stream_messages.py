@@ -5,7 +5,7 @@ Triton wraps each response in a ModelStreamInferResponse with ``error_message`` 
 id (3) or outputs (5), so the field numbers distinguish the forms.
 
 Triton marks the last response to a request with a parameter. A decoupled model may detect the end
-only afterwards; a request with another parameter then gets an empty final response.
+only after its last response; a request with another parameter then gets an empty final response.
 """
 
 from __future__ import annotations
