@@ -17,7 +17,7 @@ LogEvent = Mapping[str, Any]
 or empty."""
 
 LOG_EVENTS: Final[dict[str, LogEvent]] = {}
-"""All events by name. A line that is not infergate's own, such as a library's, has the event
+"""All events by name. Lines that infergate itself does not log, such as a library's, have the event
 ``log``."""
 
 

@@ -1,6 +1,7 @@
 """The canonical operations and responses.
 
-Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that none was given.
+Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that the message
+contains no version or id.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ModelMetadataRequest:
 @record
 class RequestedOutput:
     """An output that the client requests, with protocol-neutral parameters such as
-    ``classification``, and the shared memory to write it to, if any."""
+    ``classification``, and the shared memory region that receives it, if any."""
 
     name: str
     parameters: Parameters = NO_PARAMETERS

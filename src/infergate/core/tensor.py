@@ -35,8 +35,7 @@ scalars."""
 class OpaqueParameters(dict[str, Any]):
     """Parameters parsed from a text that is sent unchanged to servers of the same ``protocol``.
 
-    ``rejection`` is the error for other protocols, in which the text has no meaning; there are no
-    parameters then.
+    ``rejection`` is the error for servers of other protocols if the request has no meaning there.
     """
 
     __slots__ = ("protocol", "rejection", "text")
