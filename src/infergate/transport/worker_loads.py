@@ -1,4 +1,4 @@
-"""The number of connections of each worker process, in shared memory."""
+"""The number of connections of each worker process, published in shared memory."""
 
 from __future__ import annotations
 

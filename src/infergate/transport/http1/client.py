@@ -1,4 +1,4 @@
-"""A pooled HTTP/1.1 client. Plain responses are parsed here, all others by ``LenientReader``.
+"""A pooled HTTP/1.1 client that parses plain responses; ``LenientReader`` parses all others.
 Connections share a scratch buffer for received bytes; the rest of a plain response's body is
 received directly into its own buffer."""
 
