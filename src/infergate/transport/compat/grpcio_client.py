@@ -80,7 +80,7 @@ class GrpcioUpstream:
             connected = channel.get_state() is _READY
             return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
         if response is None:  # status OK, but no complete message
-            raise backend_garbage("the backend's answer holds no message", endpoint.authority)
+            raise backend_garbage("the backend's response has no message", endpoint.authority)
         if len(response) > MIN_ACCOUNTED_BYTES:  # the library delivers it in one piece
             wire.memory.grow(len(response))
         metadata = _merged_metadata(await call.initial_metadata(), await call.trailing_metadata())
@@ -230,10 +230,10 @@ def _response_or_raise(
         and _TOO_LARGE.search(details)
         and not details.startswith(_SERVER_PREFIX)
     ):
-        public = "the backend's answer is too large"
+        public = "the backend's response is too large"
         raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
-        raise backend_garbage("the backend's answer broke off", detail) from error
+        raise backend_garbage("the backend's response broke off", detail) from error
     initial_metadata = () if has_started else error.initial_metadata()
     metadata = _merged_metadata(initial_metadata, error.trailing_metadata())
     return RpcResponse(code=code.value[0], details=details, metadata=metadata)

@@ -99,7 +99,7 @@ class UnaryClientCall(ClientCall):
         elif message is None:
             self._set_counted(0)
             detail = self._detail("status OK")
-            callbacks.on_error(backend_garbage("the backend's answer holds no message", detail))
+            callbacks.on_error(backend_garbage("the backend's response has no message", detail))
         else:
             callbacks.on_response(RpcResponse((message,), 0, "", metadata))
 

@@ -196,7 +196,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._close()
         for call in tuple(self._calls):
             call.fail(
-                backend_garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}")
+                backend_garbage("the backend's response is not HTTP/2", f"{self.endpoint}: {event}")
             )
 
 
@@ -262,7 +262,7 @@ class ClientCall:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._end_with(response)
         else:
-            public = "the backend's answer is not gRPC"
+            public = "the backend's response is not gRPC"
             self.fail(backend_garbage(public, self._detail("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
@@ -277,7 +277,7 @@ class ClientCall:
             self.fail(refusal)
         else:
             if end:
-                public = "the backend's answer broke off"
+                public = "the backend's response broke off"
                 self.fail(backend_garbage(public, self._detail("no grpc-status")))
 
     def end(self, fields: HeaderBlock) -> None:
@@ -298,7 +298,7 @@ class ClientCall:
         elif self._is_late:
             self.expire()
         else:
-            self.fail(backend_garbage("the backend's answer broke off", self._detail(detail)))
+            self.fail(backend_garbage("the backend's response broke off", self._detail(detail)))
 
     @property
     def _is_late(self) -> bool:
@@ -308,7 +308,7 @@ class ClientCall:
         """Fail the call, because the connection is closed."""
         detail = self._detail(repr(error))
         if self._has_response:
-            self.fail(backend_garbage("the backend's answer broke off", detail))
+            self.fail(backend_garbage("the backend's response broke off", detail))
         else:
             self.fail(backend_garbage("the backend closed the connection before answering", detail))
 
@@ -329,7 +329,7 @@ class ClientCall:
         self._end_headers = response
         if code is None or is_abandoned:
             reason = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
-            self._error = backend_garbage("the backend's answer broke off", self._detail(reason))
+            self._error = backend_garbage("the backend's response broke off", self._detail(reason))
         self._finish()
 
     def _finish(self) -> None:
@@ -377,8 +377,8 @@ class ClientCall:
     def _message_error(self, error: framing.MessageError) -> GatewayError:
         detail = self._detail(error)
         if isinstance(error, framing.InvalidMessageError):
-            return backend_garbage("the backend's answer broke off", detail)
-        return backend_failure(Kind.TOO_LARGE, "the backend's answer is too large", detail)
+            return backend_garbage("the backend's response broke off", detail)
+        return backend_failure(Kind.TOO_LARGE, "the backend's response is too large", detail)
 
     def _detail(self, reason: object) -> str:
         return f"{self._connection.endpoint}: {reason}"

@@ -45,7 +45,7 @@ CLOSING_SECONDS: Final = 1.0
 _DEADLINE_GRACE: Final = 0.1
 """Grace period after a client's deadline for the application to report the expiry."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
-MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
+MESSAGE_TIMEOUT_TEXT: Final = "the message did not arrive in time"
 TRUNCATED: Final = "the call ended in the middle of a message"
 
 

@@ -140,7 +140,7 @@ def check_head(
     codings = headers.get("transfer-encoding")
     if codings is not None:
         if version == (1, 0):  # RFC 9112, 6.1: the end of the body is uncertain
-            raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+            raise HeadError(BAD_REQUEST, "HTTP/1.0 does not support Transfer-Encoding")
         check_codings(codings)
 
 
@@ -217,7 +217,7 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
     line = _status_lines.get(status)
     if reason or line is None:
         if _PLAIN.fullmatch(reason) is None:
-            raise ValueError("the reason holds a character that HTTP does not allow")
+            raise ValueError("the reason contains a character that HTTP does not allow")
         line = f"HTTP/1.1 {status} {reason}\r\n"
     lines = _field_lines(line, response.headers, HOP_BY_HOP) + extra
     if length is None or status in _BODILESS:
@@ -231,7 +231,7 @@ def request_head(
     """Return the head of a request; ``own_lines`` include Host and User-Agent. Raises
     ValueError for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
-        raise ValueError("the request target holds a character that HTTP does not allow")
+        raise ValueError("the request target contains a character that HTTP does not allow")
     line = f"{method} {target} HTTP/1.1\r\n{own_lines}"
     lines = _field_lines(line, headers, _TRANSPORT_FIELDS)
     if length or method not in _WITHOUT_LENGTH:
@@ -254,7 +254,7 @@ def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]
 
 def _field_value(name: str, value: str) -> str:
     if _CONTROL.search(value) or _NAME.fullmatch(name) is None:
-        raise ValueError(f"header {name!r} holds a character that HTTP does not allow")
+        raise ValueError(f"header {name!r} contains a character that HTTP does not allow")
     if len(name) <= _MAX_VALID_NAME_CHARS:
         _valid_names[name] = None
     return value.encode("utf-8").decode("latin-1")

@@ -74,7 +74,7 @@ class LenientReader:
             self._parser = None  # breaks a reference cycle
         elif self._overhead_bytes > _MAX_OVERHEAD_BYTES:
             self._parser = None
-            raise ValueError("a head or trailer that does not end")
+            raise ValueError("the head or trailer is too long")
 
     def end(self) -> None:
         """Handle the end of the connection. Raises ValueError if the body is incomplete."""

@@ -336,7 +336,7 @@ class IncomingBody(PendingTransfer):
 
 def too_slow() -> GatewayError:
     """Return the error for a body that arrives slowly while memory is short."""
-    public = "the request came too slowly while the gateway's memory is short"
+    public = "the request arrived too slowly while the gateway's memory is short"
     return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=IN_FLIGHT_BYTES)
 
 
