@@ -1,4 +1,4 @@
-"""The codec of a backend, run on the event loop or, for long messages, in a helper process.
+"""The codec of a backend, run on the event loop or, if the message is long, in a helper process.
 
 The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
 clients' messages.

@@ -316,7 +316,7 @@ class RemoteBackend(Generic[Req, Resp]):
                             context.memory.shrink(counted_bytes)
                             has_last = response.is_last
             except GatewayError as error:
-                if has_last:  # the responses are complete; only the end of the stream was due
+                if has_last:  # the responses are complete; only the end of the stream is missing
                     return
                 if has_message or error.kind is not Kind.UNSUPPORTED:
                     raise

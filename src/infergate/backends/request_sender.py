@@ -240,8 +240,8 @@ class RequestSender(Generic[Req, Resp]):
         return response
 
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
-        """Start a hedge on another endpoint, or return None if there is none or the concurrency
-        limit or the retry budget is exhausted."""
+        """Start a hedge on another endpoint, or return None if there is no other endpoint or if the
+        concurrency limit or the retry budget is exhausted."""
         queue = self.queue
         if queue is not None and not queue.try_enter():
             return None

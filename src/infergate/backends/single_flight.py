@@ -105,7 +105,7 @@ class SingleFlightCache(Generic[T]):
             if not (error.kind is Kind.TIMEOUT and own_context.deadline == context.deadline):
                 current.error = error
                 self._current = _Fetch()
-            del current  # a reference cycle, as in ``get``
+            del current  # breaks a reference cycle, as in ``get``
             raise
         self._value, self._fetched_at, self._valid_until = value, started, self._clock() + lifetime
         return value

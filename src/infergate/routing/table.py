@@ -164,7 +164,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def model_matcher(pattern: str) -> Callable[[str], object]:
     """Return a predicate for model names that match ``pattern``. ``*`` alone matches every name; in
-    a longer glob, as in a shell, no wildcard matches ``/``. Raises ``re.error``."""
+    any other glob, no wildcard matches ``/``, as in a shell. Raises ``re.error``."""
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):

@@ -1,8 +1,8 @@
 """``accumulate``: a stateful model that sums over a sequence of requests.
 
-Sequences are ordered by their last use. Before a new one starts, idle ones are dropped, so clients
-that never end their sequences can neither fill the memory nor block the model for longer than
-IDLE_SECONDS.
+Sequences are ordered by their last use. Before a new sequence starts, idle sequences are dropped,
+so clients that never end their sequences can neither fill the memory nor block the model for longer
+than IDLE_SECONDS.
 """
 
 from __future__ import annotations

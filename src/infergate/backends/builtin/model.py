@@ -70,7 +70,8 @@ class Signature:
     """The inputs and outputs of a model.
 
     If ``max_batch_size`` is not 0, the first dimension of every shape is the batch. ``labels`` are
-    the class names of outputs. ``decoupled`` and ``sequence_batching`` are as in ``ModelMetadata``.
+    the class names of outputs. ``decoupled`` and ``sequence_batching`` have the same meaning as in
+    ``ModelMetadata``.
     """
 
     model: str

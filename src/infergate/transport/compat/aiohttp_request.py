@@ -79,7 +79,7 @@ class AiohttpRequest(IncomingHttpRequest):
                 self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
-            # Large chunks are kept; small ones are joined, so that a slow body does not cost an
+            # Large chunks are kept; small chunks are joined, so that a slow body does not cost an
             # object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)

@@ -42,7 +42,7 @@ _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` as in `EndpointPools`."""
+    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` is described in `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits

@@ -161,7 +161,7 @@ class SingleMessageReader:
 
 class MessageReader:
     """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
-    split off on request; a long one is assembled in its final buffer."""
+    split off on demand; a long message is assembled in its final buffer."""
 
     __slots__ = (
         "_body",

@@ -392,7 +392,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.abort()
 
     def _disconnect_if_unread(self) -> None:
-        if not self._unsent_response.size:  # the client has read everything meanwhile
+        if not self._unsent_response.size:  # the client has read everything in the meantime
             return
         reason = "the client does not read its response"
         self._listener.gate.refuse(ConnectionRefusal.SLOW_READER, self._peer, reason)
@@ -428,7 +428,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        elif self._state is not ConnectionState.BUSY:  # otherwise an early response is next
+        elif self._state is not ConnectionState.BUSY:  # if busy, it sends an early response next
             self._transport.abort()
 
     def _is_last(self) -> bool:

@@ -54,7 +54,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Ready:
-    """The peer's first SETTINGS arrived, or later ones that allow more streams."""
+    """The peer's first SETTINGS arrived, or later SETTINGS that allow more streams."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Http2FrameReader:
         self._expected_preface = self.preface
         self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # SETTINGS have arrived
-        self._payload_left = 0  # missing bytes of a DATA frame, or of a discarded one
+        self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
         self._padding_left = 0  # the padding among them
         self._data_stream: Stream | None = None
         self._ends_stream = False

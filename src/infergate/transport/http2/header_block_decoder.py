@@ -39,7 +39,7 @@ class HeaderBlockDecoder:
 
     def disable_table(self) -> None:
         """Drop the peer's dynamic table, because it acknowledged the SETTINGS. Cached blocks are
-        dropped, because one may set the table to a size that is now an error."""
+        dropped, because a cached block may set the table to a size that is now invalid."""
         self._decoder.disable_table()
         self._forget()
 

@@ -40,7 +40,7 @@ EARLY_HEADER_BYTES: Final = 4 * MIB
 EARLY_SECONDS: Final = 10.0
 """Seconds after a client's SETTINGS during which it may open early streams."""
 EARLY_REFUSED_STREAMS: Final = 4096
-"""Streams beyond the early ones that are refused without being counted as a flood."""
+"""Number of further streams that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0
 """Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""
 PING_RATE: Final = 2.0  # tokens per second for PINGs, twice the rate of a reasonable client

@@ -20,7 +20,7 @@ class ReceiveWatermark:
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
-        # With TLS, the number of bytes due is unknown.
+        # With TLS, the number of bytes that will arrive is unknown.
         is_supported = (
             sys.platform == "linux"
             and sock is not None

@@ -25,8 +25,9 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams
-    are counted apart from requests: a thousand idle health watches must not block inferences."""
+    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams are
+    counted separately from requests, because a thousand idle health watches must not block
+    inferences."""
 
     __slots__ = (
         "_checked_at",
@@ -307,7 +308,7 @@ class UnsentResponse(PendingTransfer):
 
 class IncomingBody(PendingTransfer):
     """A request body that is still arriving; the request's account counts its memory. Without an
-    announced length, the missing part is assumed to be as long as the received one."""
+    announced length, the missing part is assumed to be as long as the received part."""
 
     __slots__ = ("_sender",)
     _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly

@@ -12,7 +12,7 @@ from typing import Final
 NO_APPLICATION_PROTOCOL: Final = b"\x15\x03\x03\0\2\2\x78"
 """The fatal alert as a record, in plain text because the server has not sent any bytes yet."""
 _MAX_HELLO: Final = 64 * 1024
-"""Maximum size of a ClientHello that is examined; longer ones are left to OpenSSL."""
+"""Maximum size of a ClientHello that is examined; OpenSSL handles longer ClientHellos."""
 _HANDSHAKE, _CLIENT_HELLO, _ALPN = 0x16, 1, 16
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
 _VERSION_AND_RANDOM: Final = 34
