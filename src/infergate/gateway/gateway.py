@@ -68,7 +68,7 @@ EXTENSIONS: Final = (
     "sequence",
     "statistics",
 )
-"""Extensions of V2 that the gateway carries. Whether a model supports them is up to its backend."""
+"""V2 extensions that the gateway supports. Each backend decides which of them a model supports."""
 _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
@@ -80,7 +80,7 @@ class GatewayOptions:
     """The optional parts of a gateway."""
 
     combine_readiness: Callable[[Sequence[bool]], bool] = all
-    """Reduces the readiness of all backends to one: ``all`` (strict) or ``any`` (lenient)."""
+    """Combines the readiness of all backends: ``all`` (strict) or ``any`` (lenient)."""
     shared_memory: SharedMemory = field(
         default_factory=lambda: SharedMemory(DEFAULT_LIMITS, enabled=False)
     )
@@ -104,8 +104,8 @@ class Gateway:
         predecessor: Gateway | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, by the client's model name; it replaces
-        the backend's. The statistics and the readiness of ``predecessor``, the gateway of the
-        previous configuration, continue."""
+        the backend's. This gateway continues the statistics and the readiness of ``predecessor``,
+        the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)
@@ -129,7 +129,7 @@ class Gateway:
             describe=self._describe_model,
         )
         self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit]] = {}
-        """Compiled when a route is first used: there may be thousands."""
+        """Compiled when a route is first used, because there may be thousands of routes."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
                 binding, backends, options.counters_of(binding.label), self._compile
@@ -172,7 +172,7 @@ class Gateway:
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, if it has one. Nothing is recorded."""
+        """Return the route of ``model``, or None. Record nothing."""
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 
@@ -257,7 +257,7 @@ class Gateway:
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Check ``request`` like ``infer``, which carries it out. Raises GatewayError."""
+        """Run the checks of ``infer`` on ``request``, not the inference. Raises GatewayError."""
 
     def can_relay(self, protocol: str) -> bool:
         """Return whether a backend may serve inferences of ``protocol`` without a task."""
@@ -422,7 +422,7 @@ class Gateway:
         return ServerStatus(_SERVER_NAME, version, await self.readiness.is_ready(), models, uptime)
 
     async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
-        """Return the status of the only backend, if there is just one and it has a status."""
+        """Return the backend's status; None if there are several backends or it reports none."""
         backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None

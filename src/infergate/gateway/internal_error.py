@@ -13,7 +13,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def internal_error(activity: str, error: BaseException | None = None) -> GatewayError:
-    """Log ``error``, by default the exception being handled, which interrupted ``activity``, and
-    return the client's error."""
+    """Log ``error`` (by default, the exception being handled), which interrupted ``activity``, and
+    return the error for the client."""
     _log.error("internal error while %s", activity, exc_info=error or True, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

@@ -1,5 +1,5 @@
-"""The steps of the inferences on one route and its backend, decided when the route is first used.
-A plain route has none."""
+"""The steps of the inferences on one route and its backend, decided when the route is first used. A
+plain route has no steps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RoutePlan:
         self._describe: Final = describe
         relaying = backend if isinstance(backend, SupportsRelay) else None
         if relaying is not None and not relaying.codec.needs_metadata:
-            declared = {}  # the backend would not use it
+            declared = {}  # the backend would not use the metadata
         needed: list[tuple[object, _RequestStep]] = [
             (route.cast, self._cast_back),
             (not backend.supports_sequences, self._refuse_sequence),

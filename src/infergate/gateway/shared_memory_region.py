@@ -49,7 +49,7 @@ class RegisteredRegion:
             self._fd = -1
 
     def check(self, ref: RegionRef) -> None:
-        """Check like ``check_bounds``; also raises UNSUPPORTED for memory on a GPU."""
+        """Check like ``check_bounds``, and raise UNSUPPORTED for memory on a GPU."""
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -77,7 +77,7 @@ class RegisteredRegion:
         return (status.st_dev, status.st_ino), begin, begin + ref.size
 
     def read(self, ref: RegionRef) -> Buffer:
-        """Return a copy of the bytes at ``ref``. Raises like ``check``."""
+        """Return a copy of the bytes at ``ref``. Raises the errors of ``check``."""
         self.check(ref)
         begin = self.description.offset + ref.offset
         parts: list[bytes] = []
@@ -93,7 +93,8 @@ class RegisteredRegion:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, ref: RegionRef, data: Buffer) -> None:
-        """Write ``data``, which fits into ``ref``, to the region. Raises like ``check``."""
+        """Write ``data``, which fits into ``ref``, to the region. Raises the errors of
+        ``check``."""
         self.check(ref)
         begin = self.description.offset + ref.offset
         view = memoryview(data).cast("B")

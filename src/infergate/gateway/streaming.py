@@ -30,7 +30,7 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.route_binding import RouteBinding
 
 MAX_CONCURRENT_REQUESTS: Final = 16
-"""Requests of a stream that run concurrently."""
+"""Maximum number of concurrent requests per stream."""
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
@@ -230,7 +230,7 @@ class InferenceStream:
 
 def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
     """Return whether every later request of the stream would fail with ``error`` too: the stream's
-    deadline has passed, or its credentials are not valid, or no longer."""
+    deadline has passed, or its credentials are invalid or have become invalid."""
     if isinstance(error, UnauthenticatedError):
         return True
     if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:
