@@ -42,7 +42,8 @@ class ConfigHistory:
         self._metrics: Metrics | None = None
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
-        """Reads the file's current content. Raises ConfigError. None: there is no file."""
+        """Reads the current content of the configuration file. Raises ConfigError. None without a
+        file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
         """Returns whether files have changed since the last reload, successful or not."""
 

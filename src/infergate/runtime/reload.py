@@ -24,7 +24,7 @@ ApplyConfig = Callable[[Config], Awaitable[None]]
 
 
 class ConfigReloader:
-    """Reloads the configuration. ``files`` are those of the last attempt, successful or not."""
+    """Reloads the configuration. ``files`` are the files of the last attempt, successful or not."""
 
     def __init__(
         self, read: ReadConfig, apply: ApplyConfig, history: ConfigHistory, files: TrackedFiles

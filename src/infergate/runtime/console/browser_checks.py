@@ -32,7 +32,7 @@ _PRIVATE_SUFFIXES: Final = (
 
 
 def is_from_browser(headers: Mapping[str, str]) -> bool:
-    """Whether the request has headers that only browsers add."""
+    """Return whether the request has headers that only browsers add."""
     return any(name in headers for name in _BROWSER_HEADERS)
 
 

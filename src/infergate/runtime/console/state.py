@@ -20,12 +20,12 @@ from infergate.runtime.console.explanations import explain
 
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
-"""The number of failures in the JSON."""
+"""Maximum number of failures in the JSON."""
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
 _BOUNDS: Final = (*REQUEST_BUCKETS, None)
-"""The last bound is null, because JSON has no infinity."""
+"""The bucket bounds; the last bound is null, because JSON has no infinity."""
 _BUCKET_INDEX: Final = {
     bound: index for index, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
 }
@@ -83,7 +83,8 @@ Families = Mapping[str, Iterable[Sample]]
 
 
 def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
-    """Return the flows of running processes, and those of exited ones from the metrics."""
+    """Return the flows of running processes and, from the metrics, the flows of exited
+    processes."""
     rows = _Rows(_FLOW_LABELS)
     for flow in flows:
         row = _with_counters(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))

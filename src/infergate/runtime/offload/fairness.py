@@ -6,10 +6,10 @@ connections were served concurrently. Time is measured in estimated job costs, s
 client overtake large jobs of another.
 
 *Rule 1.* Jobs of one connection keep their order.
-*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
-leaves half of it to others. The same applies to the connections of a client, because they may be
-several clients behind one address. A job that does not fit replaces the last jobs of the client's
-heaviest connection, unless the job's connection would then be as heavy.
+*Rule 2.* A client's jobs may occupy at most as much of the queue as is free, so a client that fills
+the queue leaves half of it to others. The same applies to the connections of a client, because they
+may be several clients behind one address. A job that does not fit replaces the last jobs of the
+client's heaviest connection, unless the job's connection would then be as heavy.
 *Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
 by the number of sharing flows, and jobs of new flows start at the clock.
 """
@@ -46,7 +46,7 @@ class _Flow(Generic[T]):
 
     def earliest(self, max_cost: float) -> tuple[float, str, int]:
         """Return the next flow: the virtual finish time of its first job, its name, and the job's
-        cost. Flows with a first job above ``max_cost`` are skipped; with none left, the time is
+        cost. Flows with a first job above ``max_cost`` are skipped; if no flow is left, the time is
         infinite."""
         best = (math.inf, "", 0)
         for name, flow in self.flows.items():

@@ -4,7 +4,7 @@ Each slot of the pool starts its process on first use, and again if it has died.
 job at a time; further jobs wait in a bounded queue that is fair between clients (``fairness``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
-*Rule 2.* A cancelled job leaves the queue immediately. A running one may finish within a grace
+*Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
 period, because a new process costs more than most jobs.
 *Rule 3.* Large jobs leave one process free for others, if there are several.
 """
@@ -30,16 +30,16 @@ from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job: a hundred times that of the worst document of the default size. A
-process that exceeds it is stuck and blocks its slot."""
+"""Maximum duration of a job: a hundred times the duration of the worst document of the default
+size. A process that exceeds it is stuck and blocks its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
 """Maximum duration of a job after its caller was cancelled: several times the startup time of a
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never get the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum duration of waiting and running without a deadline: the default timeout of backends,
-which starts when a request is sent."""
+"""Maximum duration of waiting and running, for a job without a deadline. It equals the default
+timeout of backends, which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)

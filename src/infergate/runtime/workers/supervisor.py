@@ -71,9 +71,9 @@ Prometheus' default timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
 """Timeout of a readiness check, which may contact backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
-"""Timeout of a console action, which has a shorter limit itself."""
+"""Timeout of a console action; the action's own limit is shorter."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds in which a worker must exit after the grace period of requests."""
+"""Seconds that a worker has to exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 
 

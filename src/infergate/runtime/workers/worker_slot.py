@@ -20,7 +20,8 @@ _PREPARE_TIMEOUT_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """``last_metrics`` are those of the current worker."""
+    """A slot and its current worker. ``last_metrics`` are the metrics that this worker last
+    reported."""
 
     number: int
     worker: Worker | None = None
