@@ -111,11 +111,11 @@ class JwkSource(Protocol):
     """A source of keys."""
 
     def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now``; None if there are none yet, or they must be read again."""
+        """Return the keys at ``now``; None if no keys are loaded, or they must be read again."""
         ...
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now`` (``time.monotonic``); None if there are none yet."""
+        """Return the keys at ``now`` (``time.monotonic``); None if no keys are loaded."""
         ...
 
     async def refreshed_keys(self, now: float) -> JwkSet | None:

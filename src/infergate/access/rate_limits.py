@@ -58,8 +58,8 @@ class BucketCharge(NamedTuple):
 
 
 class ExceededLimit(NamedTuple):
-    """The bucket that is too full for its charge, by the index of the charge, and the seconds
-    until it has capacity."""
+    """A bucket that is too full for its charge: the index of the charge, and the seconds until the
+    bucket has capacity."""
 
     charge_index: int
     wait_seconds: float
@@ -82,7 +82,7 @@ class RateBuckets(Protocol):
 
 
 class RateStoreUnavailableError(Exception):
-    """The store cannot be reached, and the operator wants requests rejected meanwhile."""
+    """The store cannot be reached, and the configuration rejects requests until it can."""
 
 
 def find_exceeded(
@@ -101,7 +101,8 @@ def find_exceeded(
 
 
 class LocalBuckets:
-    """Buckets in the memory of this process. An empty bucket is the same as a missing one."""
+    """Buckets in the memory of this process. An empty bucket and a missing bucket are
+    equivalent."""
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}

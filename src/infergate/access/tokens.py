@@ -3,7 +3,7 @@
 1. The token's issuer must be configured, its algorithm allowed, its key one of the issuer's keys,
    and its audience configured; the token must have an expiry time.
 2. The reason for rejecting a signature is only logged. A token with a valid signature that has
-   expired is reported as such, because its owner has to get a new one.
+   expired is reported as such, because its owner has to get a new token.
 3. A verified token is cached by its hash until it expires or its issuer's keys change.
 """
 
