@@ -217,8 +217,8 @@ async def _authorize_messages(
     summary: RequestSummary,
     context: RequestContext,
 ) -> AsyncIterator[Buffer]:
-    """Yield ``messages``, each authorized like any other request. The first one was authorized when
-    the stream was opened."""
+    """Yield ``messages``, each authorized like any other request. The first message was authorized
+    when the stream was opened."""
     is_first = True
     async for message in messages:
         if not is_first:

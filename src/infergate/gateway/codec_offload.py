@@ -1,4 +1,5 @@
-"""A codec's work on one message, done on the event loop or, if it takes long, in a helper process.
+"""A codec's work on one message, done on the event loop or, if the work is long, in a helper
+process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
 parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec

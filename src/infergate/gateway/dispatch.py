@@ -283,7 +283,7 @@ async def _call_service(
 
 
 def assign_request_id(context: RequestContext) -> None:
-    """Set the id of ``context``: the client's ``x-request-id``, or a generated one, which is then
+    """Set the id of ``context``: the client's ``x-request-id``, or a generated id, which is then
     sent to the backend."""
     client_id = context.headers.get(REQUEST_ID_HEADER, "")
     if (

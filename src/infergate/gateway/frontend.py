@@ -196,7 +196,7 @@ class Frontend(Generic[Req, Resp]):
 
     async def open_stream(self, context: RequestContext) -> None:
         """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
-        the number of streams is limited, and an open one may stay idle for hours."""
+        the number of streams is limited, and an open stream may stay idle for hours."""
         context.record.protocol = self.codec.name
         if self._authorizer is not None:
             await self._authorizer.authenticate(context)

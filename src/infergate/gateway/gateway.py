@@ -165,7 +165,7 @@ class Gateway:
         await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes; empty if there is none."""
+        """Return the label of the route that a request takes; empty if no route matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
@@ -304,7 +304,8 @@ class Gateway:
     async def configuration(
         self, operation: ModelConfigRequest, context: RequestContext
     ) -> ModelConfig:
-        """Return the server's own configuration of a model, or one derived from the metadata."""
+        """Return the server's configuration of a model, or a configuration derived from the
+        metadata."""
         model, version = operation.model, operation.version
         binding = self.bind(model, version, context)
         if (
@@ -340,7 +341,7 @@ class Gateway:
         self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
     ) -> str:
         """Return the version for which the gateway reports its own statistics: the requested one,
-        else the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
+        else the latest numeric version (perf_analyzer reads no other), else 1. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

@@ -1,5 +1,5 @@
-"""Converts a bug into the failure of one request: a text that reveals nothing to the client, and a
-traceback in the log."""
+"""Converts a bug into the failure of one request: an error message that reveals nothing to the
+client, and a traceback in the log."""
 
 from __future__ import annotations
 

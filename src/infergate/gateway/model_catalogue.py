@@ -262,9 +262,9 @@ class ModelCatalogue:
         return tuple(listed)
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
-        """Return the metadata of ``model``, the state of each version (those that routes name, else
-        those in the metadata), and the available configuration and statistics. Raises the error
-        that prevents reading the metadata."""
+        """Return the metadata of ``model``, the state of each version (the versions that routes
+        name, else the versions in the metadata), and the available configuration and statistics.
+        Raises the error that prevents reading the metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)
@@ -358,8 +358,9 @@ class ModelCatalogue:
         self, context: RequestContext
     ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
         """Return the index entries by model name, the context of all queries about them, and the
-        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are none and
-        a backend cannot be reached, because an empty list would mean that it has no models."""
+        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are no entries
+        and a backend cannot be reached, because an empty list would mean that the backend has no
+        models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
         entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:

@@ -201,7 +201,7 @@ class PassThrough(Generic[Req, Resp]):
         """Return whether to translate after ``error``, because the server cannot return outputs in
         the requested format.
 
-        All later requests to the model are translated too. The model runs a second time for this
+        All later requests to the model are also translated. The model runs a second time for this
         request, so a step of a sequence is not repeated.
         """
         if not isinstance(error, OutputsNeedTranslationError):

@@ -134,7 +134,7 @@ class Relay(Generic[Req, Resp]):
 
 
 class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
-    """A request in progress. ``summary`` is the one that the authorizer returned, if any;
+    """A request in progress. ``summary`` is the summary that the authorizer returned, if any;
     ``pipeline`` has the steps of its route."""
 
     __slots__ = (

@@ -50,7 +50,7 @@ class RoutePlan:
         self._backend: Final = backend
         self._declared: Final = declared
         self._declared_policies: Final[dict[str, RoutePolicy]] = {}
-        """By declared model."""
+        """Route policies by declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
         relaying = backend if isinstance(backend, SupportsRelay) else None

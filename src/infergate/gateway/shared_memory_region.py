@@ -1,12 +1,12 @@
 """Memory that clients on the same host share with the gateway: regions, read and written by copy.
 
 A region is a POSIX shared memory object, held open by its file descriptor and never mapped:
-``pread`` and ``pwrite`` report that a client truncated the object meanwhile, while access to a
+``pread`` and ``pwrite`` report an error if a client has truncated the object, whereas access to a
 mapping would end the process with SIGBUS. See docs/decisions/0010-shared-memory-by-copy.md.
 
 - Data that is read is copied first and then checked, so a client cannot change it afterwards.
 - A region is compared with the size of its file when it is registered and again at each use.
-- A region stays open while a request uses it, even if it is unregistered meanwhile.
+- A region stays open while a request uses it, even if a client unregisters it.
 """
 
 from __future__ import annotations

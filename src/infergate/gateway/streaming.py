@@ -3,7 +3,7 @@
 - Requests of one sequence run in the order of their arrival.
 - A request's only response, or its error, waits for those of earlier requests, as in Triton, so
   that a client can match them by order. A response that others will follow does not wait.
-- Each request is measured and recorded like a unary one.
+- Each request is measured and recorded like a unary request.
 - A stream has one set of trailers although its requests may use several servers: it returns the
   backend headers of the request that finished last.
 """
@@ -229,7 +229,7 @@ class InferenceStream:
 
 
 def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
-    """Return whether every later request of the stream would fail with ``error`` too: the stream's
+    """Return whether every later request of the stream would also fail with ``error``: the stream's
     deadline has passed, or its credentials are invalid or have become invalid."""
     if isinstance(error, UnauthenticatedError):
         return True

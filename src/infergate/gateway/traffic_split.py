@@ -110,7 +110,7 @@ class TrafficSplit:
         self, error: GatewayError, request: InferRequest, context: RequestContext
     ) -> RoutePlan | None:
         """Return the fallback for ``request`` after ``error`` and record it in ``context``; None if
-        there is none."""
+        no fallback applies."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
