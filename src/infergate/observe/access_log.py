@@ -29,7 +29,7 @@ from infergate.core.request_context import RequestContext
 from infergate.observe.log_sampler import LogSampler
 
 _MAX_WAITING: Final = 10_000
-"""Maximum number of lines that wait to be written; further ones are dropped."""
+"""Maximum number of lines that wait to be written; further lines are dropped."""
 _WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes; waking the thread for each line would cost more than writing it."""
 _LINES_PER_WAKE_UP: Final = 256

@@ -81,7 +81,7 @@ class ProcessSnapshot(NamedTuple):
     failures: tuple[Failure, ...]
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
-    """Metric families other than those of requests."""
+    """Metric families, without the families of requests."""
 
 
 def take_snapshot(
