@@ -65,7 +65,7 @@ class ConfigHistory:
         )
 
     def record(self, result: ReloadResult, sha256: str = "") -> None:
-        """Record a finished reload; ``sha256`` is that of the new configuration."""
+        """Record a finished reload; ``sha256`` is the hash of the new configuration."""
         self._last_reload = result
         if not result.error:
             self._sha256, self._active_since = sha256, result.finished_at

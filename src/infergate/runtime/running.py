@@ -8,8 +8,8 @@ request on any connection.
 *Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
 has ended, except for parts that the new configuration reuses.
 *Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
-new address overlaps one that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new
-listener shares the old sockets until the old listener is closed.
+new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
+the new listener shares the old sockets until the old listener is closed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GatewayParts:
                 backend.start()
 
     async def close(self, kept: Iterable[GatewayParts]) -> None:
-        """Close everything that none of ``kept`` uses."""
+        """Close everything that no part in ``kept`` uses."""
         kept = tuple(kept)
         await self.gateway.close()
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
@@ -181,7 +181,8 @@ class RunningGateway:
 
     @property
     def generation_count(self) -> int:
-        """The number of configurations in use: 1, plus those with calls in progress."""
+        """The number of configurations in use: the active configuration, plus older configurations
+        with calls in progress."""
         return 1 + len(self._retiring)
 
     async def start(self, bind: BindFunction | None = None) -> None:

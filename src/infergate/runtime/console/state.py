@@ -162,7 +162,7 @@ def _endpoints(families: Families) -> list[Json]:
 def _health(endpoint: Json) -> str:
     """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up for
     some addresses or processes); ``ejected``; ``down``; ``failing`` (no check or request has
-    succeeded, but some have failed); or ``unknown`` (there have been none)."""
+    succeeded, but some have failed); or ``unknown`` (no check or request so far)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

@@ -1,6 +1,6 @@
 """Human-readable wire messages for the console. Pure.
 
-*Rule.* Messages are truncated, and long ones are truncated before they are decoded: a backend's
+*Rule.* Messages are truncated, and long messages are truncated before they are decoded: a backend's
 message may be as long as ``limits.body``, and formatting delays other requests.
 """
 

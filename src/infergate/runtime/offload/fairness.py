@@ -1,7 +1,7 @@
 """A queue of jobs for helper processes that is fair between clients.
 
 Weighted fair queueing on two levels: between clients (an identity, else an address), and between
-the connections of a client. The next job is the one that would finish first if all clients and
+the connections of a client. The next job is the job that would finish first if all clients and
 connections were served concurrently. Time is measured in estimated job costs, so small jobs of one
 client overtake large jobs of another.
 
@@ -139,8 +139,8 @@ class FairQueue(Generic[T]):
         return removed
 
     def take(self, max_cost: float = math.inf) -> T | None:
-        """Remove and return the next job, among those that are first in their connection and cost
-        at most ``max_cost``; None if there is none."""
+        """Remove and return the next job, among the jobs that are first in their connection and
+        cost at most ``max_cost``; None if there is no such job."""
         root = self._root
         end, client, cost = root.earliest(max_cost)
         if not cost:

@@ -147,8 +147,8 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a
-    job that exceeds the budget waits for running jobs; it is rejected only if none is running."""
+    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
+    that exceeds the budget waits for running jobs; it is rejected only if no job is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0

@@ -20,8 +20,7 @@ _PREPARE_TIMEOUT_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A slot and its current worker. ``last_metrics`` are the metrics that this worker last
-    reported."""
+    """A slot and its current worker. ``last_metrics`` has the worker's last reported metrics."""
 
     number: int
     worker: Worker | None = None
