@@ -367,8 +367,8 @@ class AccessConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Shared storage for rate limits. Unset: they are counted in memory, shared by "
-        "the workers of one gateway but not between gateways. Requires `pip install "
+        description="Shared storage for rate limits. Unset: rates are counted in memory that the "
+        "workers of one gateway share, but separate gateways do not. Requires `pip install "
         "infergate[redis]`.",
     )
     open_health: bool = Field(

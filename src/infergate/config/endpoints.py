@@ -80,7 +80,7 @@ class BalanceConfig(Section):
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",
-        description="`least-request`: of two endpoints picked at random, the one with fewer "
+        description="`least-request`: of two endpoints picked at random, the endpoint with fewer "
         "requests in progress. `round-robin`: each endpoint in turn. `consistent-hash`: requests "
         "with equal values of `hash_header` go to the same endpoint, on every gateway, and few of "
         "them move when endpoints are added or removed. All policies respect weights. Requests of "
@@ -130,8 +130,8 @@ class OutlierConfig(Section):
     )
     max_ejection_percent: Percent = Field(
         default=10,
-        description="Maximum percentage of the endpoints that may be ejected at the same time. One "
-        "endpoint may always be ejected, but never the last available one.",
+        description="Maximum percentage of the endpoints that may be ejected at the same time. A "
+        "single endpoint may always be ejected, but never the last available endpoint.",
     )
 
 

@@ -140,9 +140,9 @@ class AdminListener(Section):
     tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
     keys: tuple[KeyConfig, ...] = Field(
         default=(),
-        description="API keys for operations that change something (all methods but GET and HEAD), "
-        "sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no key is "
-        "needed. `infergate key` generates one.",
+        description="API keys for operations that change something (all methods but GET and "
+        "HEAD), sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no "
+        "key is needed. `infergate key` generates a key.",
     )
     console: bool = Field(
         default=True,

@@ -1,4 +1,5 @@
-"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid one.
+"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid
+configuration.
 
 Thanks to the outline, one misspelt key does not hide the other errors in a file.
 """

@@ -104,7 +104,8 @@ def _redact_text(text: str, path: _Path) -> str:
 
 
 def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:
-    """Return a copy of ``data`` without secrets; those at the paths in ``changed`` are marked."""
+    """Return a copy of ``data`` without secrets; the secrets at the paths in ``changed`` are
+    marked."""
 
     def copy(value: Any, path: _Path) -> Any:
         if isinstance(value, dict):

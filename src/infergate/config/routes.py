@@ -113,10 +113,10 @@ class RouteConfig(Section):
     )
     split_by: HeaderName | None = Field(
         default=None,
-        description="The header (gRPC: metadata) whose value assigns a request to a backend of the "
-        "split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
-        "Unset, or for requests without the header: the request id. A sequence always stays on "
-        "one backend.",
+        description="The header (gRPC: metadata) whose value assigns a request to a backend of "
+        "the split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
+        "If unset, or for requests without the header, the request id is used. A sequence always "
+        "stays on one backend.",
     )
     fallback: Text = Field(
         default="",

@@ -80,8 +80,8 @@ class BackendConfig(Section):
     dns_refresh: Duration = Field(
         default=5.0,
         description="How often host names of endpoints are resolved again. New addresses receive "
-        "requests; removed ones finish their requests in progress. IPv6 addresses are used only "
-        "for a name that has no IPv4 address. A name that no longer resolves keeps its last "
+        "requests; removed addresses finish their requests in progress. IPv6 addresses are used "
+        "only for a name that has no IPv4 address. A name that no longer resolves keeps its last "
         "addresses. `0` resolves the name at each new connection and treats it as a single "
         "endpoint, as `localhost` always is.",
     )
@@ -101,9 +101,9 @@ class BackendConfig(Section):
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum number of requests in progress at each endpoint; further ones wait. "
-        "Set it to `1` for servers that handle one connection at a time, such as graphpipe-py. "
-        "`0`: unlimited. Not available over gRPC.",
+        description="Maximum number of requests in progress at each endpoint; further requests "
+        "wait. Set it to `1` for servers that handle one connection at a time, such as "
+        "graphpipe-py. `0`: unlimited. Not available over gRPC.",
     )
     profile: ProfileName = Field(
         default="auto",
@@ -240,7 +240,7 @@ class ControlConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Limits on one request, on one connection, and on all of them together (docs/limits.md)."""
+    """Limits per request, per connection, and in total (docs/limits.md)."""
 
     body: PositiveSize = Field(
         default=DEFAULT_LIMITS.body,
@@ -312,8 +312,8 @@ class LimitsConfig(Section):
     )
     in_flight: Positive = Field(
         default=DEFAULT_LIMITS.in_flight,
-        description="Maximum number of concurrent requests. Further ones are refused: HTTP 503 "
-        "with Retry-After, gRPC UNAVAILABLE.",
+        description="Maximum number of concurrent requests. Further requests are refused: HTTP "
+        "503 with Retry-After, gRPC UNAVAILABLE.",
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,

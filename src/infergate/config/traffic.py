@@ -57,9 +57,9 @@ class BackendLimits(Section):
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum number of concurrent inferences, streams included, over all endpoints "
-        "of the backend. Further ones wait in a first-in, first-out queue until their deadline. "
-        "Example: `32`. `0`: unlimited.",
+        description="Maximum number of concurrent inferences, streams included, over all "
+        "endpoints of the backend. Further inferences wait in a first-in, first-out queue until "
+        "their deadline. Example: `32`. `0`: unlimited.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
@@ -100,6 +100,6 @@ class MirrorConfig(Section):
     )
     max_requests: Annotated[int, Field(ge=1)] = Field(
         default=16,
-        description="Maximum number of copies in progress. Further ones are dropped and counted in "
-        "`infergate_mirrored_requests_total`.",
+        description="Maximum number of copies in progress. Further copies are dropped and counted "
+        "in `infergate_mirrored_requests_total`.",
     )
