@@ -96,7 +96,7 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         path = ("backends", name, "endpoints", index)
         if (problem := _url_problem(url, backend.protocol, schemes)) is not None:
             yield path, problem
-        if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
+        if (same := first.setdefault(str(url), index)) != index:  # both would share metrics
             reason = f"is the same as endpoints[{same}]; to set its share use 'weight'"
             yield path, f"'{url.display_name}' {reason}"
 

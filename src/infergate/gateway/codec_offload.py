@@ -160,7 +160,7 @@ class CodecOffload(Generic[Req, Resp]):
         if not isinstance(message, HttpRequest) or self._text_estimator is None:
             return estimate_read_bytes(cost, 0)
         json_bytes = self._text_estimator.json_bytes(message, self.limits.json)
-        if cost > (body_bytes := total_size(message.body)):  # compressed
+        if cost > (body_bytes := total_size(message.body)):  # the body is compressed
             return cost - body_bytes + JSON_EXPANSION * json_bytes
         return estimate_read_bytes(cost, json_bytes)
 

@@ -347,7 +347,7 @@ class Gateway:
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # its own statistics need no metadata
+            return operation.version or _DEFAULT_VERSION  # these statistics need no metadata
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 

@@ -169,7 +169,7 @@ class InferenceStream:
         context = request.context
         if request.previous is not None:
             await request.previous.finished.wait()
-            request.previous = None  # otherwise each request would keep all earlier ones alive
+            request.previous = None  # otherwise all earlier requests would stay alive
         error = None
         try:
             async with aclosing(self._responses(request)) as messages:

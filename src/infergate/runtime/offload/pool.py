@@ -113,7 +113,7 @@ class HelperPool:
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):
-            if not rejected.done():  # done: its caller was just cancelled
+            if not rejected.done():  # its caller may just have been cancelled
                 counters.queue_rejected += 1
                 rejected.set_exception(_queue_full_error())
         counters.queued += 1
@@ -121,7 +121,7 @@ class HelperPool:
         self._assign()  # a small job may take the process that large jobs leave free
         try:
             slot = await waiter
-        except asyncio.CancelledError:  # also at the deadline
+        except asyncio.CancelledError:  # raised also at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
             elif waiter.exception() is None:  # the slot was assigned in the meantime
@@ -138,7 +138,7 @@ class HelperPool:
 
     def _assign(self) -> None:
         while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # done: its caller was just cancelled
+            if not waiter.done():  # its caller may just have been cancelled
                 waiter.set_result(self._free_slots.pop())
 
     async def close(self) -> None:
@@ -248,7 +248,7 @@ async def _start_process() -> _HelperProcess:
     _, process = await asyncio.get_running_loop().subprocess_exec(
         _HelperProcess,
         *python_command(_HELPER_MODULE),
-        stderr=None,  # inherited
+        stderr=None,  # inherit the stream of this process
     )
     return process
 
