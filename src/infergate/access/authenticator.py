@@ -1,8 +1,8 @@
 """Identifies the client of a request.
 
-A client that presents a key or a token is identified by that alone, and rejected if it is invalid.
-A client without a credential is identified by the first name in its TLS certificate, or else is
-anonymous.
+A client that presents a key or a token is identified by that credential alone, and rejected if the
+credential is invalid. A client without a credential is identified by the first name in its TLS
+certificate, or else is anonymous.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.request_context import RequestContext
 
 _MAX_CACHED_PERMITS: Final = 4096
-"""Cached permits of keys and certificates."""
+"""Maximum number of cached permits of keys and certificates."""
 
 
 class TokenVerifier(Protocol):

@@ -73,7 +73,7 @@ class Authorizer:
         self._successor = successor
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Do the same as ``authorize``, or return None without any effect if that takes I/O."""
+        """Authorize like ``authorize``, or return None, without any effect, if I/O is needed."""
         if self._successor is not None:
             return self._successor.decide(summary, context)
         operation, rates = summary.operation, self._rates

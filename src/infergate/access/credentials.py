@@ -17,7 +17,7 @@ from infergate.access.rejection import malformed
 BEARER: Final = "authorization"
 API_KEY: Final = "x-api-key"
 MAX_CREDENTIAL_CHARS: Final = 8192
-"""Characters of a token. Tokens that list many groups have about four thousand."""
+"""Maximum length of a token. A token that lists many groups has about 4000 characters."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """RFC 9110, 11.2: token68."""
 _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)

@@ -1,7 +1,8 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-1. A key supports only the algorithms of its type and curve, or the one that it names; a shared
-   secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725, 3.1).
+1. A key supports only the algorithms of its type and curve, or the algorithm that it names; a
+   shared secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725,
+   3.1).
 2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are old
    and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
    fetch.
@@ -110,11 +111,11 @@ class JwkSource(Protocol):
     """A source of keys."""
 
     def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now``; None if there are none yet, or they must be read again."""
+        """Return the keys at ``now``; None if no keys are loaded, or they must be read again."""
         ...
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now`` (``time.monotonic``); None if there are none yet."""
+        """Return the keys at ``now`` (``time.monotonic``); None if no keys are loaded."""
         ...
 
     async def refreshed_keys(self, now: float) -> JwkSet | None:
@@ -136,7 +137,7 @@ class JwkFileSource:
         return await self._file.current(now)
 
     refreshed_keys = keys
-    """The file is checked often enough anyway."""
+    """A token with an unknown key triggers no extra check: the file is checked often enough."""
 
 
 class JwkUrlSource:

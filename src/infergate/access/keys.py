@@ -1,4 +1,4 @@
-"""API keys: long random texts, of which the gateway stores only the SHA-256.
+"""API keys: long random strings. The gateway stores only their SHA-256 hashes.
 
 A key has 256 random bits, so one round of a fast hash protects it: it cannot be guessed.
 """

@@ -20,9 +20,9 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
-"""Buckets that are not empty; beyond that the oldest are dropped. About 20 MB."""
+"""Maximum number of non-empty buckets, about 20 MB; the oldest ones are dropped first."""
 _TOLERANCE_SECONDS: Final = 1e-6
-"""Seconds within which two times count as equal: times are sums of fractions."""
+"""Times that differ by less count as equal, because times are sums of fractions."""
 _MAX_CACHED_PLANS: Final = 4096
 _MAX_CACHED_MODEL_CHARS: Final = 256
 
@@ -58,8 +58,8 @@ class BucketCharge(NamedTuple):
 
 
 class ExceededLimit(NamedTuple):
-    """The bucket that is too full for its charge, by the index of the charge, and the seconds
-    until it has capacity."""
+    """A bucket that is too full for its charge: the index of the charge, and the seconds until the
+    bucket has capacity."""
 
     charge_index: int
     wait_seconds: float
@@ -82,7 +82,7 @@ class RateBuckets(Protocol):
 
 
 class RateStoreUnavailableError(Exception):
-    """The store cannot be reached, and the operator wants requests rejected meanwhile."""
+    """The store cannot be reached, and the configuration rejects requests until it can."""
 
 
 def find_exceeded(
@@ -101,7 +101,8 @@ def find_exceeded(
 
 
 class LocalBuckets:
-    """Buckets in the memory of this process. An empty bucket is the same as a missing one."""
+    """Buckets in the memory of this process. An empty bucket and a missing bucket are
+    equivalent."""
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}
@@ -141,8 +142,8 @@ class LocalRateStore:
 
 
 class _ChargePlan(NamedTuple):
-    """The charges of all requests with the same identity, model and route: for one request or, in
-    buckets that count bytes, for one byte."""
+    """The charges of all requests with the same identity, model and route. A charge is for one
+    request or, in a bucket that counts bytes, for one byte."""
 
     charges: Sequence[BucketCharge]
     reasons: Sequence[RejectionReason]
@@ -217,7 +218,7 @@ class RateLimits:
     def charge_now(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
     ) -> tuple[RejectionReason, float] | None:
-        """Like ``charge``, if the store ``is_local``."""
+        """Charge like ``charge``, without awaiting. The store must be local (``is_local``)."""
         plan = self._plan(permit.identity, model, route)
         if not plan.charges:
             return None

@@ -41,29 +41,29 @@ class AccessRejected(Exception):  # noqa: N818 - an outcome rather than an error
 
 
 def no_credentials() -> AccessRejected:
-    """An anonymous client that may not make the request."""
+    """Return the rejection of an anonymous client that may not make the request."""
     return AccessRejected(
         RejectionReason.NO_CREDENTIALS, UnauthenticatedError("credentials are required", _REALM)
     )
 
 
 def malformed(public: str) -> AccessRejected:
-    """A credential that cannot be read."""
+    """Return the rejection of a malformed credential."""
     return _invalid(RejectionReason.MALFORMED, public)
 
 
 def unknown_key() -> AccessRejected:
-    """A key that does not exist or has been removed."""
+    """Return the rejection of a key that does not exist or has been removed."""
     return _invalid(RejectionReason.UNKNOWN_KEY, "the key is not known here")
 
 
 def invalid_token(public: str = "the token is not valid here", detail: str = "") -> AccessRejected:
-    """A token that failed verification. ``detail`` is for the log only."""
+    """Return the rejection of a token that failed verification. ``detail`` is for the log only."""
     return _invalid(RejectionReason.INVALID_TOKEN, public, detail)
 
 
 def expired_token() -> AccessRejected:
-    """A token that has a valid signature but has expired."""
+    """Return the rejection of an expired token that has a valid signature."""
     return _invalid(RejectionReason.EXPIRED_TOKEN, "the token has expired")
 
 
@@ -72,12 +72,13 @@ def _invalid(reason: RejectionReason, public: str, detail: str = "") -> AccessRe
 
 
 def issuer_keys_unavailable() -> AccessRejected:
-    """The issuer's keys are unavailable. Not 401, on which clients discard their tokens."""
+    """Return the rejection of a token whose issuer's keys are unavailable. It is not a 401, because
+    clients discard a token on 401."""
     return _overloaded(RejectionReason.KEYS_AWAY, "tokens cannot be checked now")
 
 
 def rate_store_unavailable() -> AccessRejected:
-    """Rates cannot be counted, and the operator wants requests rejected meanwhile."""
+    """Return the rejection of a request while rates cannot be counted, as the operator chose."""
     return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
 
 
@@ -88,7 +89,7 @@ def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:
 
 
 def forbidden(action: str) -> AccessRejected:
-    """An identified client that may not do ``action``."""
+    """Return the rejection of an identified client that may not do ``action``."""
     return AccessRejected(
         RejectionReason.FORBIDDEN,
         GatewayError(Kind.FORBIDDEN, f"{action} is not permitted for this client"),
@@ -96,6 +97,7 @@ def forbidden(action: str) -> AccessRejected:
 
 
 def rate_exceeded(reason: RejectionReason, wait: float) -> AccessRejected:
-    """A rate limit is exceeded. ``wait`` is in seconds; ``reason`` is REQUESTS or BYTES."""
+    """Return the rejection of a request that exceeds a rate limit. ``wait`` is in seconds;
+    ``reason`` is REQUESTS or BYTES."""
     public = f"this client's rate of {reason.value} is exceeded"
     return AccessRejected(reason, GatewayError(Kind.RATE_LIMITED, public, retry_after=wait))

@@ -3,8 +3,8 @@
 1. Rules only allow. A request that no rule allows is rejected, and the order of rules is
    irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
-3. A rule for any model allows operations on the server; those that change the server need a rule
-   for all models.
+3. A rule for any model allows operations on the server; operations that change the server need a
+   rule for all models.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
 _MAX_CACHED_DECISIONS: Final = 256
-"""Cached decisions of an identity. Clients choose model names, so their number and length are
-limited."""
+"""Maximum number of cached decisions per identity. Clients choose model names, so the number and
+length of cached names are limited."""
 _MAX_CACHED_MODEL_CHARS: Final = 256
 
 Claims = Mapping[str, Any]
@@ -146,7 +146,7 @@ class CompiledRule:
 
 
 def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
-    """Return the texts of the claim ``name``. If there is none, ``name`` is a path of names
+    """Return the texts of the claim ``name``. Without such a claim, ``name`` is a path of names
     separated by dots."""
     value: Any = claims.get(name)
     if value is None:

@@ -1,4 +1,4 @@
-"""Rate-limit buckets that the workers of one gateway share in common memory.
+"""Rate-limit buckets that the workers of one gateway share in memory.
 
 A table of fixed size: the hash of a bucket's name selects its row. Each use locks the table for
 microseconds.

@@ -1,9 +1,9 @@
 """JSON Web Tokens (RFC 7519), verified as RFC 8725 advises; PyJWT does the cryptography.
 
-1. The token's issuer must be configured, its algorithm allowed, its key one of that issuer's, its
-   audience configured, and it must expire.
+1. The token's issuer must be configured, its algorithm allowed, its key one of the issuer's keys,
+   and its audience configured; the token must have an expiry time.
 2. The reason for rejecting a signature is only logged. A token with a valid signature that has
-   expired is reported as such, because its owner has to get a new one.
+   expired is reported as such, because its owner has to get a new token.
 3. A verified token is cached by its hash until it expires or its issuer's keys change.
 """
 
@@ -28,7 +28,7 @@ from infergate.access.rejection import expired_token, invalid_token, issuer_keys
 from infergate.access.rules import TOKEN_PREFIX, AccessRules, RulePermit
 
 MAX_CACHED_TOKENS: Final = 4096
-"""Cached tokens; less than 8 MB with their claims."""
+"""Maximum number of cached tokens, which take less than 8 MB with their claims."""
 _MAX_SUBJECT_CHARS: Final = 256
 _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 

@@ -69,7 +69,7 @@ class WatchedFile(Generic[T]):
             self._report_failure(str(error))
 
     def _read(self) -> None:
-        """Runs in a thread: the file may be on a network. Raises OSError, ValueError."""
+        """Read the file, in a thread because it may be on a network. Raises OSError, ValueError."""
         status = self._path.stat()
         stamp = status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
         if stamp == self._stamp:

@@ -1,11 +1,11 @@
-"""The attempts of one request: whether a failed one is retried, on which endpoint, and when.
+"""Decides whether, when and on which endpoint a failed attempt of a request is retried.
 
-*Rule 1.* A request that was not sent is retried. An idempotent request is also retried if
-the connection broke, the attempt timed out, or the endpoint reported that it cannot serve now.
+*Rule 1.* A request that was not sent is retried. An idempotent request is also retried if the
+connection broke, the attempt timed out, or the endpoint reported that it is unavailable.
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
-budget, because that costs no more than choosing it first. Any other retry waits for its backoff and
-uses the budget.
-*Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
+budget, because this costs no more than choosing that endpoint first. Any other retry waits for its
+backoff and uses the budget.
+*Rule 3.* No attempt starts after the deadline, and every backoff ends before the deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESEND_REASONS: Final[Mapping[Kind, str]] = {
 }
 
 ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
-"""Returns the best endpoint for the next attempt, preferably none of the given endpoints."""
+"""Returns the best endpoint for the next attempt; avoids the given endpoints if possible."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SenderState:
 
 class BegunExchange(NamedTuple):
     """An exchange whose first attempt, on ``handle``, could not begin without a task, or failed
-    with ``error``. It is counted in the retry budget."""
+    with ``error``. The exchange counts in the retry budget."""
 
     started_at: float
     handle: EndpointHandle
@@ -67,7 +67,7 @@ class StreamAttempt(Generic[Resp]):
         self._handle = handle
         self.messages = messages
         self.outcome = AttemptOutcome.UNKNOWN
-        """The outcome so far."""
+        """The outcome of the attempt so far."""
 
     async def close(self) -> None:
         """Close the stream and report its outcome."""
@@ -78,9 +78,9 @@ class StreamAttempt(Generic[Resp]):
 
 
 class Attempts:
-    """The attempts of ``context``, for ``sequence`` if it belongs to one. ``may_resend`` allows
-    executing the request twice. The creator must finally call
-    ``return_budget``."""
+    """The attempts of the request ``context``, which belongs to ``sequence`` if given.
+    ``may_resend`` allows the request to be executed twice. The creator must call ``return_budget``
+    at the end."""
 
     __slots__ = (
         "_choose",
@@ -113,7 +113,7 @@ class Attempts:
         self.per_try_timeout = context.policy.retry.per_try_timeout if may_resend else None
         self.sequence = sequence
         self.stream: StreamAttempt[Any] | None = None
-        """The stream that is open."""
+        """The open stream, if any."""
         self.tried: list[EndpointHandle] = []
 
     def record_error(self, error: GatewayError) -> None:
@@ -121,7 +121,7 @@ class Attempts:
         self._error = error
 
     async def next_endpoint(self) -> EndpointHandle | None:
-        """Return the endpoint of the next attempt, the first or a retry; None if there is none."""
+        """Return the endpoint for the next attempt; None if no further attempt is allowed."""
         if not self.tried:
             handle = self._choose(self.tried)
             self.tried.append(handle)
@@ -166,8 +166,8 @@ class Attempts:
         return time.monotonic() < deadline
 
     def begin_hedge(self) -> EndpointHandle | None:
-        """Return the endpoint of a hedge, or None if there is no other endpoint or no retry
-        budget. The caller must return the budget."""
+        """Return the endpoint for a hedge; None if there is no other endpoint or the retry budget
+        is exhausted. The caller must release the budget."""
         handle = self._choose_other()
         if handle is None:
             return None
@@ -179,13 +179,13 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Return the retry budget of the latest attempt, if it uses any."""
+        """Release the retry budget that the latest attempt holds, if any."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()
 
     def take_error(self) -> GatewayError:
-        """Return the error of the latest attempt, and forget it."""
+        """Return the error of the latest attempt, and drop the reference to the error."""
         error, self._error = self._error, None
         assert error is not None
         try:

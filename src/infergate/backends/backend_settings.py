@@ -20,7 +20,7 @@ from infergate.transport.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A backend's configuration. ``timeout`` is in seconds; without ``profile``, it is detected."""
+    """A backend's configuration. ``timeout`` is in seconds; ``profile`` None: detect it."""
 
     name: str
     endpoints: Sequence[Endpoint | ConfiguredEndpoint]
@@ -31,20 +31,20 @@ class BackendSettings:
     balancing: BalanceSettings = field(default_factory=BalanceSettings)
     monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
     hash_key: Callable[[RequestContext], str] | None = None
-    """Returns the key of requests that belong on the same endpoint; empty: no key."""
+    """Returns a request's hash key, which selects its endpoint; empty if there is no key."""
     max_requests: int = 0
     """Maximum concurrent inferences; 0: unlimited."""
     max_queue: int = 0
     """Maximum inferences waiting in the queue."""
     retry_share: float = DEFAULT_SHARE
-    """Retries allowed at a time, as a share of the inferences in progress."""
+    """Maximum number of concurrent retries, as a share of the inferences in progress."""
     min_retries: int = DEFAULT_MIN_RETRIES
-    """Retries allowed at a time in any case."""
+    """Number of concurrent retries that are always allowed."""
     max_header_bytes: int = FORWARDED_HEADER_BYTES
     """Maximum bytes of forwarded headers."""
 
     def sender_settings(self) -> SenderSettings:
-        """Return the part of the settings that is about sending requests."""
+        """Return the settings for sending requests."""
         return SenderSettings(
             self.name,
             self.timeout,
@@ -54,7 +54,7 @@ class BackendSettings:
         )
 
     def make_queue(self, counters: BackendCounters) -> RequestQueue | None:
-        """Return the queue for inferences beyond ``max_requests``; None if they are not limited."""
+        """Return the queue for inferences beyond ``max_requests``; None if there is no limit."""
         if not self.max_requests:
             return None
         return RequestQueue(self.name, self.max_requests, self.max_queue, counters)

@@ -23,17 +23,17 @@ class Backend(Protocol):
 
     @property
     def protocol(self) -> str:
-        """The name of its protocol in the codec registry."""
+        """The name of the backend's protocol in the codec registry."""
         ...
 
     @property
     def datatypes(self) -> frozenset[Datatype]:
-        """The datatypes that it accepts."""
+        """The datatypes that the backend accepts."""
         ...
 
     @property
     def supports_sequences(self) -> bool:
-        """Whether it accepts requests that belong to a sequence."""
+        """Whether the backend accepts requests that belong to a sequence."""
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
@@ -51,24 +51,24 @@ class Backend(Protocol):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata, including ``max_batch_size`` where it is known. The result may
-        be up to a minute old, with ``refresh`` up to a second. Raises GatewayError."""
+        """Return a model's metadata, including ``max_batch_size`` if known. The result may be up to
+        a minute old, or up to a second old with ``refresh``. Raises GatewayError."""
         ...
 
     async def perform_on_all(
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
-        """Execute ``operation`` on every endpoint concurrently and return at least one response,
-        in the endpoints' order. If any endpoint fails, wait for all of them and raise the first
-        GatewayError, whose text contains the number of failures."""
+        """Execute ``operation`` on every endpoint concurrently and return at least one response, in
+        the endpoints' order. If any endpoint fails, wait for all endpoints, then raise the first
+        GatewayError with the number of failures added to its text."""
         ...
 
     async def server_profile(self, context: RequestContext) -> Profile:
-        """Return the capabilities and known behavior of its servers. Raises GatewayError."""
+        """Return the capabilities and known behavior of the servers. Raises GatewayError."""
         ...
 
     async def supports_classification(self, context: RequestContext) -> bool:
-        """Return whether it can respond with classification labels. Raises GatewayError."""
+        """Return whether the backend can return classification labels. Raises GatewayError."""
         ...
 
     async def close(self) -> None:
@@ -101,20 +101,20 @@ class SupportsConcurrencyLimit(Protocol):
 
     @property
     def concurrency_stats(self) -> ConcurrencyStats | None:
-        """The use of the limit; None if there is no limit."""
+        """The limit and its current use; None if there is no limit."""
         ...
 
 
 def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
-    """Return a copy of ``error`` that names the backend. An exceeded limit of the gateway itself is
+    """Return a copy of ``error`` that names the backend. An error about the gateway's own limits is
     not attributed to the backend."""
     is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
     return error.reworded(error.public if is_own_limit else f"backend '{backend}': {error.public}")
 
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
-    """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text contains
-    the number of failures. If there is only one endpoint, its error is returned unchanged."""
+    """Return a copy of the first of ``errors``, with the number of failures among ``count``
+    endpoints added to its text. The error of a single endpoint is returned unchanged."""
     first = errors[0]
     if count == 1:
         return first
@@ -125,6 +125,6 @@ def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> 
 
 
 def attribute_parse_error(error: GatewayError, backend: str) -> GatewayError:
-    """Name the backend in an ``error`` raised while parsing its response if the response was
-    malformed. Errors that the backend itself reported are returned unchanged."""
+    """Add the backend's name to an ``error`` raised for a malformed response. Errors that the
+    backend itself reported are returned unchanged."""
     return add_backend_name(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error

@@ -1,4 +1,4 @@
-"""The codec of a backend, run on the event loop or, for long messages, in a helper process.
+"""The codec of a backend, run on the event loop or, if the message is long, in a helper process.
 
 The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
 clients' messages.
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class BackendCodecOffload(Generic[Req, Resp]):
-    """Writes requests and reads responses of one backend; inline only without ``offload``."""
+    """Writes requests and reads responses of one backend; ``offload`` None: on the event loop."""
 
     def __init__(
         self, name: str, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None
@@ -53,8 +53,8 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Req | None:
-        """Run ``Codec.build_request`` on the event loop; return None if that would block it for too
-        long."""
+        """Run ``Codec.build_request`` on the event loop; return None if that would block the event
+        loop for too long."""
         codec = self._text_codec
         if codec is None or not isinstance(operation, InferRequest):
             return self._codec.build_request(operation, profile, model)

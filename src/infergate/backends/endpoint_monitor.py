@@ -4,9 +4,10 @@ close connections to removed addresses.
 Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with a single
 fixed address has none.
 
-*Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first one
-is shortened at random, and the checks of a round are spread out.
-*Rule 2.* A failure, even a bug, affects only its own item: it is logged, and the next round runs.
+*Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first
+period is shortened at random, and the checks of a round are spread out.
+*Rule 2.* A failure, even a bug, affects only one endpoint or name: it is logged, and the next round
+runs.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from infergate.transport.base import SupportsDisconnect
 _log = logging.getLogger(__name__)
 _STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
-"""The fraction of a period by which it may be shorter or longer."""
+"""The fraction by which a period may be shorter or longer."""
 _SPREAD: Final = 0.5
 """The fraction of a period over which the checks of a round are spread."""
 
 ResolveHost = Callable[[str, int], Awaitable[Collection[str]]]
-"""Returns the addresses of a host name for a port; none if it cannot be resolved."""
+"""Returns the addresses of a host name for a port; empty if the lookup fails."""
 CheckHealth = Callable[[EndpointHandle, float], Awaitable[bool]]
 """Returns whether an endpoint is healthy, within a timeout in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
-    """``resolve_interval``: seconds between lookups of a DNS name. ``health_checks``: whether
-    servers are checked; None: only if there are several. ``check_interval`` and ``check_timeout``
-    are in seconds."""
+    """``resolve_interval`` (between lookups of a DNS name), ``check_interval`` and
+    ``check_timeout`` are in seconds. ``health_checks`` enables health checks; None enables them if
+    there are several servers."""
 
     resolve_interval: float = 5.0
     health_checks: bool | None = None
@@ -54,7 +55,7 @@ class MonitoringSettings:
 
 async def resolve_host(name: str, port: int) -> Collection[str]:
     """Return the addresses given by the system's resolver: the IPv4 addresses if there are any,
-    else the IPv6 addresses, so that a server with one of each is not counted twice.
+    else the IPv6 addresses, so that a server with an address of each kind is not counted twice.
 
     The lookup runs in a daemon thread, so that a hanging resolver does not delay the exit of the
     process.
@@ -89,8 +90,8 @@ def is_dns_name(host: str) -> bool:
 
 
 class EndpointMonitor:
-    """Monitors ``endpoints``. ``check`` checks the health of an endpoint, ``upstream`` closes the
-    connections to removed addresses."""
+    """Monitors ``endpoints``. ``check`` tests the health of an endpoint, and ``upstream`` closes
+    the connections to removed addresses."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class EndpointMonitor:
         ]
 
     def start(self) -> None:
-        """Start the background tasks, unless they are running."""
+        """Start the background tasks unless they are already running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(needed) for needed in self._needed_loops()]
@@ -125,7 +126,7 @@ class EndpointMonitor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def check_suspected(self, handle: EndpointHandle) -> None:
-        """Check an endpoint now, and report to ``Endpoints.finish_suspect_check``."""
+        """Check an endpoint now, and pass the result to ``Endpoints.finish_suspect_check``."""
         task = asyncio.get_running_loop().create_task(self._check_suspected(handle))
         self._suspect_checks.add(task)
         task.add_done_callback(self._suspect_checks.discard)

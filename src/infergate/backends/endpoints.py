@@ -7,8 +7,8 @@ endpoint per address. An unresolved name is itself an endpoint, resolved when a 
 opened.
 
 *Rule 1.* A removed address gets no new requests. Its requests in progress may finish; then its
-connections are closed (``pop_drained``). An address that returns before that keeps its state. *Rule
-2.* A name that can no longer be resolved keeps its last addresses.
+connections are closed (``pop_drained``). An address that reappears before then keeps its state.
+*Rule 2.* A name that can no longer be resolved keeps its last addresses.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class ConfiguredEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """How requests are spread over endpoints. ``policy`` is a key of POLICIES. With
-    ``uses_hashing``, a request with a key goes to the endpoint that the key hashes to. ``rise`` and
-    ``fall`` are the health-check thresholds."""
+    """Load-balancing settings. ``policy`` is a key of POLICIES. With ``uses_hashing``, the hash of
+    a request's key, if any, selects the endpoint. ``rise`` and ``fall`` are the health-check
+    thresholds."""
 
     policy: str = "least-request"
     uses_hashing: bool = False
@@ -70,7 +70,7 @@ class BalanceSettings:
 
 
 class EndpointHandle(ClusterMember):
-    """One endpoint and its accounting, as held by its callers. Each attempt that was begun must be
+    """One endpoint and its accounting, held by its callers. Each attempt that begins must be
     finished exactly once."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class EndpointHandle(ClusterMember):
         self.checks_ok = 0
         self.checks_failed = 0
         self.is_suspected = False
-        """A check is running whose failure would eject the endpoint."""
+        """Whether a check is running whose failure would eject the endpoint."""
 
     def begin_attempt(self) -> EndpointHandle:
         """Count an attempt on an endpoint that was not picked by the load balancer."""
@@ -113,7 +113,7 @@ class EndpointHandle(ClusterMember):
 
 
 class Endpoints:
-    """The endpoints of one backend, with at least one configured."""
+    """The endpoints of one backend; at least one endpoint is configured."""
 
     def __init__(
         self,
@@ -148,10 +148,10 @@ class Endpoints:
 
         self._note_single()
         self.served_models: Final[set[str]] = set()
-        """Models that some endpoint has served, under the clients' names."""
+        """Models that any endpoint has served, by the clients' names."""
         self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
-        """Callback that starts a health check of an endpoint whose failures may be its own fault or
-        the requests'. It must end in ``finish_suspect_check``."""
+        """Callback that starts a health check of an endpoint if its failures may have been caused
+        by the requests. The check must end with a call of ``finish_suspect_check``."""
 
     def _note_single(self) -> None:
         members = self._cluster.members
@@ -164,8 +164,8 @@ class Endpoints:
     def choose(self, tried: Collection[EndpointHandle] = (), key: str = "") -> EndpointHandle:
         """Return the best endpoint for the next attempt, preferably not one of ``tried``.
 
-        A single endpoint is returned again: if it refuses connections while it restarts, the
-        request gets the second attempt that several endpoints would allow.
+        The only endpoint of a backend is returned again, so that a request is retried if the
+        endpoint refuses connections while it restarts.
         """
         single = self._single
         if single is not None:
@@ -178,7 +178,7 @@ class Endpoints:
         return self._cluster.choose_owner(sequence)
 
     def all_handles(self) -> Sequence[EndpointHandle]:
-        """Return all endpoints in order. To send to one, call ``begin_attempt`` on it."""
+        """Return all endpoints in order. Call ``begin_attempt`` before sending to an endpoint."""
         return [handle for handles in self._handles for handle in handles]
 
     def describe_position(self, handle: EndpointHandle) -> str:
@@ -288,8 +288,8 @@ class Endpoints:
         )
 
     def pop_drained(self) -> Sequence[Endpoint]:
-        """Return the removed endpoints whose last attempt has ended, each once, so that their
-        connections can be closed."""
+        """Return the removed endpoints whose last attempt has ended, so that the caller can close
+        their connections. Each endpoint is returned only once."""
         drained = {key: handle for key, handle in self._draining.items() if not handle.active}
         for key, handle in drained.items():
             del self._draining[key]

@@ -12,7 +12,7 @@ from infergate.core import trace_headers
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 
-# Headers that describe one connection or one body, never forwarded whatever the configuration says.
+# Headers that describe one connection or one body. No configuration forwards them.
 _NEVER_FORWARDED: Final = frozenset(
     {
         "accept-encoding",
@@ -36,14 +36,14 @@ _CREDENTIAL_HEADERS: Final = frozenset({"authorization", "cookie", "x-api-key"})
 """Headers with credentials are forwarded only if configured by exact name, not by a glob that
 happens to match."""
 _MAX_SELECTIONS: Final = 256
-"""Cached combinations of header names, one per kind of client; together below 2 MB."""
+"""Maximum number of cached header combinations, one per kind of client; below 2 MB in total."""
 _MAX_CACHED_CHARACTERS: Final = 1024
-"""Characters of all names of a cached combination."""
+"""Maximum total length of the names in a cached combination, in characters."""
 _MAX_CACHED_NAMES: Final = 64
 _CONNECTION: Final = "connection"
 _KEEP_ALIVE: Final = "keep-alive"
 _FIELD_OVERHEAD: Final = 32
-"""Bytes counted per header field besides its name and value (RFC 9113, 6.5.2)."""
+"""Bytes counted per header field in addition to its name and value (RFC 9113, 6.5.2)."""
 
 
 def field_bytes(headers: Mapping[str, str]) -> int:
@@ -53,9 +53,9 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 
 
 class _NameSelection(NamedTuple):
-    """The forwarded ``names`` among a combination of header names. ``size`` counts their bytes
-    without the values; ``has_connection``: there is a Connection header, which may exclude further
-    names; ``has_trace``: there are trace headers."""
+    """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
+    the values. ``has_connection``: a Connection header is present, which may exclude further names.
+    ``has_trace``: trace headers are present."""
 
     names: tuple[str, ...]
     size: int
@@ -64,12 +64,12 @@ class _NameSelection(NamedTuple):
 
 
 class HeaderFilter:
-    """Selects headers by globs over lower-case names. Credentials need a glob that is their exact
-    name; headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
+    """Selects headers by globs over lower-case names. A header with credentials requires a glob
+    that is its exact name; headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
 
     def __init__(self, globs: Iterable[str], max_bytes: int = 0) -> None:
-        """``max_bytes`` bounds the selected headers: trace headers are cut to the W3C limits, and
-        other headers beyond the bound are an error. 0 disables the bound."""
+        """``max_bytes`` limits the total size of the selected headers: trace headers are cut to the
+        W3C limits, and an excess of other headers is an error. 0 disables the limit."""
         names = [glob.lower() for glob in globs]
         patterns = list(map(fnmatch.translate, names))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
@@ -106,7 +106,7 @@ class HeaderFilter:
 
     def _trim_baggage(self, selected: dict[str, str], size: int) -> None:
         """Cut the baggage of ``selected`` to fit. Raises TOO_LARGE if the other headers alone
-        exceed the bound."""
+        exceed the limit."""
         baggage = selected.pop(trace_headers.BAGGAGE, "")
         remaining = self._max_bytes - field_bytes(selected)
         if remaining < 0:

@@ -1,10 +1,11 @@
 """Active health checks, in the backend's own protocol.
 
 *Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, for GraphPipe, a
-metadata request. If the server does not understand it, the codec's alternative form is tried. *Rule
-2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy, because
-it is reachable and may well serve inferences. Over V2 REST a rejection counts as unhealthy: Triton
-responds with 400 while it is not ready.
+metadata request. If the server does not understand the request, the codec's alternative form is
+tried.
+*Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
+because it is reachable and may be able to serve inferences. Over V2 REST a rejection counts as
+unhealthy: Triton responds with 400 while it is not ready.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _HEALTHY_REJECTIONS: Final = frozenset(
     }
 )
 _NOT_UNDERSTOOD: Final = _HEALTHY_REJECTIONS | {Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR}
-"""Errors after which the alternative form is tried, see ``remote``."""
+"""Errors after which the alternative form of the request is tried (see ``remote``)."""
 
 
 class HealthChecker:

@@ -1,4 +1,4 @@
-"""Hedging: two concurrent attempts of one request, of which the first successful response is used.
+"""Hedging: two concurrent attempts of one request. The first successful response is used.
 
 *Rule.* No task outlives its request: ``run_hedged`` ends both attempts before it returns. Only this
 module starts a task per attempt.
@@ -27,9 +27,8 @@ async def run_hedged(
     is_success: Callable[[T], bool],
 ) -> HedgeResult:
     """Return the response of ``first``. If it takes longer than ``delay`` seconds and
-    ``start_hedge`` supplies a second attempt, return the first response of either that
-    ``is_success`` accepts. If neither succeeds, return the response or raise the error of
-    ``first``."""
+    ``start_hedge`` supplies a second attempt, return the first response that ``is_success``
+    accepts. If neither attempt succeeds, return the response of ``first`` or raise its error."""
     tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(first)]
     try:
         await asyncio.wait(tasks, timeout=delay)

@@ -15,10 +15,10 @@ Resp = TypeVar("Resp")
 
 @dataclass(frozen=True, slots=True)
 class MessageAccess(Generic[Req, Resp]):
-    """How to read and change the messages of one transport. With ``unavailable_statuses``, an
-    endpoint reports that it cannot serve now: HTTP 502, 503, 504 (Envoy's gateway failures) or
-    gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return
-    them for invalid input. ``with_request_headers`` returns a copy of a request."""
+    """Functions that read and change the messages of one transport. An endpoint reports with
+    ``unavailable_statuses`` that it is unavailable: HTTP 502, 503, 504 (Envoy's gateway failures)
+    or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return them for invalid
+    input. ``with_request_headers`` returns a copy of a request."""
 
     add_request_headers: Callable[[Req, Mapping[str, str]], None]
     response_headers: Callable[[Resp], Mapping[str, str]]

@@ -4,7 +4,7 @@ metadata.
 *Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
 hangs may still serve inferences.
 *Rule 2.* If the first detection fails, the generic profile is used: for a second after a temporary
-error (not ready, overloaded), for the full lifetime after a permanent one (no such path).
+error (not ready, overloaded), for the full lifetime after a permanent error (no such path).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BAC
 
 
 class ProfileDetection:
-    """Caches the profile that ``fetch`` detects, plus what every server of the protocol supports
-    according to ``capabilities``. A ``declared`` profile takes precedence and is never checked."""
+    """Caches the profile that ``fetch`` detects, completed with the ``capabilities`` of every
+    server of the protocol. A ``declared`` profile takes precedence and is never checked."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ProfileDetection:
 
     @property
     def cached_profile(self) -> Profile:
-        """The declared or cached profile, else the generic one; never contacts the server."""
+        """The declared, cached or else generic profile; the server is not contacted."""
         return self.declared or self._cache.cached or self._generic
 
     async def profile(self, context: RequestContext) -> Profile:

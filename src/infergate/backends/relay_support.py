@@ -20,7 +20,7 @@ class SupportsRelay(Protocol):
 
     @property
     def relay_sender(self) -> RequestSender[Any, Any] | None:
-        """The sender of its messages; None if its upstream needs tasks."""
+        """The sender of the backend's messages; None if the upstream needs tasks."""
         ...
 
     def current_profile(self) -> Profile | None:

@@ -1,8 +1,8 @@
 """The exchange of one relayed request: its first attempt, driven by callbacks.
 
-Most requests are sent once and get a response; this needs no task. ``RequestSender`` does the
-rest in a task, from the state of this object: waiting for a connection, and retrying a request that
-was not sent (docs/decisions/0048).
+Most requests are sent once and get a response, which needs no task. To wait for a connection or to
+retry a request that was not sent, ``RequestSender`` continues in a task from the state of this
+object (docs/decisions/0048).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Resp = TypeVar("Resp")
 
 
 class RelayedExchange(Generic[Req, Resp]):
-    """The state of a relayed request that concerns its backend. A subclass handles the result."""
+    """The backend's side of a relayed request. A subclass handles the result."""
 
     __slots__ = (
         "context",
@@ -46,10 +46,10 @@ class RelayedExchange(Generic[Req, Resp]):
         self.exchange: Cancellable | None = None
         """The first attempt, while it is in progress."""
         self.error: GatewayError | None = None
-        """The error of the first attempt, if it is retried."""
+        """The error of the first attempt, if the request is retried."""
         self.is_counted = False
-        """Whether the exchange is in progress: it then holds a slot of the queue and counts in the
-        retry budget."""
+        """Whether the exchange is in progress, holds a slot of the queue and counts in the retry
+        budget."""
 
     # ---- to be implemented by subclasses
 
@@ -101,7 +101,7 @@ class RelayedExchange(Generic[Req, Resp]):
         if (
             access.response_status(response) not in access.unavailable_statuses
             and context.record.model in sender.endpoints.served_models
-        ):  # what ``response_outcome`` finds for almost every response
+        ):  # the result of ``response_outcome`` for almost every response
             self.handle.record_success()
         else:
             self.handle.finish_attempt(sender.response_outcome(response, context))
@@ -111,7 +111,7 @@ class RelayedExchange(Generic[Req, Resp]):
         self._on_backend_response(response)
 
     def on_error(self, error: Exception) -> None:
-        """Record the attempt, and retry a request that was not sent."""
+        """Record the attempt, and retry the request if it was not sent."""
         sender, context = self.sender, self.context
         self.exchange = None
         outcome = AttemptOutcome.UNKNOWN
@@ -153,7 +153,7 @@ class RelayedExchange(Generic[Req, Resp]):
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.cancel()
-        if self.error is None:  # otherwise the attempt has been recorded
+        if self.error is None:  # an attempt with an error has already been recorded
             self.handle.finish_attempt(AttemptOutcome.UNKNOWN)
         self.error = None  # its traceback may refer to this object
         self._finish_exchange()

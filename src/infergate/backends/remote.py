@@ -3,9 +3,10 @@
 The codec decides what is sent; ``request_sender`` decides where to and how often.
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. A request that
-was not sent yet is rebuilt once with fresh metadata; otherwise the next request fetches it.
-*Rule 2.* If a server does not understand a request, the alternative form that its codec may offer
-is tried. Inferences are never sent in another form.
+was not sent yet is rebuilt once with fresh metadata. If it was sent, the next request fetches fresh
+metadata.
+*Rule 2.* If a server does not understand a request, the codec's alternative form, if any, is tried.
+Inferences are never sent in an alternative form.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ _PERMANENT_ERRORS: Final = frozenset(
 )
 """Errors of a configuration request that a retry cannot resolve."""
 _STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
-"""Errors that outdated metadata may cause in writing a request or reading a response."""
+"""Errors that outdated metadata may cause while a request is built or a response is parsed."""
 _STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
-"""Errors of building a request that outdated metadata may cause."""
+"""Errors that outdated metadata may cause while a request is built."""
 _EXAMPLE_TENSORS: Final = (
     "{inputs: [{name: x, datatype: FP32, shape: [-1, 3]}], "
     "outputs: [{name: y, datatype: FP32, shape: [-1]}]}"
@@ -93,7 +94,7 @@ _NOT_UNDERSTOOD: Final = frozenset(
         Kind.BACKEND_ERROR,
     }
 )
-"""Errors of a request that the server does not support in this form."""
+"""Errors with which a server reports that it does not support the form of a request."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
@@ -155,16 +156,16 @@ class RemoteBackend(Generic[Req, Resp]):
             settings.profile, self._fetch_profile, codec.capabilities
         )
         self.fixed_profile: Final = self._profile_detection.declared
-        """The configured profile; None if it is detected."""
+        """The configured profile; None if the profile is detected."""
         self._inference_profile: Final = self.fixed_profile or GENERIC
-        """The profile of inferences for a codec that does not need one."""
+        """The profile for inferences if the codec does not depend on the profile."""
         self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
     def with_upstream(
         self, wrap: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
     ) -> RemoteBackend[Req, Resp]:
-        """Return a copy whose exchanges go through ``wrap(upstream)``, so that they can be
-        observed. It shares all state and must not be closed."""
+        """Return a copy whose exchanges go through ``wrap(upstream)``, so that the caller can
+        observe them. The copy shares all state and must not be closed."""
         copied = copy.copy(self)
         upstream = wrap(self._upstream)
         sending = self._sender.with_upstream(upstream)
@@ -188,7 +189,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def concurrency_stats(self) -> ConcurrencyStats | None:
-        """The use of the concurrency limit; None if there is no limit."""
+        """The concurrency limit and its current use; None if there is no limit."""
         return None if self._queue is None else self._queue.stats
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
@@ -237,7 +238,7 @@ class RemoteBackend(Generic[Req, Resp]):
             raise self._no_metadata_error(operation, first_error, error) from error
 
     def _explained(self, operation: Operation, error: GatewayError) -> GatewayError:
-        """Return ``error``, or one that says what to configure if the server has no metadata."""
+        """Return ``error``, or an error with advice if the server provides no metadata."""
         if error.kind is Kind.UNSUPPORTED and isinstance(operation, ModelMetadataRequest):
             return self._no_metadata_error(operation, error)
         return error
@@ -315,7 +316,7 @@ class RemoteBackend(Generic[Req, Resp]):
                             context.memory.shrink(counted_bytes)
                             has_last = response.is_last
             except GatewayError as error:
-                if has_last:  # the responses are complete; only the end of the stream was due
+                if has_last:  # the responses are complete; only the end of the stream is missing
                     return
                 if has_message or error.kind is not Kind.UNSUPPORTED:
                     raise
@@ -333,8 +334,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _build_stream_request(
         self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
-        """Return the message that starts a stream, or None if streams are not supported; and the
-        model's metadata, if that message depends on it."""
+        """Return the message that starts a stream (None if streams are not supported) and the
+        model's metadata (None if the message does not depend on it)."""
         codec = self.codec
         if not (
             isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)
@@ -400,7 +401,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return await self.server_profile(context)
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
-        """Return what ``describe`` would return without contacting the server, or None."""
+        """Return the metadata of a model if the server need not be queried for it, else None."""
         return self._metadata_cache.cached(model, version)
 
     def current_profile(self) -> Profile | None:
@@ -442,7 +443,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata, at most a minute old, with ``refresh`` at most a second."""
+        """Return a model's metadata, at most a minute old (with ``refresh``, a second)."""
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
             return await self._metadata_cache.get(model, version, context, refresh=refresh)
@@ -483,7 +484,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
 
 def _alternative_builder(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
-    """Return the function that builds a codec's alternative form of a request, or None."""
+    """Return a function that builds the codec's alternative form of a request, or returns None."""
     return (
         codec.build_alternative_request
         if isinstance(codec, SupportsServerVariants)

@@ -1,9 +1,9 @@
 """Sends a message to an endpoint of a backend and returns its response.
 
-*Rule 1.* The shorter of the client's deadline and the timeout (the route's, else the backend's)
-bounds every exchange, and is propagated upstream.
+*Rule 1.* Every exchange is limited by the client's deadline or the timeout (of the route, else of
+the backend), whichever is earlier. This limit is propagated upstream.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
-by default only if nothing was sent, because anything else may have been executed.
+by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
 whole stream and is propagated; the timeout bounds the wait for each message. Nothing is retried
 after the first message, and streams are never hedged.
@@ -53,19 +53,19 @@ _SUCCESS_STATUSES: Final = (200, 0)
 _STATUS_OPERATIONS: Final = frozenset(OPERATION_NAMES.values()) - {OPERATION_NAMES[InferRequest]}
 """Operations on a model that a healthy server may answer with 503."""
 _MAX_SHOWN_CHARACTERS: Final = 40
-"""Characters of a sequence's ID in an error text."""
+"""Maximum length of a sequence ID in an error text, in characters."""
 
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """How requests are sent. ``timeout``, in seconds, applies to routes without their own."""
+    """Settings for sending requests. ``timeout`` (seconds) applies to routes without a timeout."""
 
     backend: str
     timeout: float
     request_filter: HeaderFilter
     response_filter: HeaderFilter
     hash_key: Callable[[RequestContext], str] | None = None
-    """Returns the key of requests that belong on the same endpoint; None disables hashing."""
+    """Returns a request's hash key, which selects its endpoint; None disables hashing."""
 
 
 class RequestSender(Generic[Req, Resp]):
@@ -89,11 +89,11 @@ class RequestSender(Generic[Req, Resp]):
         self.retry_budget: Final = state.retry_budget
         self.queue: Final = state.queue
         self.begin: Final = upstream.begin if isinstance(upstream, CallbackUpstream) else None
-        """Begins an exchange without a task, if the upstream can."""
+        """Begins an exchange without a task; None if the upstream does not support this."""
         self.hash_key: Final = settings.hash_key
         self.returns_headers: Final = settings.response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
-        """By route, for routes that hedge after a percentile."""
+        """The latency percentile of each route that hedges after a percentile."""
 
     def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
         """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
@@ -103,7 +103,7 @@ class RequestSender(Generic[Req, Resp]):
         return copied
 
     def timeout_for(self, context: RequestContext) -> float:
-        """Return the route's timeout, else the backend's."""
+        """Return the timeout of the route or, if it has none, of the backend, in seconds."""
         timeout = context.policy.timeout
         return self.timeout if timeout is None else timeout
 
@@ -168,8 +168,8 @@ class RequestSender(Generic[Req, Resp]):
         return response
 
     def set_deadline(self, context: RequestContext, now: float) -> float:
-        """Apply the timeout to ``context`` and return its deadline. Raises TIMEOUT if it has
-        passed."""
+        """Apply the timeout to ``context`` and return its deadline. Raises TIMEOUT if the deadline
+        has passed."""
         timeout, deadline = context.policy.timeout, context.deadline
         latest = now + (self.timeout if timeout is None else timeout)
         if deadline is None or latest < deadline:
@@ -240,8 +240,8 @@ class RequestSender(Generic[Req, Resp]):
         return response
 
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
-        """Start a hedge on another endpoint, or return None if there is none or the concurrency
-        limit or the retry budget is exhausted."""
+        """Start a hedge on another endpoint, or return None if there is no other endpoint or if the
+        concurrency limit or the retry budget is exhausted."""
         queue = self.queue
         if queue is not None and not queue.try_enter():
             return None
@@ -358,8 +358,8 @@ class RequestSender(Generic[Req, Resp]):
         handle: EndpointHandle,
         max_wait: float | None,
     ) -> Resp | None:
-        """Start a stream and return its first message, or None if it has none. The stream stays
-        open unless this attempt failed."""
+        """Start a stream and return its first message, or None if the stream is empty. The stream
+        stays open unless this attempt failed."""
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
         deadline = context.stream_deadline
@@ -385,7 +385,7 @@ class RequestSender(Generic[Req, Resp]):
     async def _next_message(
         self, stream: StreamAttempt[Resp], context: RequestContext, max_wait: float | None = None
     ) -> Resp | None:
-        """Return the next message, or None after the last. ``max_wait`` is in seconds."""
+        """Return the next message, or None after the last message. ``max_wait`` is in seconds."""
         started = time.monotonic()
         context.shorten_deadline(started + self.timeout_for(context))
         assert context.deadline is not None
@@ -414,9 +414,9 @@ class RequestSender(Generic[Req, Resp]):
         )
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
-        """Return the implication of ``response`` for its endpoint. Being unavailable for a model
-        counts as a failure only if some endpoint has served that model, because clients may
-        request models that are not loaded, or their readiness."""
+        """Return the outcome of the attempt, derived from ``response``. If a model is unavailable,
+        the attempt has failed only if an endpoint has served that model before, because clients may
+        also request models that are not loaded, or query their readiness."""
         model = context.record.model
         has_been_served = model in self.endpoints.served_models
         status = self.access.response_status(response)
@@ -430,9 +430,9 @@ class RequestSender(Generic[Req, Resp]):
     def error_outcome(
         self, error: GatewayError, seconds: float, context: RequestContext
     ) -> AttemptOutcome:
-        """Return the implication of ``error``, after ``seconds``, for the endpoint. A timeout
-        counts as a failure only if the endpoint had the full configured time; a shortage of
-        local resources never does."""
+        """Return the outcome of an attempt that raised ``error`` after ``seconds``. A timeout is a
+        failure of the endpoint only if it had the full configured time; a shortage of local
+        resources is never a failure of the endpoint."""
         if error.kind is Kind.CONNECT:
             return (
                 AttemptOutcome.NOT_CONNECTED
@@ -469,5 +469,5 @@ class RequestSender(Generic[Req, Resp]):
 
 
 def deadline_error(backend: str) -> GatewayError:
-    """Return the error for a deadline that has passed before ``backend`` was contacted."""
+    """Return the error for a deadline that passed before ``backend`` was contacted."""
     return GatewayError(Kind.TIMEOUT, f"backend '{backend}': the deadline has passed")

@@ -1,7 +1,7 @@
 """A value fetched on demand, cached for a while, and fetched by only one caller at a time.
 
-There is no background task: one of the callers that need the value fetches it, the others wait for
-its result.
+There is no background task: one of the callers that need the value fetches it, and the others wait
+for the result.
 
 *Rule 1.* No caller waits past its own deadline.
 *Rule 2.* All waiting callers share the result, value or error. If the fetching caller is cancelled
@@ -35,8 +35,8 @@ class _Fetch:
 
 
 class SingleFlightCache(Generic[T]):
-    """Caches one value. ``fetch`` returns it with its lifetime in seconds; it gets its own copy of
-    the context, whose deadline it may shorten."""
+    """Caches one value. ``fetch`` returns the value and its lifetime in seconds, and gets its own
+    copy of the context, so it may shorten the deadline."""
 
     def __init__(
         self,
@@ -58,11 +58,12 @@ class SingleFlightCache(Generic[T]):
 
     @property
     def cached(self) -> T | None:
-        """The cached value, or None if there is none or it has expired."""
+        """The cached value; None if no value was fetched or the value has expired."""
         return self._value if self._clock() < self._valid_until else None
 
     async def get(self, context: RequestContext, *, refresh: bool = False) -> T:
-        """Return the value, fetching it if needed. With ``refresh``, it is at most a second old.
+        """Return the value, fetching it if needed. With ``refresh``, the value is at most a second
+        old.
 
         ``context`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if
         another caller's fetch outlasts the deadline.
@@ -104,7 +105,7 @@ class SingleFlightCache(Generic[T]):
             if not (error.kind is Kind.TIMEOUT and own_context.deadline == context.deadline):
                 current.error = error
                 self._current = _Fetch()
-            del current  # a reference cycle, as in ``get``
+            del current  # breaks a reference cycle, as in ``get``
             raise
         self._value, self._fetched_at, self._valid_until = value, started, self._clock() + lifetime
         return value

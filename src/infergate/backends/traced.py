@@ -20,8 +20,8 @@ Resp = TypeVar("Resp")
 
 
 class TracedUpstream(Generic[Req, Resp]):
-    """Wraps the ``upstream`` of ``backend``, which supports streams. ``propagates``: its servers
-    receive the trace context."""
+    """Wraps ``upstream``, which must support streams, for ``backend``. ``propagates``: the
+    backend's servers receive the trace context."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TracedUpstream(Generic[Req, Resp]):
                         span.record_status(self._access.response_status(response))
                         span.record_message()
                     yield response
-        except GeneratorExit:  # the consumer closed the stream, which is no failure
+        except GeneratorExit:  # the consumer closed the stream, which is not a failure
             raise
         except BaseException as error:
             failure = error
@@ -84,7 +84,7 @@ class TracedUpstream(Generic[Req, Resp]):
             del failure  # its traceback refers to this frame
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
-        """Return ``wire`` or, as other attempts may use it, a copy with another trace header."""
+        """Return ``wire``, or a copy with a new trace header: other attempts may use ``wire``."""
         if span is None and self._propagates:
             return wire
         headers = dict(self._access.request_headers(wire))
@@ -95,7 +95,7 @@ class TracedUpstream(Generic[Req, Resp]):
         return self._access.with_request_headers(wire, headers)
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close the connections to ``endpoint``, if the upstream can."""
+        """Close the connections to ``endpoint`` if the upstream supports this."""
         if isinstance(self._upstream, SupportsDisconnect):
             await self._upstream.disconnect(endpoint)
 

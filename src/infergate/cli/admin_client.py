@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class AdminQueryError(Exception):
-    """A query failed; the text has the reason and a suggestion."""
+    """A query failed; the message gives the reason and a suggestion."""
 
 
 def parse_admin_url(text: str) -> str:
@@ -26,7 +26,7 @@ def parse_admin_url(text: str) -> str:
 
 
 def get_json(admin: str, path: str) -> Json:
-    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminError.
+    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminQueryError.
 
     Proxies in the environment are ignored, since admin listeners are local. For https, the
     authorities of the system or of SSL_CERT_FILE are trusted.

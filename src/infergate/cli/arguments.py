@@ -89,7 +89,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of some commands. ``argparse_options`` are passed on to ``add_argument``."""
+    """A command-line option. ``argparse_options`` are passed on to ``add_argument``."""
 
     flag: str
     commands: tuple[str, ...]

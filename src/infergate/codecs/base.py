@@ -1,11 +1,11 @@
-"""The contract of a codec, which translates one protocol between wire messages and canonical
-operations, towards clients and towards backends.
+"""The contract of codecs. A codec translates the wire messages of one protocol to canonical
+operations and back, both for clients and for backends.
 
 Codecs are pure: no I/O, no clock, no logging, no asyncio. A frontend calls ``summarize``,
 ``parse_request``, ``build_response`` and ``build_error``; a backend calls ``build_request`` and
-``parse_response``. If client and backend speak the same protocol and the route renames no tensor,
-the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a
-:class:`SupportsPassThrough` codec instead, and no tensor is decoded.
+``parse_response``. If the client and the backend speak the same protocol and the route renames no
+tensor, the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a
+:class:`SupportsPassThrough` codec instead, and decodes no tensor.
 
 *Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
 
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 class OutputsNeedTranslationError(GatewayError):
-    """The server cannot return outputs in the format of a passed-through request, but can in the
-    format of a translated one."""
+    """The server cannot return the outputs in the format that the passed-through request selects,
+    but can return them in the format that a translated request selects."""
 
 
 class TransportKind(enum.Enum):
@@ -59,14 +59,14 @@ class RequestSummary:
 
 @record
 class ParsedRequest:
-    """An operation, and the codec's private data on the requested response format."""
+    """An operation and the codec's private data about the response format that the client wants."""
 
     operation: Operation
     response_options: Any = None
     wants_stream: bool = False
-    """For an inference over HTTP: the client wants all responses in one body."""
+    """Whether the client of an inference over HTTP wants all responses in one body."""
     single_response_error: str = ""
-    """The error text if an inference that must have exactly one response has none or several."""
+    """The error text if an inference that must have exactly one response has zero or several."""
 
 
 @record
@@ -75,14 +75,14 @@ class PartialInferRequest(Generic[T]):
 
     ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
     :class:`SupportsPassThrough` codec. It is pure, raises the client's errors, and may be called
-    again with newer metadata. The metadata uses the client's names.
+    again with newer metadata. The metadata contains the names that the client uses.
     """
 
     model: str
     version: str
     complete: Callable[[ModelMetadata], T]
     text_bytes: int = 0
-    """Bytes of text that ``complete`` parses. Much text is parsed by a helper process."""
+    """The number of bytes of text that ``complete`` parses. A helper process parses long texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +91,35 @@ class Profile:
 
     name: str
     supports_binary: bool = False
-    """V2 REST: accepts and returns tensors in the binary extension."""
+    """V2 REST: the server accepts and returns tensors in the format of the binary extension."""
     accepts_versions: bool = True
-    """Accepts a model version (KServe rejects any version over REST)."""
+    """The server accepts a model version. KServe rejects every version over REST."""
     has_model_list: bool = False
-    """V2 REST: lists its models at ``GET /v2/models``; it has no repository index."""
+    """V2 REST: the server lists its models at ``GET /v2/models`` and has no repository index."""
     supports_classification: bool = False
-    """V2: returns classes for an output that has the parameter ``classification``."""
+    """V2: the server returns classes for an output with the parameter ``classification``."""
     reports_config: bool = False
-    """V2: reports a model's configuration, including its maximum batch size."""
+    """V2: the server reports a model's configuration, including its maximum batch size."""
     reports_statistics: bool = False
-    """V2: reports a model's statistics."""
+    """V2: the server reports a model's statistics."""
     has_trace_settings: bool = False
-    """V2: has trace settings."""
+    """V2: the server has trace settings."""
     has_log_settings: bool = False
-    """V2: has log settings."""
+    """V2: the server has log settings."""
     loads_by_name: bool = False
-    """V2: loads a model by its name alone; parameters do not exist or are ignored."""
+    """V2: the server loads a model by its name alone. It has no load parameters or ignores them."""
     loads_by_field_1: bool = False
-    """V2 gRPC: the model name to load or unload is field 1 of the request instead of field 2."""
+    """V2 gRPC: the model name is field 1, not field 2, of a request to load or unload a model."""
     has_generate_stream: bool = False
-    """V2 REST: returns all responses of a decoupled model only from ``generate_stream``."""
+    """V2 REST: only ``generate_stream`` returns all responses of a decoupled model."""
     supports_content_type: bool = False
-    """V2 REST: decodes base64 BYTES marked by ``content_type``, and accepts null for ``NaN``."""
+    """V2 REST: the server decodes BYTES marked as base64 by ``content_type``, and accepts null for
+    ``NaN``."""
     has_infer_stream: bool = False
-    """V2 REST: returns all responses to an inference from ``infer_stream``."""
+    """V2 REST: ``infer_stream`` returns all responses to an inference."""
     reports_decoupled: bool = False
-    """V2: every model's configuration reports whether the model is decoupled. If it is not, a
-    unary inference returns its one response, and reports error codes."""
+    """V2: every model's configuration states whether the model is decoupled. If a model is not
+    decoupled, a unary inference returns its only response and reports error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Capabilities:
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may have sequences. If false, no requests of a sequence are sent to them."""
+    """Whether servers may support sequences. If false, they receive no requests of a sequence."""
     supports_classification: bool = False
     """Whether every server supports classification. If false, see :class:`Profile`."""
     reports_config: bool = False
@@ -139,21 +140,22 @@ class Capabilities:
 
 
 class Codec(Protocol[Req, Resp]):
-    """A protocol. ``Req`` and ``Resp`` are the wire types of its :class:`TransportKind`."""
+    """The codec of a protocol. Its :class:`TransportKind` determines the wire types ``Req`` and
+    ``Resp``."""
 
     name: str
     capabilities: Capabilities
     needs_profile: bool
-    """Whether requests depend on the backend's :class:`Profile`. If false, it is not detected, and
-    inferences do not depend on it."""
+    """Whether requests depend on the backend's :class:`Profile`. If false, the gateway does not
+    detect the profile, and inferences do not depend on it."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
-    """gRPC methods that carry a stream of inferences, each of which gets one response, in order."""
+    """gRPC methods that carry a stream of inferences. Each inference gets a response, in order."""
 
     # ---- towards clients
     def summarize(self, wire: Req) -> RequestSummary:
-        """Return operation, model and version. Raises the client's errors."""
+        """Return the operation, the model and the version. Raises the client's errors."""
 
     def parse_request(
         self, wire: Req, limits: Limits
@@ -161,7 +163,8 @@ class Codec(Protocol[Req, Resp]):
         """Parse the requested operation. Raises the client's errors."""
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> Resp:
-        """Write the response to ``parsed``. Raises UNSUPPORTED if it cannot be expressed."""
+        """Write the response to ``parsed``. Raises UNSUPPORTED if the protocol cannot express
+        it."""
 
     def build_error(self, error: GatewayError, wire: Req | None = None) -> Resp:
         """Write ``error`` as the response to ``wire``. Never raises."""
@@ -170,17 +173,17 @@ class Codec(Protocol[Req, Resp]):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> Req:
-        """Write ``operation`` as a new message, to which the caller may add headers.
+        """Write ``operation`` as a new message. The caller may add headers to it.
 
         ``model`` is the metadata in the backend's names, passed for inferences if this codec
-        ``needs_metadata``. Raises UNSUPPORTED for operations that this protocol lacks, BAD_REQUEST
-        for an operation that contradicts ``model``.
+        ``needs_metadata``. Raises UNSUPPORTED for an operation that the protocol does not have, and
+        BAD_REQUEST for an operation that contradicts ``model``.
         """
 
     def parse_response(
         self, wire: Resp, operation: Operation, limits: Limits, model: ModelMetadata | None = None
     ) -> Response:
-        """Parse the response to ``operation``. Raises its error, or BACKEND_GARBAGE."""
+        """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
 
 
 @runtime_checkable
@@ -193,31 +196,32 @@ class SupportsPassThrough(Protocol[Req, Resp]):
     def validate(self, wire: Req, limits: Limits) -> Req | PartialInferRequest[Req]:
         """Validate ``wire`` as ``parse_request`` does, without keeping the decoded tensors.
 
-        Returns the request in a form that any server accepts (content encodings undone), possibly
-        as a subclass of ``Req`` with facts for ``rewrite_request`` and ``rewrite_response``, or a
-        :class:`PartialInferRequest` if validation needs the model's metadata.
+        Returns a :class:`PartialInferRequest` if the validation needs the model's metadata.
+        Otherwise returns the request without content encodings, in a form that any server accepts.
+        The result may be a subclass of ``Req`` with data for ``rewrite_request`` and
+        ``rewrite_response``.
         """
 
     def sequence_of(self, wire: Req, limits: Limits) -> SequenceId | None:
-        """Return the sequence id of ``wire``, an inference that need not have been validated.
-        Raises the errors found while reading it."""
+        """Return the sequence id of the inference ``wire``, which need not be validated. Raises an
+        error if the message cannot be read."""
 
     def rewrite_request(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
-        """Return ``wire``, an inference, for another model and version, with its tensors unchanged.
+        """Rewrite the inference ``wire`` for another model and version. Its tensors are unchanged.
 
         The result is a new object without the headers that concern only the client's connection.
-        Returns None if a server of ``profile`` cannot read the message, so that it must be
-        translated.
+        Returns None if a server of ``profile`` cannot read the message; the gateway then translates
+        it.
         """
 
     def rewrite_response(
         self, wire: Resp, request: Req, model: str, version: str, limits: Limits
     ) -> Resp:
-        """Return the backend's response ``wire`` as the response to ``request``, which is the
-        result of ``validate`` or, if that was not called, the client's message.
+        """Rewrite the backend's response ``wire`` as the response to ``request``, which is the
+        result of ``validate``, or the client's message if ``validate`` was not called.
 
-        The response gets the names ``model`` and ``version`` (if empty: the backend's) and the
-        client's id. Raises the backend's error like ``parse_response``.
+        The result contains ``model`` and ``version`` instead of the backend's names, unless they
+        are empty, and the client's id. Raises the backend's error like ``parse_response``.
         """
 
 
@@ -226,34 +230,38 @@ class SupportsContentEncoding(Protocol[Req_contra]):
     """Implemented by a codec whose requests may be compressed."""
 
     def open_request(self, wire: Req_contra) -> None:
-        """Undo the content encoding of ``wire`` in place if the body is short, so that it is
-        inflated only once. Long and invalid bodies stay unchanged. Called once, after
-        authorization. Never raises."""
+        """Decode a short body of ``wire`` in place, so that it is inflated only once. Long and
+        invalid bodies stay unchanged. The gateway calls this method once, after authorization.
+        Never raises."""
 
 
 @runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
-    """Implemented by a codec whose messages may hold much text, which is slow to read and write.
+    """Implemented by a codec whose messages may contain long texts, which are slow to read and
+    write. The methods estimate the cost; their results change no message.
 
-    The codec, its arguments and its results can be pickled. The estimates change no result.
+    The codec, its arguments and its results can be pickled.
     """
 
     def request_text_bytes(self, wire: Req_contra) -> int:
-        """Return the maximum bytes of text to read for ``wire``, inflated. Never raises."""
+        """Return the maximum number of bytes of text to read for ``wire`` after inflation. Never
+        raises."""
 
     def json_bytes(self, wire: Any, max_bytes: int) -> int:
-        """Return the maximum bytes of JSON in the inflated request or response ``wire``. JSON
-        longer than ``max_bytes`` is rejected before it is read. Never raises."""
+        """Return the maximum number of bytes of JSON in the inflated request or response ``wire``.
+        The codec rejects JSON of more than ``max_bytes`` before reading it. Never raises."""
 
     def rewrite_bytes(self, wire: Any, request: Any) -> int:
         """Return the number of bytes that ``rewrite_response`` compresses or inflates for
         ``wire``."""
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the bytes of tensors that ``build_response`` would write as text, or in a loop."""
+        """Return the number of tensor bytes that ``build_response`` would write as text or in a
+        loop."""
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the bytes of tensors that ``build_request`` would write as text, or in a loop."""
+        """Return the number of tensor bytes that ``build_request`` would write as text or in a
+        loop."""
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum size of the body that ``build_response`` would write, and the maximum
@@ -273,17 +281,17 @@ class SupportsResponseNumbering(Protocol[Resp]):
 
 @runtime_checkable
 class SupportsServerVariants(Protocol[Req_co]):
-    """Implemented by a codec with alternative requests, for servers that reject the usual ones."""
+    """Implemented by a codec with alternatives to requests that some servers reject."""
 
     def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
-        """Return another request for a server that rejected ``build_request``'s with
-        ``error_kind``, or None. ``parse_response`` reads its response too."""
+        """Return another request for a server that rejected the result of ``build_request`` with
+        ``error_kind``, or None. ``parse_response`` also parses the response to this request."""
 
 
 @runtime_checkable
 class SupportsStreaming(Protocol[Req, Resp]):
-    """Implemented by a codec whose protocol has streams of inferences, in which each request has
-    any number of responses. Requests are summarized and parsed like unary requests."""
+    """Implemented by a codec whose protocol has streams of inferences. Each request of a stream has
+    any number of responses, and is summarized and parsed like a unary request."""
 
     streaming_method: str
     """The gRPC method. Empty over HTTP, where the request selects a stream."""
@@ -293,8 +301,8 @@ class SupportsStreaming(Protocol[Req, Resp]):
         """Write one response to ``parsed``. Raises UNSUPPORTED."""
 
     def build_stream_end(self, parsed: ParsedRequest) -> Resp | None:
-        """Write the message that ends the responses to ``parsed`` if none was marked as the last;
-        None if there is no such message or the client does not want it."""
+        """Write the message that ends the responses to ``parsed`` if no response was marked as the
+        last. Returns None if the protocol has no such message or the client does not want it."""
 
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
         """Write ``error`` as the last response. An error with a code ends the stream."""
@@ -306,8 +314,8 @@ class SupportsStreaming(Protocol[Req, Resp]):
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> Req | None:
-        """Write ``operation`` as the only request of a stream; None if a server of ``profile`` has
-        no stream for ``model``. Raises like ``build_request``."""
+        """Write ``operation`` as the only request of a stream. Returns None if a server of
+        ``profile`` has no stream for ``model``. Raises like ``build_request``."""
 
     def parse_stream_response(
         self,
@@ -316,17 +324,17 @@ class SupportsStreaming(Protocol[Req, Resp]):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse one message of such a stream; None if it holds no response. Raises like
-        ``parse_response``, and UNSUPPORTED if the server has no such stream."""
+        """Parse one message of a backend's stream. Returns None if it contains no response. Raises
+        like ``parse_response``, and UNSUPPORTED if the server has no such stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
-    """The object behind an entry point of the group ``infergate.codecs``, one for each protocol.
+    """The object behind an entry point of the group ``infergate.codecs``, one per protocol.
 
-    ``claims`` are the first path segments (HTTP, ``"v2"``) or full service names (gRPC) that a
-    shared listener dispatches to this codec; requests that no codec claims go to one with
-    ``is_fallback``. ``create`` builds the codec from validated options.
+    A shared listener dispatches a request to the codec that has its first path segment (HTTP, for
+    example ``"v2"``) or its full service name (gRPC) in ``claims``, and all other requests to the
+    codec with ``is_fallback``. ``create`` builds the codec from validated options.
     """
 
     name: str
@@ -337,9 +345,9 @@ class CodecPlugin:
     supports_shared_memory: bool = False
     """The protocol can register shared memory regions and refer to tensors in them."""
     supports_framing: bool = False
-    """HTTP: works without path and headers, so that size-prefixed frames can carry messages."""
+    """HTTP: the messages need no path and no headers, so size-prefixed frames can carry them."""
     min_header_bytes: int = 0
-    """Bytes of headers that a listener for this protocol allows by default, for large headers."""
+    """Minimum default of ``limits.headers``, in bytes, for a listener that serves this protocol."""
     max_response_header_bytes: int = 0
     """HTTP: the longest response header line that the protocol's own clients accept, in bytes, if
-    that is more than ``Limits.response_header``."""
+    it exceeds ``Limits.response_header``."""

@@ -1,4 +1,4 @@
-"""HTTP statuses of error kinds, and error kinds of a backend's statuses."""
+"""The HTTP status for each kind of error, and the kind of error for a backend's HTTP status."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""Kinds of a backend's statuses. All other 4xx are BAD_REQUEST (Triton and graphpipe-go 400,
-FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
+"""The kind of error for a backend's status. Every other 4xx is BAD_REQUEST (Triton and graphpipe-go
+send 400, FastAPI 422, KServe 409), every other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 
 def kind_of_status(status: int) -> Kind:
-    """Return the kind of a backend's ``status`` other than 200."""
+    """Return the kind of error for a backend's ``status``, which is not 200."""
     known = KIND_BY_STATUS.get(status)
     if known is not None:
         return known

@@ -1,9 +1,9 @@
 """A bounded cache of validated message heads, for the codecs whose messages have raw tensor data.
 
-The head of a message is everything in it but its id and the tensor data. Clients send the same head
-over and over, so the results of its validation are cached under its bytes. The cache gives the same
-result as the full check. Only the full check reports errors, and it reads every message that does
-not match its cached head (docs/decisions/0015-message-header-cache.md).
+The head of a message is the message without its id and tensor data. Clients send the same head
+over and over, so the cache maps the bytes of a head to the result of its validation. A message that
+matches a cached head gets the result of the full check. Only the full check reports errors, and it
+reads every message that does not match (docs/decisions/0015-message-header-cache.md).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 MAX_CACHED_HEAD: Final = 2 * KIB
 """Maximum size of a cached head, in bytes."""
 MAX_WEIGHT: Final = 2 * MIB
-"""The maximum weight of a cache, an upper bound of its memory in bytes."""
+"""Maximum weight of a cache. The weight is an upper bound of the cache's memory in bytes."""
 _MAX_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
-"""Two bytes of a protobuf head may become a dictionary entry."""
+"""Memory per byte of a head: two bytes of protobuf may become a dictionary entry."""
 
 
 RawEntry = tuple[int, int, int]
@@ -64,7 +64,7 @@ class MessageHeadCache(Generic[T]):
 
 
 class TensorLayout:
-    """The tensors described by a head, and the sizes their raw entries must have."""
+    """The tensors that a head describes, and the sizes that their raw entries must have."""
 
     __slots__ = ("_described", "_sizes", "has_elements")
 
@@ -77,7 +77,7 @@ class TensorLayout:
         """Whether any tensor is BYTES, whose elements are checked one by one."""
 
     def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
-        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
+        """Return whether the `raw` entries of `data` are valid data for these tensors."""
         if len(raw) != len(self._sizes):
             return False
         for index, size in enumerate(self._sizes):
@@ -97,7 +97,7 @@ class TensorLayout:
         return True
 
     def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data`, for which `fits` must be true."""
+        """Return the tensors with the `raw` entries of `data`. `fits` must be true for them."""
         view = memoryview(data)
         tensors: list[Tensor] = []
         for tensor, (_, value, end) in zip(self._described, raw, strict=True):

@@ -1,4 +1,4 @@
-"""Checks of a codec's options."""
+"""Functions that check the options of a codec."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def check_option_names(options: Mapping[str, Any], names: Collection[str]) -> No
 
 
 def read_choice(options: Mapping[str, Any], name: str, choices: Collection[str]) -> str:
-    """Return the option ``name``, by default the first of ``choices``. Raises ValueError unless it
-    is one of them."""
+    """Return the option ``name``, by default the first of ``choices``. Raises ValueError for any
+    value that is not in ``choices``."""
     choice = options.get(name, next(iter(choices)))
     if not isinstance(choice, str) or choice not in choices:
         raise ValueError(f"{name} is {choice!r}, expected one of {list(choices)}")

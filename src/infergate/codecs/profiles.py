@@ -25,17 +25,17 @@ TRITON: Final = Profile(
     has_generate_stream=True,
     reports_decoupled=True,
 )
-# The other features of an infergate backend depend on its release and configuration; its metadata
-# lists them as extensions.
+# The other features of an infergate backend depend on its release and configuration. The backend
+# lists them as extensions in its metadata.
 INFERGATE: Final = Profile("infergate", supports_binary=True, supports_classification=True)
 # MLServer's repository extension accepts Triton's messages and reads only the name
 # (mlserver/handlers/model_repository.py).
 MLSERVER: Final = Profile(
     "mlserver", loads_by_name=True, has_infer_stream=True, supports_content_type=True
 )
-# KServe accepts the binary extension without listing it in its metadata, rejects any version in a
-# REST path with 501, and has a different model list. Its load and unload messages hold only a name,
-# as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
+# KServe accepts the binary extension but does not list it in its metadata, rejects every version in
+# a REST path with 501, and has a different model list. Its load and unload messages contain only a
+# name, which is field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
     supports_binary=True,
@@ -44,14 +44,15 @@ KSERVE: Final = Profile(
     loads_by_name=True,
     loads_by_field_1=True,
 )
-# The OpenVINO model server has the binary extension over REST (its source code), and only the six
-# V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
-# statistics or repository. Not tested against a real server: its name in metadata is assumed.
+# The OpenVINO model server has the binary extension over REST (see its source code) and only the
+# six V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
+# statistics or repository. This profile was not tested with a real server, and the server's name in
+# metadata is an assumption.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
-# Legacy servers differ only in their start options; they load a model by its name.
+# Legacy servers differ from each other only in their start options. They load a model by its name.
 TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
-# GraphPipe has only inferences and metadata. The author of a server chooses its name, so these two
-# profiles must be configured; they cannot be detected.
+# GraphPipe has only inferences and metadata. The author of a server chooses its name, so infergate
+# cannot detect these two profiles; they must be configured.
 GRAPHPIPE_GO: Final = Profile("graphpipe-go", accepts_versions=False)
 GRAPHPIPE_PY: Final = Profile("graphpipe-py", accepts_versions=False)
 
@@ -97,13 +98,13 @@ _KIND_CORRECTIONS: Final = (
         Kind.NOT_FOUND,
     ),
 )
-"""Errors that Triton reports with an unsuitable code: (reported kind, message pattern, actual
+"""Errors that Triton reports with a misleading code: (reported kind, message pattern, actual
 kind)."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def corrected_kind(kind: Kind, message: str) -> Kind:
-    """Return the kind of a server's error; ``message`` may contradict the reported ``kind``."""
+    """Return the actual kind of a server's error. ``message`` may contradict the ``kind``."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
     for reported, pattern, actual in _KIND_CORRECTIONS:
@@ -113,8 +114,8 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 
 
 def detect_profile(metadata: ServerMetadata) -> Profile:
-    """Return the profile of the server that ``metadata`` describes. A Triton may have any name
-    (``--id``), so the extensions that it lists count too."""
+    """Return the profile of the server that ``metadata`` describes. Its extensions add features to
+    the profile, because a Triton may have any name (``--id``)."""
     profile = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(

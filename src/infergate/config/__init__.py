@@ -5,7 +5,7 @@ and their lines. Read ``schema`` first, with the modules of its sections and the
 ``fields`` and ``values``. Then ``load``: ``source`` parses YAML with line numbers, ``schema``
 validates, ``explain`` rewords pydantic's errors, ``outline`` and ``check`` find problems between
 entries. ``compile`` converts a Config into the types that the rest of infergate uses, ``redacted``
-prints one without secrets, and ``reference`` writes docs/configuration.md and
+prints a Config without secrets, and ``reference`` writes docs/configuration.md and
 docs/routes.schema.json.
 """
 

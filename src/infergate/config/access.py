@@ -48,7 +48,8 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRate:
-    """``amount`` requests or bytes per ``seconds``. ``text`` is its form in routes.yaml."""
+    """A rate of ``amount`` requests or bytes per ``seconds``; ``text`` is its form in
+    routes.yaml."""
 
     amount: int
     seconds: float
@@ -81,12 +82,12 @@ def _parse_count(text: str) -> int:
 
 
 def _parse_redis(value: Any) -> str:
-    """Check a Redis URL. Errors do not repeat it, since it may hold a password."""
+    """Check a Redis URL. Error messages omit the URL, because it may hold a password."""
     text = parse_text(value)
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # its text would repeat the part of a password before a slash as a port
+    except ValueError:  # its text may quote part of a password as a port
         scheme = ""
     if scheme not in _REDIS:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
@@ -162,11 +163,11 @@ class KeyConfig(Section):
     """
 
     name: KeyName = Field(
-        description="The name of the key's owner; its identity in rules is `key:<name>`. Several "
-        "keys may share a name, for example during key rotation."
+        description="The name of the key's owner. The owner's identity in rules is `key:<name>`. "
+        "Several keys may share a name, for example during key rotation."
     )
     sha256: KeyHash = Field(
-        description="SHA-256 hash of the key, in hexadecimal. The key itself is stored nowhere."
+        description="SHA-256 hash of the key, in hexadecimal. The key itself is not stored."
     )
 
     @property
@@ -195,9 +196,9 @@ class JwtConfig(Section):
     jwks_url: WebUrl | None = Field(
         default=None,
         description="URL of the issuer's public keys (JWKS), http or https. Example: "
-        "`https://idp.example/.well-known/jwks.json`. The keys are fetched on first use, when "
-        "older than `refresh`, and for a token with an unknown key, at most every 30 s. While the "
-        "URL is unavailable, the cached keys stay valid.",
+        "`https://idp.example/.well-known/jwks.json`. infergate fetches the keys on first use, "
+        "when they are older than `refresh`, and when a token names an unknown key, but at most "
+        "every 30 s. While the URL is unavailable, the cached keys stay valid.",
     )
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
@@ -282,9 +283,9 @@ class RateConfig(Section):
     )
     each: tuple[Literal["identity", "route"], ...] = Field(
         default=("identity", "route"),
-        description="What is limited separately. `[identity, route]`: each identity on each route. "
-        "`[identity]`: each identity, over all routes. `[route]`: each route, over all identities. "
-        "`[]`: all matching requests together.",
+        description="How requests are counted. `[identity, route]`: separately for each identity "
+        "on each route. `[identity]`: for each identity, over all routes. `[route]`: for each "
+        "route, over all identities. `[]`: all matching requests together.",
     )
     requests: RequestRate | None = Field(
         default=None,
@@ -298,8 +299,9 @@ class RateConfig(Section):
     )
     bytes: ByteRate | None = Field(
         default=None,
-        description="Maximum number of request body or message bytes per time: `10MiB/s` or "
-        "`1GiB/m`. A request larger than the burst size is accepted when the bucket is full.",
+        description="Maximum number of bytes of request bodies or messages per second, minute or "
+        "hour: `10MiB/s` or `1GiB/m`. A request larger than the burst size is accepted when the "
+        "bucket is full.",
     )
     bytes_burst: PositiveSize | None = Field(
         default=None,
@@ -365,8 +367,8 @@ class AccessConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Shared storage for rate limits. Unset: they are counted in memory, shared by "
-        "the workers of one gateway but not between gateways. Requires `pip install "
+        description="Shared storage for rate limits. Unset: rates are counted in memory that the "
+        "workers of one gateway share, but separate gateways do not. Requires `pip install "
         "infergate[redis]`.",
     )
     open_health: bool = Field(
@@ -445,6 +447,6 @@ def _identity_problem(who: str, access: AccessConfig) -> str | None:
 
 
 def _can_begin_with(glob: str, prefix: str) -> bool:
-    """Whether a text that begins with ``prefix`` may match ``glob``."""
+    """Return whether a text that begins with ``prefix`` may match ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

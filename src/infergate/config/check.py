@@ -20,7 +20,7 @@ from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.routing import table
 from infergate.transport.base import Address
 
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared, not bound
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
 ONE_WORKER: Final = (
     "shared memory requires a single worker: a region is registered with one process, but another "
@@ -34,7 +34,7 @@ _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
 def check(outline: Outline) -> Iterator[Finding]:
-    """Yield every problem between the entries of ``outline``."""
+    """Yield every conflict between the entries of ``outline``."""
     yield from _listeners(outline.listeners)
     if not outline.has_frontend:
         problem = "http and grpc are off and graphpipe has no listener: no client could connect"
@@ -96,7 +96,7 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         path = ("backends", name, "endpoints", index)
         if (problem := _url_problem(url, backend.protocol, schemes)) is not None:
             yield path, problem
-        if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
+        if (same := first.setdefault(str(url), index)) != index:  # both would share metrics
             reason = f"is the same as endpoints[{same}]; to set its share use 'weight'"
             yield path, f"'{url.display_name}' {reason}"
 

@@ -95,7 +95,8 @@ def addresses(config: schema.Config) -> dict[str, Address]:
 
 
 def server_tls(config: schema.Config) -> dict[str, ServerTls]:
-    """Return the TLS settings of each listener that has any, by its path in the configuration."""
+    """Return the TLS settings of listeners with TLS, by the listener's path in the
+    configuration."""
     listeners = config.listeners
     settings: dict[str, ListenerTls | None] = {
         name: entry.tls
@@ -111,7 +112,7 @@ def server_tls(config: schema.Config) -> dict[str, ServerTls]:
 
 
 def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """Return the TLS settings towards ``backend``, or None for the system's defaults."""
+    """Return the TLS settings of connections to ``backend``; None for the system's defaults."""
     return None if backend.tls is None else ClientTls(**dict(backend.tls))
 
 
@@ -174,7 +175,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``; none for the builtin protocol."""
+    """Return the endpoints of ``backend``; empty for the builtin protocol."""
     return tuple(map(endpoint, backend.endpoints))
 
 

@@ -80,7 +80,7 @@ class BalanceConfig(Section):
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",
-        description="`least-request`: of two endpoints picked at random, the one with fewer "
+        description="`least-request`: of two endpoints picked at random, the endpoint with fewer "
         "requests in progress. `round-robin`: each endpoint in turn. `consistent-hash`: requests "
         "with equal values of `hash_header` go to the same endpoint, on every gateway, and few of "
         "them move when endpoints are added or removed. All policies respect weights. Requests of "
@@ -101,8 +101,8 @@ class BalanceConfig(Section):
     panic_threshold: Percent = Field(
         default=0,
         description="Panic threshold: if less than this percentage of the endpoints is available, "
-        "health is ignored and requests go to all endpoints. This always happens when none is "
-        "available. Example: `50`, Envoy's default.",
+        "health is ignored and requests go to all endpoints. Health is always ignored when no "
+        "endpoint is available. Example: `50`, Envoy's default.",
     )
 
 
@@ -115,24 +115,23 @@ class OutlierConfig(Section):
         description="Number of consecutive failures after which an endpoint is ejected. `0` "
         "disables outlier detection. A failure is an endpoint that was unreachable, broke the "
         "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
-        "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. "
-        "Since a broken connection may be the fault of the request, failures of that kind eject an "
-        "endpoint only if a health check, made at once and regardless of `health.checks`, fails "
-        "too.",
+        "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. A "
+        "broken connection may be the fault of the request, so such failures eject an endpoint "
+        "only if an immediate health check, made regardless of `health.checks`, also fails.",
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
-        description="Duration of an endpoint's first ejection; the second lasts twice as long, the "
-        "third three times, and so on. Each period of this length without an ejection shortens "
-        "the next one by one step.",
+        description="Duration of an endpoint's first ejection; the second lasts twice as long, "
+        "the third three times, and so on. Each period of this length without an ejection "
+        "shortens the next ejection by one step.",
     )
     max_ejection_time: PositiveDuration = Field(
         default=300.0, description="Maximum duration of an ejection."
     )
     max_ejection_percent: Percent = Field(
         default=10,
-        description="Maximum percentage of the endpoints that may be ejected at the same time. One "
-        "endpoint may always be ejected, but never the last available one.",
+        description="Maximum percentage of the endpoints that may be ejected at the same time. A "
+        "single endpoint may always be ejected, but never the last available endpoint.",
     )
 
 
@@ -144,8 +143,8 @@ class HealthConfig(Section):
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",
         description="`auto`: check while the backend has more than one endpoint and `connections` "
-        "is `0`. The results also decide `readiness`; the readiness of a backend without checks is "
-        "requested from its servers whenever that of the gateway is requested.",
+        "is `0`. The results also decide `readiness`; the servers of a backend without checks are "
+        "queried whenever the gateway's readiness is requested.",
     )
     interval: PositiveDuration = Field(
         default=5.0,
@@ -160,5 +159,5 @@ class HealthConfig(Section):
     fall: Positive = Field(
         default=3,
         description="Number of consecutive failed checks after which an endpoint counts as down. "
-        "The first check of an endpoint decides alone.",
+        "The first check of an endpoint takes effect at once.",
     )

@@ -30,9 +30,9 @@ _LIMITS = {
 
 
 def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
-    """Yield the path and a message of each error.
+    """Yield the path and the message of each error.
 
-    A required key that is missing because it is misspelt is reported once, as unknown key.
+    A misspelt required key is reported once, as an unknown key, not also as missing.
     """
     misspelt = {
         (*path[:-1], nearest(str(path[-1]), keys_at(path[:-1])))
@@ -63,7 +63,7 @@ def _message(error: ErrorDetails) -> str:
             return f"{describe_value(value)} is not allowed here{suggestion(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
-        case "value_error":  # of a validator in the schema
+        case "value_error":  # raised by a validator in the schema
             return str(error["ctx"]["error"])
         case _:
             return error["msg"]

@@ -42,9 +42,9 @@ from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""Key in the validation context: the folder that relative paths start from."""
+"""The key of the validation context for the folder that relative paths start from."""
 FILES: Final = "files"
-"""Key in the validation context: the :class:`TrackedFiles` that records the files read."""
+"""The key of the validation context for the :class:`TrackedFiles` that records the files read."""
 
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
@@ -94,14 +94,14 @@ Size = Annotated[
     PlainSerializer(size_text, when_used="json"),
     WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
 ]
-"""Bytes."""
+"""A size in bytes."""
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(duration_text, when_used="json"),
     WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
 ]
-"""Seconds."""
+"""A duration in seconds."""
 HedgeAfter = Annotated[
     InstanceOf[HedgePolicy],
     BeforeValidator(parse_hedge),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from infergate.config.values import describe_value, parse_text
 
 _NEW_LINE: Final = re.compile(r"\r\n?")
-"""Line endings other than a newline that a text file may have."""
+"""Line endings that a text file may have besides the newline."""
 
 
 def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:

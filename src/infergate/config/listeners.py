@@ -1,4 +1,4 @@
-"""The sections of routes.yaml on listeners, and on how responses are written there."""
+"""The sections of routes.yaml on listeners and their response formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infergate.transport.base import Address
 
 
 class V2RestConfig(Section):
-    """How responses of the V2 REST protocol are written."""
+    """The response format of the V2 REST protocol."""
 
     non_finite: NonFinite = Field(
         default="literal",
@@ -38,7 +38,7 @@ class V2RestConfig(Section):
 
 
 class V2GrpcConfig(Section):
-    """How responses of the V2 gRPC protocol are written."""
+    """The response format of the V2 gRPC protocol."""
 
     contents: Literal["raw", "typed"] = Field(
         default="raw",
@@ -54,7 +54,7 @@ class V2GrpcConfig(Section):
 
 
 class TrtisConfig(Section):
-    """How responses of the legacy TensorRT Inference Server API are written."""
+    """The response format of the legacy TensorRT Inference Server API."""
 
     level: Literal["1.9", "1.15"] = Field(
         default="1.9",
@@ -73,7 +73,7 @@ class TrtisConfig(Section):
 
 
 class TfsGrpcConfig(Section):
-    """How responses of TensorFlow Serving's gRPC API are written."""
+    """The response format of TensorFlow Serving's gRPC API."""
 
     contents: Literal["auto", "raw", "typed"] = Field(
         default="auto",
@@ -85,7 +85,7 @@ class TfsGrpcConfig(Section):
 
 
 class GraphPipeConfig(Section):
-    """How errors are returned to GraphPipe clients."""
+    """The error format of responses to GraphPipe clients."""
 
     errors: Literal["status", "response"] = Field(
         default="status",
@@ -96,7 +96,7 @@ class GraphPipeConfig(Section):
 
 
 class HttpListener(Section):
-    """The HTTP listener."""
+    """The listener for all protocols over HTTP."""
 
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8000),
@@ -114,7 +114,7 @@ class HttpListener(Section):
 
 
 class GrpcListener(Section):
-    """The gRPC listener."""
+    """The listener for all gRPC services."""
 
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8001),
@@ -140,9 +140,9 @@ class AdminListener(Section):
     tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
     keys: tuple[KeyConfig, ...] = Field(
         default=(),
-        description="API keys for operations that change something (all methods but GET and HEAD), "
-        "sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no key is "
-        "needed. `infergate key` generates one.",
+        description="API keys for operations that change something (all methods but GET and "
+        "HEAD), sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no "
+        "key is needed. `infergate key` generates a key.",
     )
     console: bool = Field(
         default=True,
@@ -159,7 +159,7 @@ class AdminListener(Section):
         default=(),
         description="Further host names under which browsers may open the console and /config. IP "
         "addresses, localhost and names outside public domains are always accepted; others are "
-        "refused as protection against DNS rebinding. /metrics and the probes accept any host. "
+        "refused to protect against DNS rebinding. /metrics and the probes accept any host. "
         "Example: `[infergate.example.com]`.",
     )
 
@@ -177,7 +177,7 @@ class GraphPipeListener(Section):
     model: Name = Field(description="The model's name, which is matched against `routes`.")
     framing: Literal["http", "size-prefixed"] = Field(
         default="http",
-        description="`http`, as all released clients use, or `size-prefixed`: a raw socket on "
+        description="`http`, which all released clients use, or `size-prefixed`: a raw socket on "
         "which each message is preceded by its length, a little-endian uint32.",
     )
     errors: Literal["status", "response"] = Field(
@@ -194,7 +194,7 @@ class GraphPipeListener(Section):
     )
     mode: FileMode = Field(
         default=0o660,
-        description="File permissions of a unix socket, in octal and in quotes, which decide who "
+        description="File permissions of a unix socket, in octal and in quotes. They decide who "
         'can connect. Example: `"600"`.',
     )
     tls: ListenerTls | None = Field(
@@ -219,7 +219,7 @@ class GraphPipeListener(Section):
 
 
 class Listeners(Section):
-    """The listeners. A listener that is left out has its defaults; `null` switches it off.
+    """The listeners. An omitted listener uses its defaults; `null` disables it.
 
     Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`.
     """
@@ -244,4 +244,4 @@ class Listeners(Section):
 
 
 FRONTEND_LISTENERS: Final = ("http", "grpc")
-"""The listeners for inference requests, besides the per-model ones of GraphPipe."""
+"""The listeners for inference requests, except GraphPipe's per-model listeners."""

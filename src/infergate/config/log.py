@@ -21,8 +21,9 @@ class SamplingConfig(Section):
     )
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="After those, one in this many requests is logged; its field `left_out` has "
-        "the number of requests skipped before it. `0`: no further requests are logged.",
+        description="After the first requests, one request in this many is logged; its field "
+        "`left_out` is the number of requests skipped before it. `0`: no further requests are "
+        "logged.",
     )
 
 

@@ -1,6 +1,7 @@
-"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid one.
+"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid
+configuration.
 
-With it, one misspelt key does not hide the other errors in a file.
+Thanks to the outline, one misspelt key does not hide the other errors in a file.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Outline:
     per_model: Mapping[int, str]
     """The model of each per-model listener, by its position."""
     backends: Mapping[str, BackendConfig | None] | None
-    """By name, with None for an unreadable backend; None if there is no mapping of backends."""
+    """Backends by name (None: unreadable); None if the file has no mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     used_backends: frozenset[str] | None
@@ -54,14 +55,14 @@ class Outline:
     has_all_routes: bool
     """False if a route is unreadable: it might match models that no other route matches."""
     access: AccessConfig | None
-    """None if there is no such section, or it is unreadable."""
+    """The section ``access``; None if it is missing or unreadable."""
     has_workers: bool = False
     """Whether there are several workers."""
     shares_memory: bool = False
     has_open_actions: bool = False
     """Whether console actions are enabled without a key."""
     tensorflow_serving: TensorFlowServingConfig | None = None
-    """None if it is unreadable."""
+    """The section ``tensorflow_serving``; None if it is unreadable."""
     allows_slash: bool = False
     """Whether model names may contain "/"."""
 

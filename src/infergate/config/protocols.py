@@ -1,4 +1,4 @@
-"""The protocols that a backend may speak: the installed codecs, and builtin."""
+"""The protocols that a backend may speak: the protocol of each installed codec, and builtin."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FRAMED_SCHEMES: Final = ("tcp", UNIX)
 UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-"""Default ports. gRPC and raw sockets have none."""
+"""Default ports by scheme; gRPC and raw sockets have no default port."""
 
 
 def transport_kinds() -> dict[str, TransportKind | None]:
-    """Return the transport of every protocol; None for builtin, which needs none."""
+    """Return the transport of every protocol; None for builtin, which uses no transport."""
     return {BUILTIN: None} | {name: plugin.transport_kind for name, plugin in plugins().items()}
 
 
@@ -35,7 +35,7 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have; none for builtin."""
+    """Return the URL schemes that endpoints of ``protocol`` may have; empty for builtin."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()

@@ -1,7 +1,7 @@
 """Prints a configuration, or the difference of two, without secrets.
 
-Hidden are the hashes of keys, passwords in URLs, paths of endpoints, and the values that a route
-compares with headers that carry credentials. Other environment variables are shown.
+The output hides the hashes of keys, passwords in URLs, paths of endpoints, and the values that a
+route compares with headers that carry credentials. It shows other environment variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
 _CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
 _USER: Final = re.compile(r"://[^/?#]*@")
-"""Up to the last @ before the path, since a password may contain one."""
+"""The user and password of a URL, up to the last @ before the path: a password may contain @."""
 _PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
 _CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
@@ -55,7 +55,7 @@ def redacted_diff(loaded: Config, file: Config) -> str:
 
 
 def _dump(config: Config, *, defaults: bool = False) -> Any:
-    # Entry by entry: pydantic blocks all other threads until a call returns.
+    # One entry per call, because pydantic blocks all other threads until a call returns.
 
     def dump(section: Section) -> Any:
         return section.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
@@ -104,7 +104,8 @@ def _redact_text(text: str, path: _Path) -> str:
 
 
 def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:
-    """Return a copy of ``data`` without secrets; those at the paths in ``changed`` are marked."""
+    """Return a copy of ``data`` without secrets; the secrets at the paths in ``changed`` are
+    marked."""
 
     def copy(value: Any, path: _Path) -> Any:
         if isinstance(value, dict):

@@ -24,9 +24,9 @@ class ReloadConfig(Section):
     )
     post: bool = Field(
         default=False,
-        description="Reload on POST /reload on the admin listener, by anyone who can connect to it "
-        "or, with `listeners.admin.keys`, who has a key. Each such request is written to the audit "
-        "log.",
+        description="Reload on POST /reload on the admin listener. Anyone who can connect to the "
+        "listener can reload; with `listeners.admin.keys`, only holders of a key can. Each such "
+        "request is written to the audit log.",
     )
 
 

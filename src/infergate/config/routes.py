@@ -78,8 +78,8 @@ class RouteConfig(Section):
     )
     timeout: PositiveDuration | None = Field(
         default=None,
-        description="Timeout of a request, and of each response of a stream. Unset: the backend's. "
-        "A shorter deadline set by the client takes precedence.",
+        description="Timeout of a request, and of each response of a stream. Unset: the backend's "
+        "`timeout`. A shorter deadline set by the client takes precedence.",
     )
     idle_timeout: PositiveDuration | None = Field(
         default=None,
@@ -113,10 +113,10 @@ class RouteConfig(Section):
     )
     split_by: HeaderName | None = Field(
         default=None,
-        description="The header (gRPC: metadata) whose value assigns a request to a backend of the "
-        "split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
-        "Unset, or for requests without the header: the request id. A sequence always stays on "
-        "one backend.",
+        description="The header (gRPC: metadata) whose value assigns a request to a backend of "
+        "the split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
+        "If unset, or for requests without the header, the request id is used. A sequence always "
+        "stays on one backend.",
     )
     fallback: Text = Field(
         default="",
@@ -152,7 +152,7 @@ class RouteConfig(Section):
 
 
 def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path below ``route`` and the name of every backend that it refers to."""
+    """Yield each backend that ``route`` refers to: the path below ``route``, and the name."""
     yield ("backend",), route.backend
     for index, target in enumerate(route.split):
         yield ("split", index, "backend"), target.backend

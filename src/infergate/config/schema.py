@@ -43,7 +43,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 
 
 class BackendConfig(Section):
-    """A backend (upstream, in Envoy a cluster): a model server, or replicas of one."""
+    """A backend (an upstream; in Envoy, a cluster): one or more replicas of a model server."""
 
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
@@ -58,12 +58,12 @@ class BackendConfig(Section):
         "`http+unix:/path` for protocols over HTTP; `grpc://` or `grpcs://` with a port for "
         "`v2-grpc`, `trtis-grpc` and `tfs-grpc`; for `graphpipe` also `tcp://host:port` or "
         "`unix:/path` for size-prefixed messages. `https` and `grpcs` trust the system's "
-        "certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have "
-        "a load balancing weight (1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, "
-        "name: large}`. Logs, metrics and the console show the name, or else the URL with its path "
-        "hidden. A host name is resolved to all its addresses; each is an endpoint of its own with "
-        "the configured weight (`dns_refresh`). `balance` selects the endpoint of a request; all "
-        "requests of a sequence go to the same one (docs/decisions/0013).",
+        "certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may "
+        "have a load balancing weight (1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: "
+        "3, name: large}`. Logs, metrics and the console show the name, or else the URL with its "
+        "path hidden. A host name is resolved to all its addresses; each is an endpoint of its "
+        "own with the configured weight (`dns_refresh`). `balance` selects the endpoint of a "
+        "request; all requests of a sequence go to the same endpoint (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -80,10 +80,10 @@ class BackendConfig(Section):
     dns_refresh: Duration = Field(
         default=5.0,
         description="How often host names of endpoints are resolved again. New addresses receive "
-        "requests; removed ones finish their requests in progress. IPv4 addresses are used where "
-        "there are any, IPv6 otherwise. A name that no longer resolves keeps its last addresses. "
-        "`0` resolves the name at each new connection and treats it as a single endpoint, as "
-        "`localhost` always is.",
+        "requests; removed addresses finish their requests in progress. IPv6 addresses are used "
+        "only for a name that has no IPv4 address. A name that no longer resolves keeps its last "
+        "addresses. `0` resolves the name at each new connection and treats it as a single "
+        "endpoint, as `localhost` always is.",
     )
     timeout: PositiveDuration = Field(
         default=30.0,
@@ -101,14 +101,14 @@ class BackendConfig(Section):
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum number of requests in progress at each endpoint; further ones wait. "
-        "Set it to `1` for servers that handle one connection at a time, such as graphpipe-py. "
-        "`0`: unlimited. Not available over gRPC.",
+        description="Maximum number of requests in progress at each endpoint; further requests "
+        "wait. Set it to `1` for servers that handle one connection at a time, such as "
+        "graphpipe-py. `0`: unlimited. Not available over gRPC.",
     )
     profile: ProfileName = Field(
         default="auto",
-        description="The server implementation, whose known deviations from the protocol are taken "
-        "into account. `auto` detects it from the server's metadata. Example: `triton`.",
+        description="The server implementation. infergate allows for its known deviations from "
+        "the protocol. `auto` detects it from the server's metadata. Example: `triton`.",
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
@@ -184,7 +184,7 @@ class TensorConfig(Section):
 
     name: Name = Field(description="The tensor's name, as clients use it.")
     datatype: TensorType = Field(
-        description="The datatype, as the Open Inference Protocol names it."
+        description="The datatype, by its name in the Open Inference Protocol."
     )
     shape: tuple[Dimension, ...] = Field(
         description="The dimensions, including the batch dimension; `-1` means any size. Example: "
@@ -240,7 +240,7 @@ class ControlConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Limits on one request, on one connection, and on all of them together (docs/limits.md)."""
+    """Limits per request, per connection, and in total (docs/limits.md)."""
 
     body: PositiveSize = Field(
         default=DEFAULT_LIMITS.body,
@@ -270,14 +270,14 @@ class LimitsConfig(Section):
     )
     header_count: Positive = Field(
         default=DEFAULT_LIMITS.header_count,
-        description="Maximum number of header lines of a request.",
+        description="Maximum number of header lines per request.",
     )
     tensors: Positive = Field(
         default=DEFAULT_LIMITS.tensors,
-        description="Maximum number of inputs, and of requested outputs, of a request.",
+        description="Maximum number of inputs, and of requested outputs, per request.",
     )
     rank: Positive = Field(
-        default=DEFAULT_LIMITS.rank, description="Maximum number of dimensions of a tensor."
+        default=DEFAULT_LIMITS.rank, description="Maximum number of dimensions per tensor."
     )
     header_time: PositiveDuration = Field(
         default=DEFAULT_LIMITS.header_time,
@@ -302,17 +302,18 @@ class LimitsConfig(Section):
     )
     regions: Positive = Field(
         default=DEFAULT_LIMITS.regions,
-        description="Maximum number of registered shared memory regions. Each holds a file open.",
+        description="Maximum number of registered shared memory regions. Each region holds a file "
+        "open.",
     )
     connections: Positive = Field(
         default=DEFAULT_LIMITS.connections,
-        description="Maximum number of client connections of a process, over all listeners except "
+        description="Maximum number of client connections per process, over all listeners except "
         "the admin listener. Capped at three quarters of the process's open file limit.",
     )
     in_flight: Positive = Field(
         default=DEFAULT_LIMITS.in_flight,
-        description="Maximum number of concurrent requests. Further ones are refused: HTTP 503 "
-        "with Retry-After, gRPC UNAVAILABLE.",
+        description="Maximum number of concurrent requests. Further requests are refused: HTTP "
+        "503 with Retry-After, gRPC UNAVAILABLE.",
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
@@ -382,8 +383,9 @@ class Config(Section):
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
         description="Number of helper processes that parse and write long JSON and decompress "
-        "large HTTP bodies, so that they do not delay other requests. Clients share them fairly. "
-        "Each is started on first use. `0` does this work in the serving process.",
+        "large HTTP bodies, so that this work does not delay other requests. Clients share them "
+        "fairly. Each process is started on first use. With `0`, the serving process does this "
+        "work.",
     )
     engine: Literal["own", "compat"] = Field(
         default="own",

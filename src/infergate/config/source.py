@@ -8,8 +8,8 @@ are always text.
 *Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, never in keys, before the
 type of an unquoted scalar is determined; a quoted scalar stays text. As in a shell, the default
 also replaces an empty variable, and ``$${`` stands for a literal ``${``.
-*Rule 3.* Parsing continues after all errors but syntax errors. The paths of erroneous values are
-recorded, so that later checks do not report them again.
+*Rule 3.* Parsing continues after every error except a syntax error. The paths of erroneous values
+are recorded, so that later checks do not report them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from infergate.config.mistakes import ConfigError, KeyPath, Mistake, format_path
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NODES: Final = 1_000_000
-"""Bounds the expansion of nested aliases; ten thousand routes need a tenth of this."""
+"""Maximum number of values, which bounds the expansion of nested aliases; ten thousand routes need
+a tenth of it."""
 
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
@@ -45,7 +46,7 @@ _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]
 class YamlSource:
     """The data of a YAML file, and the errors found while parsing it.
 
-    ``lines`` has the line of every path, counted from 1: that of its key or list item.
+    ``lines`` has the line, counted from 1, of the key or list item at every path.
     """
 
     file: str
@@ -94,7 +95,8 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the root node. Errors are always those of the pure Python loader, on every machine."""
+    """Return the root node. Errors come from the pure Python loader and so are the same
+    everywhere."""
     try:
         return _root_node(text, _LOADER)
     except yaml.YAMLError:

@@ -38,8 +38,8 @@ class TensorFlowServingConfig(Section):
 
     version_zero: Literal["default", "literal"] = Field(
         default="default",
-        description="The meaning of version 0 in a request: `default`, no version, as OpenVINO's "
-        "client means it; `literal`, version 0, as in TensorFlow Serving.",
+        description="The meaning of version 0 in a request. `default`: no version, as OpenVINO's "
+        "client intends; `literal`: version 0, as in TensorFlow Serving.",
     )
     models: dict[str, TensorFlowModelConfig] = Field(
         default={},
@@ -48,7 +48,7 @@ class TensorFlowServingConfig(Section):
     )
 
     def codec_options(self) -> dict[str, Any]:
-        """Return the options of the codecs."""
+        """Return the values of this section as codec options."""
         return {
             "version_zero": self.version_zero,
             "labels": {name: model.labels for name, model in self.models.items()},

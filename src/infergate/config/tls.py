@@ -1,4 +1,4 @@
-"""The sections of routes.yaml on TLS, of listeners and of connections to backends."""
+"""The sections of routes.yaml on TLS: for listeners, and for connections to backends."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class ListenerTls(Section):
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
         description="Client certificates (mTLS). `none`: not requested. `optional`: verified if "
-        "the client presents one. `required`: a client without one is disconnected. A client whose "
-        "certificate fails verification is always disconnected. Needs `client_ca`.",
+        "the client presents one. `required`: a client without a certificate is disconnected. A "
+        "client whose certificate fails verification is always disconnected. Needs `client_ca`.",
     )
     client_ca: FilePath | None = Field(
         default=None,
@@ -60,8 +60,8 @@ class ListenerTls(Section):
     )
     allowed_names: tuple[Name, ...] = Field(
         default=(),
-        description="Names or globs, one of which must match one of the client certificate's "
-        "subject alternative names (DNS, URI, e-mail, IP). `*` matches any characters, including "
+        description="Names or globs. At least one of them must match a subject alternative name "
+        "(DNS, URI, e-mail, IP) of the client certificate. `*` matches any characters, including "
         'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Unset: any '
         "certificate issued by `client_ca` is accepted.",
     )

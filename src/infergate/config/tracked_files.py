@@ -16,8 +16,8 @@ class TrackedFiles:
     def read(self, path: Path) -> bytes:
         """Return the content of ``path`` and record the file.
 
-        Raises OSError, or ValueError for an invalid path. The file is recorded in any case, since
-        it may be created later.
+        Raises OSError, or ValueError for an invalid path. The file is recorded even if it is
+        missing, because it may be created later.
         """
         self._hashes[path] = b""
         data = path.read_bytes()
@@ -26,7 +26,7 @@ class TrackedFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All files, the configuration's own first."""
+        """All files, with the configuration file first."""
         return tuple(self._hashes)
 
     @property

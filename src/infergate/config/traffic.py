@@ -17,7 +17,7 @@ TrafficPercent = Annotated[
     Field(gt=0, le=100),
     WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
 ]
-"""A percentage above 0, which may have a fraction."""
+"""A percentage above 0; fractions are allowed."""
 
 
 class RetryConfig(Section):
@@ -26,9 +26,9 @@ class RetryConfig(Section):
 
     times: Annotated[int, Field(ge=0, le=10)] = Field(
         default=DEFAULT_RETRY_POLICY.max_retries,
-        description="Maximum number of retries, to another endpoint where there is one. A request "
-        "that was not sent is retried at once; others after a random backoff of up to 25 ms, 75 "
-        "ms, 175 ms, and then 250 ms each. `0` disables retries.",
+        description="Maximum number of retries. A retry uses another endpoint if there is one. A "
+        "request that was not sent is retried at once; other requests after a random backoff of "
+        "up to 25 ms, 75 ms, 175 ms, and then 250 ms each. `0` disables retries.",
     )
     per_try_timeout: PositiveDuration | None = Field(
         default=None,
@@ -57,9 +57,9 @@ class BackendLimits(Section):
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum number of concurrent inferences, streams included, over all endpoints "
-        "of the backend. Further ones wait in a first-in, first-out queue until their deadline. "
-        "Example: `32`. `0`: unlimited.",
+        description="Maximum number of concurrent inferences, streams included, over all "
+        "endpoints of the backend. Further inferences wait in a first-in, first-out queue until "
+        "their deadline. Example: `32`. `0`: unlimited.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
@@ -95,11 +95,11 @@ class MirrorConfig(Section):
     backend: Name = Field(description="The name of the backend that receives the copies.")
     percent: TrafficPercent = Field(
         default=100.0,
-        description="Percentage of the route's inferences to copy; of a sequence, all or none. "
-        "Example: `10`.",
+        description="Percentage of the route's inferences to copy. Of a sequence, either all "
+        "inferences are copied or none. Example: `10`.",
     )
     max_requests: Annotated[int, Field(ge=1)] = Field(
         default=16,
-        description="Maximum number of copies in progress. Further ones are dropped and counted in "
-        "`infergate_mirrored_requests_total`.",
+        description="Maximum number of copies in progress. Further copies are dropped and counted "
+        "in `infergate_mirrored_requests_total`.",
     )

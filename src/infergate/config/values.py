@@ -41,7 +41,7 @@ _MODE: Final = re.compile(r"0?[0-7]{3}")
 class Url:
     """The URL of an endpoint.
 
-    ``port`` is None for the scheme's default port. Without a host, ``path`` is that of a unix
+    ``port`` is None for the scheme's default port. Without a host, ``path`` is the path of a unix
     socket. ``weight`` is the load balancing weight, ``name`` the optional display name in logs,
     metrics and the console.
     """
@@ -85,7 +85,7 @@ def display_names(urls: Iterable[Url]) -> list[str]:
 
 
 def describe_value(value: Any) -> str:
-    """Describe ``value`` for a message that ends in ``got …``. API keys are not repeated."""
+    """Describe ``value`` for a message that ends in ``got …``. API keys are omitted."""
     match value:
         case None:
             return "nothing"
@@ -189,7 +189,7 @@ def duration_text(seconds: float) -> str:
 
 
 def parse_hedge(value: Any) -> HedgePolicy:
-    """Parse when to hedge: after a duration, or after a percentile of response times (``p95``)."""
+    """Parse the delay of a hedge: a duration, or a percentile of response times (``p95``)."""
     if isinstance(value, str) and (match := _PERCENTILE.fullmatch(value)):
         return HedgePolicy(percentile=float(match[1]) / 100)
     try:
@@ -256,8 +256,8 @@ def mode_text(mode: int) -> str:
 def parse_url(value: Any) -> Url:
     """Parse ``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``.
 
-    Any scheme is accepted; ``check`` compares it with the backend's protocol. Messages do not
-    repeat a URL whose parts may be secret.
+    Any scheme is accepted; ``check`` compares it with the backend's protocol. Error messages omit a
+    URL that may contain secrets.
     """
     if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
         return Url(unix[1], "", None, _unix_path(unix[2]))

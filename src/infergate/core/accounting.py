@@ -1,4 +1,4 @@
-"""Charges the memory that a translation allocates to its request."""
+"""Charges each request for the memory that its translation allocates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 READ_EXPANSION: Final = 4
 """Reading a message allocates at most this many times its size."""
 JSON_EXPANSION: Final = 20
-"""The same for JSON: `1,1,…` read as FP64 takes 17 times its size, with a NaN 18."""
+"""The factor for JSON: `1,1,…` read as FP64 takes 17 times its size, or 18 times with a NaN."""
 
 
 def body_parts(wire: Any) -> Sequence[Buffer]:
@@ -42,15 +42,15 @@ def needs_accounting(tensors: Sequence[Tensor]) -> bool:
 def charge_tensors(
     tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryAccount
 ) -> int:
-    """Charge the data of ``tensors``, like ``charge_new_buffers``."""
+    """Charge the data of ``tensors`` with ``charge_new_buffers``."""
     return charge_new_buffers([tensor.data for tensor in tensors], source, memory)
 
 
 def charge_new_buffers(
     buffers: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryAccount
 ) -> int:
-    """Charge those of ``buffers`` that do not share memory with ``source``, and return their size
-    in bytes. A small total is not charged and counts as 0. Raises OVERLOADED."""
+    """Charge the buffers that share no memory with ``source``, and return their size in bytes. A
+    small total is not charged and counts as 0. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
     new_bytes = sum(len(buffer) for buffer in buffers if id(_owner(buffer)) not in owners)
     if new_bytes <= MIN_ACCOUNTED_BYTES:
@@ -79,7 +79,7 @@ class WriteReservation:
         return self
 
     def settle(self, wire: Any) -> int:
-        """Return the size of the written ``wire``, and release what was reserved beyond it."""
+        """Return the size of the written ``wire``, and release the rest of the reservation."""
         written = total_size(body_parts(wire))
         self._memory.shrink(max(0, self._max_bytes - written))
         return written

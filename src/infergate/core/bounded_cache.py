@@ -12,8 +12,8 @@ V = TypeVar("V")
 class BoundedCache(dict[K, V]):
     """A dictionary of at most ``max_entries`` entries: it is emptied before it would exceed them.
 
-    A lookup costs as much as in a dictionary, which an eviction by age would not. Add entries by
-    item assignment only. A pickled copy is empty.
+    A lookup costs as much as in a dictionary; eviction by age would make lookups slower. Add
+    entries by item assignment only. A pickled copy is empty.
     """
 
     __slots__ = ("_max_entries",)
@@ -32,7 +32,7 @@ class BoundedCache(dict[K, V]):
 
 
 class WeightedCache(BoundedCache[K, V]):
-    """A bounded cache whose entries also have weights: at most ``max_weight`` together."""
+    """A bounded cache of weighted entries, with a total weight of at most ``max_weight``."""
 
     __slots__ = ("_max_weight", "_weight")
 

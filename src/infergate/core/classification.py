@@ -2,8 +2,8 @@
 
 The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
 ``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
-the order of equal values open: here they are sorted by index, and NaN is last. FP16 and BF16, which
-Triton rejects, are classified too.
+the order of equal values open: here they are sorted by index, and NaN is last. Unlike Triton, this
+module also classifies FP16 and BF16.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_CLASSES: Final = 16384
 value, so a request within the limits could otherwise produce a response far beyond them;
 writing this many takes 20 to 50 ms. Triton has no such limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
-"""Tried in this order. The last is enough for any 32-bit float."""
+"""The numbers of digits to try, in this order. Nine digits are enough for any 32-bit float."""
 
 
 def class_count(output: RequestedOutput) -> int | None:
@@ -50,8 +50,8 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
     The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
     ``shape[:batch_rank] + (k,)``, where ``k`` is ``count`` or the number of values if that is
-    smaller. Floats are written as by ``format_floats``, integers as integers. Raises BAD_REQUEST
-    for BOOL and BYTES, and for responses of more than MAX_CLASSES.
+    smaller. Floats are written by ``format_floats``, integers in decimal. Raises BAD_REQUEST for
+    BOOL and BYTES, and for responses of more than MAX_CLASSES.
     """
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(

@@ -1,7 +1,8 @@
 """Lossless conversion of datatypes that not every protocol supports.
 
 ``convert`` to one of LOSSLESS_TARGETS keeps every value. Converting back, a number other than 0
-becomes true, and a number that is not a bfloat16 is rounded to the nearest; NaN stays NaN.
+becomes true, and a number that bfloat16 cannot represent is rounded to the nearest bfloat16; NaN
+stays NaN.
 """
 
 from __future__ import annotations

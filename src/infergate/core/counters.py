@@ -1,4 +1,4 @@
-"""Counters of a backend and of a route, besides those of their requests."""
+"""Counters of a backend and of a route, in addition to the counters of their requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BackendCounters:
     queue_wait: DurationHistogram = field(
         default_factory=lambda: DurationHistogram(REQUEST_BUCKETS)
     )
-    """How long the requests that left the queue had waited."""
+    """The waiting times of requests that have left the queue."""
 
     def record_hedge(self, won: bool | None) -> None:  # noqa: FBT001 - an outcome, not a mode
         """Record the outcome of a request that could be hedged; None: no hedge was sent."""

@@ -33,7 +33,7 @@ class Datatype(enum.Enum):
 
     itemsize: int
     v2_name: str
-    """Same as ``value``, which ``enum`` looks up by two Python calls."""
+    """Same as ``value``, but faster: ``enum`` looks up ``value`` with two Python calls."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 

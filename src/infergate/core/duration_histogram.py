@@ -14,8 +14,8 @@ class DurationHistogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds: Final = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Not cumulative: the number of durations in each bucket. Each bucket ends at a bound; the
-        last bucket has the durations above all bounds."""
+        """The number of durations in each bucket; the counts are not cumulative. Each bucket ends
+        at a bound; the last bucket has the durations above all bounds."""
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -36,5 +36,5 @@ REQUEST_BUCKETS: Final = (
 GATEWAY_BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip
-"""Seconds of the gateway's own processing time: from a message that is passed through to a large
-JSON body."""
+"""Seconds of the gateway's own processing time: from a message that passes through to a large JSON
+body."""

@@ -24,7 +24,7 @@ CHALLENGE_HEADER: Final = "www-authenticate"
 
 
 class Kind(enum.Enum):
-    """The kind of an error, independent of any protocol. Each codec has one row for each."""
+    """The kind of an error, independent of any protocol. Each codec has one table row per kind."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHENTICATED = "unauthenticated"
@@ -87,7 +87,7 @@ class GatewayError(Exception):
             self.public = f"{self.public} ({key})"
 
     def reworded(self, public: str, detail: str | None = None) -> GatewayError:
-        """Return a copy with another text, and another ``detail`` unless that is None."""
+        """Return a copy with another ``public`` text and, unless None, another ``detail``."""
         return GatewayError(
             self.kind,
             public,
@@ -148,8 +148,8 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Return ``error``, raised by a check that requests and responses share, as an error of the
-    backend's response."""
+    """Convert ``error`` to an error about the backend's response; the check that raised it also
+    applies to requests."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,

@@ -17,7 +17,7 @@ from infergate.core.tensor import Buffer
 GZIP: Final = 31
 ZLIB: Final = 15
 RAW: Final = -15
-"""The window bits that make zlib read RFC 1952 (gzip), 1950 (zlib) and 1951 (raw deflate)."""
+"""The zlib window bits for RFC 1952 (gzip), RFC 1950 (zlib) and RFC 1951 (raw deflate)."""
 PIECE_BYTES: Final = 64 * KIB
 """The largest piece of output. Inflating it takes a quarter of a millisecond."""
 MAX_RATIO: Final = 1032
@@ -26,7 +26,7 @@ _TRAILER_BYTES: Final = 4
 """The size of the field at the end of a gzip member that holds its length modulo 2**32."""
 MAX_MEMBERS: Final = 4096
 """Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
-the largest body has a quarter as many."""
+the largest body has a quarter of this number."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
 """Input passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"

@@ -14,7 +14,7 @@ class Limits:
     """The limits that codecs and transports enforce. Sizes are in bytes, times in seconds."""
 
     is_on_event_loop: ClassVar[bool] = False
-    """Whether the work runs on the event loop and must therefore be short."""
+    """Whether the limited work runs on the event loop and must therefore be short."""
     body: int = 64 * MIB
     """The size of a request or response, and of a compressed one after inflation (Triton HTTP: 64
     MiB)."""

@@ -17,7 +17,7 @@ LogEvent = Mapping[str, Any]
 or empty."""
 
 LOG_EVENTS: Final[dict[str, LogEvent]] = {}
-"""All events by name. A line that is not infergate's own, such as a library's, has the event
+"""All events by name. Lines that infergate itself does not log, such as a library's, have the event
 ``log``."""
 
 
@@ -59,7 +59,7 @@ UNWATCHED: Final = _event(
 WORKER_SERVES: Final = _event("worker_serves")
 WORKER_ENDED: Final = _event(
     "worker_ended",
-    "find out what ended it; SIGKILL often comes from the kernel's out-of-memory killer",
+    "find out what ended the worker; SIGKILL often comes from the kernel's out-of-memory killer",
 )
 WORKER_FAILED: Final = _event(
     "worker_failed", "another attempt follows; see the preceding lines for the reason"
@@ -127,7 +127,7 @@ ADVICE: Final[Mapping[str, str]] = {
     Kind.UNSUPPORTED.value: "one of the two protocols does not support this (see the page on "
     "fidelity); if the error names a setting, configure it",
     Kind.UNSUPPORTED_ENCODING.value: "the client must use an encoding that the error names, or "
-    "none",
+    "no encoding",
     Kind.TOO_LARGE.value: "raise the limit that the error names, or send smaller requests",
     Kind.RATE_LIMITED.value: "the client must slow down, or get a higher rate in 'access.rates'",
     Kind.OVERLOADED.value: "add servers, workers or gateways, or raise the limit that the error "

@@ -1,6 +1,7 @@
 """The canonical operations and responses.
 
-Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that none was given.
+Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that the message
+contains no version or id.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class ServerMetadataRequest:
 class ModelIndexRequest:
     """List the models; with ``ready_only``, only those that are ready.
 
-    A ``model`` requests its versions, or only that ``version``. Servers that cannot list the
-    versions of one model list all models.
+    With a ``model``, list its versions, or only ``version`` if it is not empty. Servers that cannot
+    list the versions of one model list all models.
     """
 
     ready_only: bool = False
@@ -61,7 +62,7 @@ class ModelMetadataRequest:
 @record
 class RequestedOutput:
     """An output that the client requests, with protocol-neutral parameters such as
-    ``classification``, and the shared memory to write it to, if any."""
+    ``classification``, and the shared memory region that receives it, if any."""
 
     name: str
     parameters: Parameters = NO_PARAMETERS
@@ -270,7 +271,7 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """A further signature of a TensorFlow model, with the ``method`` that calls it."""
+    """An additional signature of a TensorFlow model, with the ``method`` that calls it."""
 
     name: str
     method: str
@@ -287,7 +288,7 @@ class ModelMetadata:
     - ``max_batch_size`` over 0: the first dimension of every shape is the batch. 0: shapes have no
       batch dimension. None: unknown.
     - ``decoupled``: whether the model returns any number of responses to a request; None: unknown.
-    - ``sequence_batching`` is that of Triton's configuration; None if the model has none.
+    - ``sequence_batching`` is the setting of that name in Triton's configuration; None if absent.
     - ``unavailable``: the server reports that the model cannot be used now.
     - ``supports_scheduling``: the legacy server accepts the parameters ``priority`` and
       ``timeout``.

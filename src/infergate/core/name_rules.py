@@ -2,7 +2,7 @@
 
 Access rules, routes, intermediate proxies and servers must all interpret a name alike
 (docs/decisions/0040-name-validation.md). Empty names are accepted here: each operation decides
-whether it needs one.
+whether it requires a name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORBIDDEN: Final = re.compile(
 )
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_LENGTH: Final = 256
-"""The longest name that is cached, or that one call of ``isprintable`` accepts."""
+"""Maximum length of a cached name, and of a name that one ``isprintable`` call accepts."""
 _CHECKED_FIELDS: Final = (
     ("model", "model name"),
     ("version", "model version"),

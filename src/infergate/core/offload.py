@@ -29,9 +29,9 @@ class Offload(Protocol):
 
         Function, arguments and result are pickled; the pickle of the function is cached, so the
         function must not hold data of a single request. ``deadline`` is on the clock of
-        ``time.monotonic``. ``client`` is an identity or address, and a connection: helpers are
-        shared fairly between clients by the ``cost`` of their jobs, the bytes that a job processes.
-        ``size`` bytes are charged to ``memory`` while the job runs.
+        ``time.monotonic``. ``client`` is a client's identity or address, and its connection.
+        Helpers are shared fairly between clients by the ``cost`` of their jobs, which is the number
+        of bytes that a job processes. ``size`` bytes are charged to ``memory`` while the job runs.
 
         Raises GatewayError: the function's own, TIMEOUT, OVERLOADED or INTERNAL.
         """
@@ -39,10 +39,10 @@ class Offload(Protocol):
 
 
 def client_key(context: RequestContext) -> tuple[str, str]:
-    """Return the client among which helpers are shared, and its connection.
+    """Return the client for fair sharing of helpers, and its connection.
 
-    The client is its identity if that distinguishes clients, else its address; of an IPv6 address
-    the /64 network, all of which one host may own.
+    The client is its identity if that distinguishes clients, else its address. An IPv6 address is
+    reduced to its /64 network, because one host may own the whole network.
     """
     peer, identity = context.peer, context.identity
     is_identified = identity and identity != ANONYMOUS

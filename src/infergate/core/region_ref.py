@@ -35,7 +35,7 @@ def parse_region_ref(
     """Return the reference in ``parameters``, if any, and the remaining parameters.
 
     ``owner`` names the tensor in errors ("tensor 'x'"). Raises BAD_REQUEST. A missing size is 0, as
-    with Triton.
+    in Triton.
     """
     if REGION_PARAMETER not in parameters:
         return None, parameters

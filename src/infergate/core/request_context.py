@@ -19,8 +19,7 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 ANONYMOUS: Final = "anonymous"
 """The identity of clients without credentials, if rules admit them."""
 CLOCK_TOLERANCE: Final = 0.05
-"""Seconds by which a wait until the deadline may appear too short: event loops round their
-clocks."""
+"""Seconds by which a wait may end before its deadline, because event loops round their clocks."""
 
 
 class Permit(Protocol):
@@ -56,7 +55,7 @@ class RequestContext:
     deadline: float | None = None
     stream_deadline: float | None = None
     """For a request with a stream of responses: the client's deadline of the whole stream.
-    ``deadline`` is then that of the next message."""
+    ``deadline`` is then the deadline of the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
     """The settings of the request's route; set when the route is found."""
     headers: Mapping[str, str] = NO_HEADERS
@@ -92,9 +91,9 @@ class RequestContext:
         """Return the context of a request on behalf of the same client: one request of a stream, a
         mirrored copy, or a query of the gateway itself.
 
-        It shares the client, its headers, its trace and its memory, and starts with the same
-        deadline. Its response headers and its record are its own, so its outcome is not logged as
-        this request's; the record starts with the same operation, model and route.
+        The child shares the client, its headers, its trace and its memory, and starts with the same
+        deadline. It has its own response headers and record, so its outcome is not logged as the
+        outcome of this request. The record starts with the same operation, model and route.
         """
         record = self.record
         return RequestContext(

@@ -10,8 +10,8 @@ from infergate.core.records import record
 
 @record
 class HedgePolicy:
-    """Send the request to a second endpoint if there is no response ``after_seconds``, or, if that
-    is None, after the ``percentile`` (0 to 1) of recent response times."""
+    """Send the request to a second endpoint if no response arrives within ``after_seconds`` or, if
+    ``after_seconds`` is None, within the ``percentile`` (0 to 1) of recent response times."""
 
     after_seconds: float | None = None
     percentile: float = 0.0
@@ -24,9 +24,9 @@ class RetryPolicy:
     max_retries: int = 1
     """Attempts after the first."""
     is_idempotent: bool = False
-    """The request may be executed twice, so it may be retried after it was sent."""
+    """Whether the request may be executed twice, and so may be retried after it was sent."""
     per_try_timeout: float | None = None
-    """The timeout of each attempt in seconds; None: the time that the request has left."""
+    """The timeout of each attempt in seconds; None: the remaining time of the request."""
     hedge: HedgePolicy | None = None
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 class EndpointStats(NamedTuple):
     """Statistics of ``endpoint``, the URL of a configured endpoint.
 
-    For a URL with a host name they are summed over all its addresses. Counts of requests,
-    ejections, checks and lookups are totals since the start; counts of addresses and active
-    requests are current.
+    For a URL with a host name, the statistics are summed over all addresses of the host. Counts of
+    requests, ejections, checks and lookups are totals since the start; counts of addresses and
+    active requests are current.
     """
 
     backend: str
@@ -33,7 +33,7 @@ class EndpointStats(NamedTuple):
 
 
 class ConcurrencyStats(NamedTuple):
-    """A backend's concurrency limit, and how many inferences are in progress."""
+    """A backend's concurrency limit, and the number of inferences in progress."""
 
     backend: str
     in_use: int

@@ -28,15 +28,14 @@ from infergate.core.records import EMPTY_MAPPING, record
 from infergate.core.region_ref import RegionRef
 
 Parameters = Mapping[str, Any]
-"""The parameters of a request, tensor or output, each a JSON value. Most protocols carry scalars
-only."""
+"""The parameters of a request, tensor or output, each a JSON value. Most protocols can carry only
+scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
     """Parameters parsed from a text that is sent unchanged to servers of the same ``protocol``.
 
-    ``rejection`` is the error for other protocols, in which the text has no meaning; there are no
-    parameters then.
+    ``rejection`` is the error for servers of other protocols if the request has no meaning there.
     """
 
     __slots__ = ("protocol", "rejection", "text")
@@ -69,8 +68,8 @@ class OpaqueParameters(dict[str, Any]):
 NO_PARAMETERS: Final[Parameters] = EMPTY_MAPPING
 Buffer = bytes | bytearray | memoryview
 MAX_BYTES_ELEMENTS: Final = 1 << 20
-"""The maximum number of BYTES elements of a tensor. Walking one takes about 0.2 µs; a helper
-process walks more than ``MAX_ELEMENTS_ON_LOOP`` of a message."""
+"""The maximum number of BYTES elements of a tensor. Walking an element takes about 0.2 µs. If a
+message has more than ``MAX_ELEMENTS_ON_LOOP`` elements, a helper process walks them."""
 _LENGTH_PREFIX = struct.Struct("<I")
 
 

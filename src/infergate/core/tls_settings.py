@@ -1,4 +1,4 @@
-"""TLS settings of listeners and backends. Loading the files is the job of the transport."""
+"""TLS settings of listeners and backends. The transport loads the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """TLS settings towards a backend.
+    """TLS settings for connections to a backend.
 
     ``ca`` None: the system's trusted authorities. ``server_name`` None: the host of the endpoint.
     ``certificate`` and ``key`` are infergate's own, for mTLS.

@@ -1,7 +1,7 @@
 """Limits on the trace headers of W3C Trace Context and Baggage.
 
-Clients may send trace headers up to ``limits.headers``. Servers close a connection over headers
-that are too long for them, which would fail the requests of other clients on that connection.
+Clients may send trace headers up to ``limits.headers``. A server closes the connection if headers
+exceed its own limit, which would fail the requests of other clients on that connection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The interface to a tracing system, independent of any particular one.
 
-Request code does not test whether tracing is on; if it is, the gateway is assembled from classes
-that trace. The W3C Trace Context header ``traceparent`` carries the trace from the client through
-the gateway to the backends.
+Request code does not test whether tracing is enabled. If it is, the gateway is assembled from
+tracing classes. The W3C Trace Context header ``traceparent`` carries the trace from the client
+through the gateway to the backends.
 """
 
 from __future__ import annotations

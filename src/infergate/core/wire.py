@@ -88,11 +88,11 @@ class RpcRequest:
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = NO_HEADERS
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
-    """The account in the memory budget, like that of :class:`HttpRequest`."""
+    """The account charged for the response, as in :class:`HttpRequest`."""
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
-    """The message, if it has not been inflated yet: ``message`` is then empty."""
+    """The message if it has not been inflated yet; ``message`` is then empty."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
-    """Like that of :class:`HttpRequest`."""
+    """Results of the codec's ``summarize``, as in :class:`HttpRequest`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)

@@ -23,7 +23,7 @@ from infergate.core.request_context import RequestContext
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
 _MAX_TEXT_CHARS: Final = 256
-"""Characters of a client's text in a log line."""
+"""Maximum number of characters of a client's text in a log line."""
 
 
 async def audit(operation: Operation, context: RequestContext, execution: Awaitable[T]) -> T:

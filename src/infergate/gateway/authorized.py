@@ -5,8 +5,8 @@ parsed operation itself, because a message's summary and body may differ.
 
 1. A request without a permit may use health operations only.
 2. Lists omit models that the client may not see.
-3. An ensemble is unloaded together with its models, whose names the gateway does not know, so this
-   needs permission to unload every model.
+3. An ensemble is unloaded together with its models, whose names the gateway does not know, so the
+   client needs permission to unload every model.
 4. Tensors in shared memory need permission to use shared memory.
 """
 
@@ -76,7 +76,7 @@ class AuthorizedGateway:
         return _visible_part(await self._inner.perform(operation, context), permit)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Raise FORBIDDEN if the client must not run ``request``."""
+        """Raise FORBIDDEN if the client is not permitted to run ``request``."""
         if context.permit is None:
             raise _forbidden_error(request)
         _check_operation(request, context.permit)
@@ -84,14 +84,14 @@ class AuthorizedGateway:
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding``, its route, if the client may."""
+        """Run ``request`` on ``binding``, its route, if the client is permitted to."""
         self.check_inference(request, context)
         return self._inner.infer(request, binding, context)
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand, if the client may run it."""
+        """Yield all responses to ``request`` on demand, if the client is permitted to run it."""
         self.check_inference(request, context)
         return self._inner.stream(request, binding, context)
 
@@ -145,8 +145,8 @@ def _visible_part(response: Response, permit: Permit) -> Response:
 
 
 def _visible_status(status: ModelStatus, permit: Permit) -> ModelStatus | None:
-    """Return ``status`` without the statistics that the client may not see; None if it may not see
-    the model."""
+    """Return ``status`` without statistics that the client may not see; None if the client may not
+    see the model at all."""
     model = status.metadata.name
     if not permit.allows(ModelMetadataRequest, model):
         return None
@@ -161,8 +161,9 @@ BuildRpcError = Callable[[GatewayError], RpcResponse]
 def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
-    """Put ``authorizer`` in front of ``own`` services: reflection counts as metadata, health as
-    health. ``build_error`` writes an error as a gRPC response."""
+    """Put ``authorizer`` in front of ``own`` services: reflection is authorized as a metadata
+    operation, health checks as a health operation. ``build_error`` writes an error as a gRPC
+    response."""
     return GatewayServices(
         {
             method: _authorized_unary(serve, authorizer, build_error)
@@ -200,7 +201,7 @@ def _authorized_stream(
     async def authorized_handler(
         messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        # The transport turns its error into a gRPC status.
+        # The transport converts an error of ``authorize`` to a gRPC status.
         await authorizer.authorize(summary, context)
         async for response in handler(
             _authorize_messages(messages, authorizer, summary, context), context
@@ -216,8 +217,8 @@ async def _authorize_messages(
     summary: RequestSummary,
     context: RequestContext,
 ) -> AsyncIterator[Buffer]:
-    """Yield ``messages``, each authorized like any other request. The first one was authorized when
-    the stream was opened."""
+    """Yield ``messages``, each authorized like any other request. The first message was authorized
+    when the stream was opened."""
     is_first = True
     async for message in messages:
         if not is_first:

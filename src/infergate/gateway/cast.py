@@ -52,7 +52,7 @@ def cast_unsupported(
 
 
 def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
-    """Return the ``casts`` of ``datatypes``."""
+    """Return the entries of ``casts`` for ``datatypes``."""
     return {datatype: to for datatype, to in casts.items() if datatype in datatypes}
 
 
@@ -60,7 +60,7 @@ def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:
     """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
-    Both must use the same side's names."""
+    ``inputs`` and ``model`` must use the names of the same side."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:

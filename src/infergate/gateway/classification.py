@@ -1,7 +1,7 @@
 """Classification of outputs (the V2 classification extension) for backends that cannot classify.
 
-The first dimension is the batch if the metadata's ``max_batch_size`` is over 0 or, if that is
-unknown, if it is dynamic and other dimensions follow.
+The first dimension is the batch if the metadata's ``max_batch_size`` is above 0. If
+``max_batch_size`` is unknown, a dynamic first dimension is the batch if other dimensions follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 
 def requests_classes(request: InferRequest) -> bool:
-    """Return whether ``request`` wants an output classified."""
+    """Return whether ``request`` requests the classes of an output."""
     for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
         if CLASSIFICATION in output.parameters:
             return True
@@ -22,7 +22,7 @@ def requests_classes(request: InferRequest) -> bool:
 
 
 def request_values(request: InferRequest) -> InferRequest:
-    """Return ``request`` with plain values requested for all its outputs."""
+    """Return a copy of ``request`` that requests plain values for all outputs."""
     outputs = tuple(
         replace(
             output, parameters={k: v for k, v in output.parameters.items() if k != CLASSIFICATION}

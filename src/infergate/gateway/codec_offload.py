@@ -1,4 +1,5 @@
-"""A codec's work on one message, done on the event loop or, if it takes long, in a helper process.
+"""A codec's work on one message, done on the event loop or, if the work is long, in a helper
+process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
 parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec
@@ -41,7 +42,8 @@ T = TypeVar("T")
 
 
 class CodecOffload(Generic[Req, Resp]):
-    """Runs the costly methods of ``codec``. ``offload`` None: all of them run in this process."""
+    """Runs the costly methods of ``codec``. Without ``offload``, all methods run in this
+    process."""
 
     def __init__(self, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None) -> None:
         self.codec: Final = codec
@@ -57,18 +59,20 @@ class CodecOffload(Generic[Req, Resp]):
         codec cannot estimate the work."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """Created once, because helpers cache the pickled function."""
+        """The codec's method with its limits: one object, because helpers cache the pickled
+        function."""
 
     def can_read_inline(self, wire: Req) -> bool:
-        """Return whether ``wire`` is read on the event loop. It is checked first, so that short
-        messages await nothing."""
+        """Return whether ``wire`` is read on the event loop. Callers check this first, so that
+        short messages need no await."""
         return (
             self._text_estimator is None
             or self._text_estimator.request_text_bytes(wire) <= self.limits.json_inline
         )
 
     def is_short(self, response: Response, parsed: ParsedRequest) -> bool:
-        """Return whether ``response`` has so little text that ``write_response`` only builds it."""
+        """Return whether ``response`` has so little text that ``write_response`` only calls
+        ``build``."""
         codec = self._text_codec
         return codec is None or (
             codec.response_text_bytes(response, parsed) <= self._max_short_bytes
@@ -156,13 +160,13 @@ class CodecOffload(Generic[Req, Resp]):
         if not isinstance(message, HttpRequest) or self._text_estimator is None:
             return estimate_read_bytes(cost, 0)
         json_bytes = self._text_estimator.json_bytes(message, self.limits.json)
-        if cost > (body_bytes := total_size(message.body)):  # compressed
+        if cost > (body_bytes := total_size(message.body)):  # the body is compressed
             return cost - body_bytes + JSON_EXPANSION * json_bytes
         return estimate_read_bytes(cost, json_bytes)
 
     def can_rewrite_inline(self, response: Resp, request: Req) -> bool:
-        """Return whether ``response`` to ``request``, which is passed through, is rewritten on the
-        event loop."""
+        """Return whether the event loop rewrites ``response``, the passed-through response to
+        ``request``."""
         estimator = self._text_estimator
         return (
             estimator is None
@@ -170,7 +174,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def can_complete_inline(self, partial: PartialInferRequest[T]) -> bool:
-        """Return whether ``partial``, created on the event loop, is completed there."""
+        """Return whether the event loop, which created ``partial``, also completes it."""
         return self._offload is None or partial.text_bytes <= self.limits.json_inline
 
     async def complete(
@@ -181,8 +185,8 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. ``inline``: the event loop created ``partial`` and
-        tries to complete it, or raises NeedsOffloadError."""
+        """Complete ``partial`` with ``model``. With ``inline``, the event loop created ``partial``
+        and also completes it, or raises NeedsOffloadError."""
         if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)

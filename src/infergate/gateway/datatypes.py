@@ -1,5 +1,5 @@
-"""Datatypes and classes between client and backend: cast tensors if a protocol does not support a
-datatype, and classify outputs if the backend cannot."""
+"""Casts tensors if a protocol does not support a datatype, and classifies outputs if the backend
+cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infergate.gateway.route_binding import RouteBinding
 
 MAX_INLINE_CAST_BYTES: Final = 2 * MIB
 MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Bytes of tensors that the event loop casts, or classifies, within 15 ms."""
+"""Maximum bytes of tensors that the event loop casts or classifies, in at most 15 ms."""
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ async def cast_substitutes_back(
 async def _in_thread_if_large(
     tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
-    """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
-    bytes, because numpy releases the interpreter lock."""
+    """Run ``function``, which uses numpy on ``tensors``. Use a thread if the tensors exceed
+    ``max_bytes``, because numpy releases the interpreter lock."""
     if sum(len(tensor.data) for tensor in tensors) > max_bytes:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)

@@ -34,7 +34,7 @@ def leading_fields(data: Buffer) -> bytes:
                 position += length
             else:
                 position += _FIXED_LENGTHS[wire_type]
-    except (IndexError, KeyError):  # truncated here, or malformed: the codec rejects that
+    except (IndexError, KeyError):  # truncated here, or malformed (the codec rejects it)
         pass
     return data[:end]
 

@@ -1,4 +1,4 @@
-"""Choose the frontend of each request on a shared listener, and record the request when it ends."""
+"""Chooses the frontend of each request on a shared listener, and records the finished request."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ _id_numbers: Final = itertools.count(1)
 
 
 class Dispatch(ABC, Generic[Req, Resp]):
-    """One listener with several protocols, each of which owns a first path segment or a service
-    name."""
+    """Dispatches the requests of one listener to several protocols. Each protocol owns a first path
+    segment or a service name."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Dispatch(ABC, Generic[Req, Resp]):
         *,
         relays: bool,
     ) -> None:
-        """``frontends`` are keyed by path segment; the first one also handles requests for other
-        paths. ``assign_id`` is called first for every request and sets its id. Without ``relays``,
-        every request is served in a task."""
+        """``frontends`` are keyed by path segment; the first frontend also handles requests for
+        other paths. ``assign_id`` is called first for every request and sets its id. Without
+        ``relays``, every request is served in a task."""
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
         self._default_segment: Final = next(iter(self._frontends))
@@ -272,7 +272,7 @@ async def _call_service(
 ) -> RpcResponse:
     record = context.record
     record.protocol, record.operation = "grpc", wire.method[1:]
-    if wire.deferred is not None:  # only long messages are deferred; these services take short ones
+    if wire.deferred is not None:  # only long messages are deferred; these services accept none
         record.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=record.error)
     response = await service(wire, context)
@@ -283,7 +283,7 @@ async def _call_service(
 
 
 def assign_request_id(context: RequestContext) -> None:
-    """Set the id of ``context``: the client's ``x-request-id``, or a generated one, which is then
+    """Set the id of ``context``: the client's ``x-request-id``, or a generated id, which is then
     sent to the backend."""
     client_id = context.headers.get(REQUEST_ID_HEADER, "")
     if (

@@ -64,7 +64,7 @@ class SupportsDecisions(Protocol):
     """An authorizer that can decide on most requests without I/O."""
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Do the same as ``authorize``, or return None without any effect if that takes I/O."""
+        """Authorize like ``authorize``, or return None, without any effect, if I/O is needed."""
         ...
 
 
@@ -84,8 +84,8 @@ class Frontend(Generic[Req, Resp]):
         authorizer: RequestAuthorizer | None = None,
         steps: Steps = UNTRACED,
     ) -> None:
-        """``offload`` reads and writes long text in helper processes; None does it in this process.
-        ``authorizer`` None allows every request."""
+        """``offload`` reads and writes long text in helper processes; without it, this process
+        does. Without ``authorizer``, every request is allowed."""
         self.codec: Final = codec
         self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
@@ -106,10 +106,10 @@ class Frontend(Generic[Req, Resp]):
             self.codec_offload, gateway, steps
         )
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
-        """By backend: the models whose outputs must be translated; see ``PassThrough``."""
+        """The models whose outputs must be translated, by backend (see ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """Created when a route is first used: there may be thousands, and a reload builds the
-        frontend on the event loop."""
+        """The pipelines, created when a route is first used: there may be thousands of routes, and
+        a reload builds the frontend on the event loop."""
 
     @property
     def can_relay(self) -> bool:
@@ -179,8 +179,8 @@ class Frontend(Generic[Req, Resp]):
         authorized: RequestSummary,
         context: RequestContext,
     ) -> None:
-        """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
-        ``authorized``, the summary that was checked."""
+        """Put the whole message into ``wire``. Raises GatewayError, also if the names in the
+        message differ from ``authorized``, the checked summary."""
         message = await deferred.inflate(context.memory)
         context.record.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
@@ -196,7 +196,7 @@ class Frontend(Generic[Req, Resp]):
 
     async def open_stream(self, context: RequestContext) -> None:
         """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
-        the number of streams is limited, and an open one may stay idle for hours."""
+        the number of streams is limited, and an open stream may stay idle for hours."""
         context.record.protocol = self.codec.name
         if self._authorizer is not None:
             await self._authorizer.authenticate(context)

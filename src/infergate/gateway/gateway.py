@@ -68,7 +68,7 @@ EXTENSIONS: Final = (
     "sequence",
     "statistics",
 )
-"""Extensions of V2 that the gateway carries. Whether a model supports them is up to its backend."""
+"""V2 extensions that the gateway supports. Each backend decides which of them a model supports."""
 _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
@@ -80,7 +80,7 @@ class GatewayOptions:
     """The optional parts of a gateway."""
 
     combine_readiness: Callable[[Sequence[bool]], bool] = all
-    """Reduces the readiness of all backends to one: ``all`` (strict) or ``any`` (lenient)."""
+    """Combines the readiness of all backends: ``all`` (strict) or ``any`` (lenient)."""
     shared_memory: SharedMemory = field(
         default_factory=lambda: SharedMemory(DEFAULT_LIMITS, enabled=False)
     )
@@ -104,8 +104,8 @@ class Gateway:
         predecessor: Gateway | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, by the client's model name; it replaces
-        the backend's. The statistics and the readiness of ``predecessor``, the gateway of the
-        previous configuration, continue."""
+        the backend's. This gateway continues the statistics and the readiness of ``predecessor``,
+        the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)
@@ -129,7 +129,7 @@ class Gateway:
             describe=self._describe_model,
         )
         self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit]] = {}
-        """Compiled when a route is first used: there may be thousands."""
+        """Compiled when a route is first used, because there may be thousands of routes."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
                 binding, backends, options.counters_of(binding.label), self._compile
@@ -165,14 +165,14 @@ class Gateway:
         await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes; empty if there is none."""
+        """Return the label of the route that a request takes; empty if no route matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, if it has one. Nothing is recorded."""
+        """Return the route of ``model``, or None. Record nothing."""
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 
@@ -257,7 +257,7 @@ class Gateway:
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Check ``request`` like ``infer``, which carries it out. Raises GatewayError."""
+        """Run the checks of ``infer`` on ``request``, not the inference. Raises GatewayError."""
 
     def can_relay(self, protocol: str) -> bool:
         """Return whether a backend may serve inferences of ``protocol`` without a task."""
@@ -304,7 +304,8 @@ class Gateway:
     async def configuration(
         self, operation: ModelConfigRequest, context: RequestContext
     ) -> ModelConfig:
-        """Return the server's own configuration of a model, or one derived from the metadata."""
+        """Return the server's configuration of a model, or a configuration derived from the
+        metadata."""
         model, version = operation.model, operation.version
         binding = self.bind(model, version, context)
         if (
@@ -340,13 +341,13 @@ class Gateway:
         self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
     ) -> str:
         """Return the version for which the gateway reports its own statistics: the requested one,
-        else the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
+        else the latest numeric version (perf_analyzer reads no other), else 1. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # its own statistics need no metadata
+            return operation.version or _DEFAULT_VERSION  # these statistics need no metadata
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
@@ -422,7 +423,7 @@ class Gateway:
         return ServerStatus(_SERVER_NAME, version, await self.readiness.is_ready(), models, uptime)
 
     async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
-        """Return the status of the only backend, if there is just one and it has a status."""
+        """Return the backend's status; None if there are several backends or it reports none."""
         backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None

@@ -24,7 +24,7 @@ SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Bytes of a request, which holds one name; a longer one is rejected unparsed."""
+"""Maximum bytes of a request, which holds one name; a longer request is rejected unparsed."""
 
 
 class HealthService:

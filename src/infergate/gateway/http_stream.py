@@ -1,7 +1,7 @@
 """An inference as one HTTP response, whose body holds one or more inference responses.
 
-- An error before the first response becomes an error response; a later one becomes the last element
-  of the body.
+- An error before the first response becomes an error response; a later error becomes the last
+  element of the body.
 - Each response is computed when it is pulled. Closing the body cancels the rest.
 """
 

@@ -37,7 +37,7 @@ class InferenceGateway(Protocol):
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, if it has one. Nothing is recorded."""
+        """Return the route of ``model``, or None. Record nothing."""
         ...
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
@@ -52,8 +52,8 @@ class InferenceGateway(Protocol):
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return what ``describe`` would return without querying the backend, or None. ``cached``
-        returns the metadata that its backend has cached."""
+        """Return the metadata of a model like ``describe``, but never query the backend; return
+        None instead. ``cached`` returns the metadata that the backend has cached."""
         ...
 
     async def describe(
@@ -68,7 +68,7 @@ class InferenceGateway(Protocol):
         ...
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Check ``request`` like ``infer``, which carries it out. Raises GatewayError."""
+        """Run the checks of ``infer`` on ``request``, not the inference. Raises GatewayError."""
         ...
 
     def infer(

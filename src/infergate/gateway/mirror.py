@@ -4,7 +4,7 @@
 - The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors
   and no more memory than ``limits.in_flight_bytes`` allows, which counts copies and their responses
   even after their clients have disconnected. A copy beyond a limit is dropped and counted as
-  ``dropped``; one copy may always exceed ``MAX_BYTES``.
+  ``dropped``; a single copy may always exceed ``MAX_BYTES``.
 - All tasks are kept here and are finished when ``close`` returns.
 """
 

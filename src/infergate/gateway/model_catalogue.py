@@ -40,9 +40,9 @@ from infergate.routing.table import Route, RouteTable
 QUERY_TIMEOUT_SECONDS: Final = 2.0
 """Seconds that a backend has to report its readiness or its models."""
 _STATUS_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds for all models of a status together."""
+"""Seconds for all queries of one status together."""
 _MAX_CONCURRENT_QUERIES: Final = 16
-"""The number of models of a status that are queried at the same time."""
+"""Maximum number of models of one status that are queried concurrently."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 """Errors of a backend that could not be reached."""
 READY: Final = HealthStatus(ok=True)
@@ -123,9 +123,9 @@ class ModelCatalogue:
         """Return the models that clients can name: every model with an exact route, even if its
         server does not list it, and the models that servers list behind patterns.
 
-        A listed state is used unchanged. Without one, the gateway queries the model's readiness if
-        the model has an exact route or ``ready_only`` is set: some servers have no index, list
-        names only, or omit models that they serve.
+        A listed state is used unchanged. Otherwise the gateway queries the model's readiness, but
+        only if the model has an exact route or ``ready_only`` is set: some servers have no index,
+        list names only, or omit models that they serve.
         """
         entries, _ = await self._listed_models(operation, context)
         shared, semaphore = _shared_context(context)
@@ -210,9 +210,9 @@ class ModelCatalogue:
         return replace(entry, state="UNAVAILABLE")
 
     async def versions(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
-        """Return the versions of a model with their states, as its servers list them, else those
-        in its metadata. Raises the error that prevents reading a requested version, or the metadata
-        of a model that no server lists."""
+        """Return the versions of a model with their states, as its servers list them, else the
+        versions in its metadata. Raises the error that prevents reading a requested version, or the
+        metadata of a model that no server lists."""
         model, version = operation.model, operation.version
         if version:
             listed = await self._listed_versions(model, version, context)
@@ -262,9 +262,9 @@ class ModelCatalogue:
         return tuple(listed)
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
-        """Return the metadata of ``model``, the state of each version (those that routes name, else
-        those in the metadata), and the available configuration and statistics. Raises the error
-        that prevents reading the metadata."""
+        """Return the metadata of ``model``, the state of each version (the versions that routes
+        name, else the versions in the metadata), and the available configuration and statistics.
+        Raises the error that prevents reading the metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)
@@ -358,8 +358,9 @@ class ModelCatalogue:
         self, context: RequestContext
     ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
         """Return the index entries by model name, the context of all queries about them, and the
-        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are none and
-        a backend cannot be reached, because an empty list would mean that it has no models."""
+        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are no entries
+        and a backend cannot be reached, because an empty list would mean that the backend has no
+        models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
         entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:

@@ -43,7 +43,8 @@ class SupportsRawMessages(Protocol):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether it has several endpoints, so that each sequence must stay on one of them."""
+        """Whether the backend has several endpoints, so that a sequence must stay on one
+        endpoint."""
         ...
 
     def infer(
@@ -55,11 +56,11 @@ class SupportsRawMessages(Protocol):
 
     @property
     def fixed_profile(self) -> Profile | None:
-        """The configured profile of its servers; None if it is detected."""
+        """The configured profile of the servers; None if the profile is detected."""
         ...
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the profile of its servers for a request; it is detected only if needed."""
+        """Return the profile of the servers for a request; detect it only if needed."""
         ...
 
 
@@ -114,8 +115,9 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         checked: Any = None,
     ) -> Resp:
-        """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
-        translated. ``checked`` is the result of ``validate``, if it was called."""
+        """Check and rewrite the request, send it, and rewrite the response. A message that is too
+        costly to check is translated. ``checked`` is the result of ``validate``, if it was
+        called."""
         offload = self.codec_offload
         if checked is None:
             checked = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
@@ -199,7 +201,7 @@ class PassThrough(Generic[Req, Resp]):
         """Return whether to translate after ``error``, because the server cannot return outputs in
         the requested format.
 
-        All later requests to the model are translated too. The model runs a second time for this
+        All later requests to the model are also translated. The model runs a second time for this
         request, so a step of a sequence is not repeated.
         """
         if not isinstance(error, OutputsNeedTranslationError):
@@ -210,7 +212,7 @@ class PassThrough(Generic[Req, Resp]):
     async def _rewrite_in_helper(
         self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
     ) -> Resp:
-        """Rewrite the response in a helper process, which needs no tensors of the request."""
+        """Rewrite the response in a helper process, without sending it the request's tensors."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
         rewrite, limits = self._codec.rewrite_response, self.limits
@@ -233,8 +235,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Count the body of ``checked`` as new memory if it is not that of ``wire``, because it was
-    decoded from a content encoding."""
+    """Charge the body of ``checked`` to memory if it was decoded from a content encoding, so that
+    it is not the body of ``wire``."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

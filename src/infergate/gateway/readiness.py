@@ -1,7 +1,7 @@
 """Whether the gateway can serve.
 
 Each probe (``/readyz``, health Check, each watcher) would otherwise send a request to every
-backend. Instead the first caller checks the backends while later ones wait for the same result,
+backend. Instead the first caller checks the backends while later callers wait for the same result,
 which is reused for half a second: any number of probes causes at most two checks a second. No
 background task is needed; if the checking caller is cancelled, the next waiter checks.
 

@@ -22,7 +22,7 @@ _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Bytes of a request, which holds one name and is repeated in the response."""
+"""Maximum bytes of a request, which holds one name and is repeated in the response."""
 
 
 class ReflectionSchema(Protocol):

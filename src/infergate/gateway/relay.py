@@ -3,14 +3,15 @@
 ``Dispatch.relay`` is the alternative to ``respond`` for a route that needs nothing but the steps
 below (``PassThrough.sender``, ``RoutePlan.sender``).
 
-- ``Relay.start`` chooses: summary, name rule, route, access. It returns None, without any effect,
-  for a request that ``respond`` must serve.
+- ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
+  request. It returns None, without any effect, for a request that ``respond`` must serve.
 - ``RelayedRequest`` sends the request, and gets its response or error by a callback of the
   upstream. ``RelayedPassThrough`` checks and rewrites the messages, ``RelayedTranslation``
-  translates short ones. The request ends as in ``respond``: with response, metrics and log.
+  translates short ones. The request ends as in ``respond``: with a response, metrics and a log
+  line.
 - A step that must wait continues the request in a task from its present state: with ``infer`` of
   its pipeline if nothing was sent, else by delivering the response.
-- ``cancel`` ends the request in every state but the last one, in which its task is cancelled.
+- ``cancel`` ends the request unless it has a task; the transport cancels the task instead.
 
 See docs/decisions/0048-callback-fast-path.md.
 """
@@ -133,7 +134,7 @@ class Relay(Generic[Req, Resp]):
 
 
 class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
-    """A request in progress. ``summary`` is the one that the authorizer returned, if any;
+    """A request in progress. ``summary`` is the summary that the authorizer returned, if any;
     ``pipeline`` has the steps of its route."""
 
     __slots__ = (
@@ -177,7 +178,8 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         raise NotImplementedError
 
     def _deliver(self) -> Awaitable[Resp]:
-        """Return the response to ``_response``, the backend's, in a task."""
+        """Return the client's response for ``_response``, the backend's response. Runs in a
+        task."""
         raise NotImplementedError
 
     # ---- the result
@@ -247,7 +249,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
 
 class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
-    """A request that passes through."""
+    """A relayed request whose message passes through."""
 
     __slots__ = ("_checked", "_names", "_sent")
 
@@ -280,7 +282,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
             self._start_exchange(sender, request)
 
     def _prepare(self) -> Req | None:
-        """Return the request to the backend, or None if ``PassThrough.infer`` must make it. Raises
+        """Return the request to the backend, or None if ``PassThrough.infer`` must build it. Raises
         GatewayError and NeedsOffloadError."""
         pipeline, summary, wire = self._pipeline, self.summary, self._wire
         checked: Any = wire
@@ -312,8 +314,8 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
         return request
 
     def _completed(self, checked: Any) -> Any:
-        """Return ``checked``, completed with the model's metadata if that is known; None if it must
-        be awaited, or if the body was decoded and must be counted."""
+        """Return ``checked``, completed with the model's metadata if it is known. Return None if
+        the metadata must be awaited, or if the body was decoded and must be charged."""
         if isinstance(checked, PartialInferRequest):
             pipeline, relaying = self._pipeline, self._pipeline.relaying
             assert relaying is not None

@@ -61,8 +61,8 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
     """Return ``operation``, which names a model and no version, in the backend's names. The
-    configuration in a load request is renamed too, as far as ``to_client`` renames a reported
-    one."""
+    configuration in a load request is renamed to the same extent as ``to_client`` renames a
+    reported configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
     if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
         config = _config_to_backend(renamed.parameters[_CONFIG], operation.model, route)
@@ -169,7 +169,7 @@ def _client_versions(
     response: ModelMetadata, request: ModelOperation, route: Route
 ) -> tuple[str, ...]:
     """Return the versions for the client. If the route rewrites the version, there is only one: the
-    requested one or that of the route."""
+    requested version or the route's."""
     if not route.rewrite.version:
         return response.versions
     return tuple(filter(None, (request.version or route.version,)))

@@ -17,7 +17,7 @@ _ALL_DATATYPES: Final = frozenset(Datatype)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteBinding:
-    """A route and its backend. Compared by identity, so that it can be a dictionary key."""
+    """A route and its backend. Compared by identity, so that bindings can be dictionary keys."""
 
     route: Route
     backend: Backend

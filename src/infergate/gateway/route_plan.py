@@ -1,5 +1,5 @@
-"""The steps of the inferences on one route and its backend, decided when the route is first used.
-A plain route has none."""
+"""The steps of the inferences on one route and its backend, decided when the route is first used. A
+plain route has no steps."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class RoutePlan:
         self._backend: Final = backend
         self._declared: Final = declared
         self._declared_policies: Final[dict[str, RoutePolicy]] = {}
-        """By declared model."""
+        """Route policies by declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
         relaying = backend if isinstance(backend, SupportsRelay) else None
         if relaying is not None and not relaying.codec.needs_metadata:
-            declared = {}  # the backend would not use it
+            declared = {}  # the backend would not use the metadata
         needed: list[tuple[object, _RequestStep]] = [
             (route.cast, self._cast_back),
             (not backend.supports_sequences, self._refuse_sequence),

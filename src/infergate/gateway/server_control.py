@@ -44,7 +44,7 @@ class ControlPermissions:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The V2 extensions that they provide."""
+        """The V2 extensions that these operations provide."""
         repository = ("model_repository",) if self.repository else ()
         settings = ("trace", "logging") if self.settings else ()
         return (*repository, *settings)
@@ -67,7 +67,7 @@ class ServerControl:
         self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``. Raises NO_BACKEND for loading and unloading while that is
+        """Execute ``operation``. Raises NO_BACKEND for loading and unloading while they are
         disabled (like a Triton that polls its repository), UNSUPPORTED, and the backend's
         errors."""
         match operation:

@@ -119,9 +119,9 @@ class StagedRequest:
 
 
 class SharedMemory:
-    """The registered regions. ``enabled``: whether any can be registered; ``backends``: those that
-    read regions themselves; ``predecessor``: that of the previous configuration, whose regions are
-    kept."""
+    """The registered regions. ``enabled``: whether any can be registered; ``backends``: the
+    backends that read regions themselves; ``predecessor``: the previous configuration's instance,
+    whose regions are kept."""
 
     def __init__(
         self,
@@ -272,7 +272,8 @@ class SharedMemory:
     ) -> AsyncIterator[StagedRequest]:
         """Yield ``request``, which has tensors in shared memory, in the form for ``backend``.
 
-        ``by_name``: let a backend that reads regions itself do so. Raises GatewayError.
+        With ``by_name``, a backend that reads regions itself receives the names of the regions.
+        Raises GatewayError.
         """
         regions = self._regions_of(request)
         if by_name and backend in self._backends:
@@ -348,8 +349,8 @@ class SharedMemory:
 async def _replace_registration(
     backend: Backend, request: SharedMemoryRegisterRequest, context: RequestContext
 ) -> None:
-    """Register a region, and replace one of that name that the server already has: it may have
-    another size, and requests are checked against the size that is registered here."""
+    """Register a region, and replace any region of that name on the server: its size may differ
+    from the size registered here, against which requests are checked."""
     try:
         await backend.perform(request, context)
     except GatewayError as error:

@@ -1,12 +1,12 @@
 """Memory that clients on the same host share with the gateway: regions, read and written by copy.
 
 A region is a POSIX shared memory object, held open by its file descriptor and never mapped:
-``pread`` and ``pwrite`` report that a client truncated the object meanwhile, while access to a
+``pread`` and ``pwrite`` report an error if a client has truncated the object, whereas access to a
 mapping would end the process with SIGBUS. See docs/decisions/0010-shared-memory-by-copy.md.
 
 - Data that is read is copied first and then checked, so a client cannot change it afterwards.
 - A region is compared with the size of its file when it is registered and again at each use.
-- A region stays open while a request uses it, even if it is unregistered meanwhile.
+- A region stays open while a request uses it, even if a client unregisters it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RegisteredRegion:
             self._fd = -1
 
     def check(self, ref: RegionRef) -> None:
-        """Check like ``check_bounds``; also raises UNSUPPORTED for memory on a GPU."""
+        """Check like ``check_bounds``, and raise UNSUPPORTED for memory on a GPU."""
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -77,7 +77,7 @@ class RegisteredRegion:
         return (status.st_dev, status.st_ino), begin, begin + ref.size
 
     def read(self, ref: RegionRef) -> Buffer:
-        """Return a copy of the bytes at ``ref``. Raises like ``check``."""
+        """Return a copy of the bytes at ``ref``. Raises the errors of ``check``."""
         self.check(ref)
         begin = self.description.offset + ref.offset
         parts: list[bytes] = []
@@ -93,7 +93,8 @@ class RegisteredRegion:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, ref: RegionRef, data: Buffer) -> None:
-        """Write ``data``, which fits into ``ref``, to the region. Raises like ``check``."""
+        """Write ``data``, which fits into ``ref``, to the region. Raises the errors of
+        ``check``."""
         self.check(ref)
         begin = self.description.offset + ref.offset
         view = memoryview(data).cast("B")

@@ -1,4 +1,4 @@
-"""Statistics of models: those of their servers, and those that the gateway counts itself.
+"""Statistics of models: reported by their servers, or counted by the gateway itself.
 
 - Clients choose names, so at most ``MAX_MODELS`` models are counted; the least recently used one is
   dropped first, and a model that is neither routed by name nor declared is counted from its first

@@ -3,7 +3,7 @@
 - Requests of one sequence run in the order of their arrival.
 - A request's only response, or its error, waits for those of earlier requests, as in Triton, so
   that a client can match them by order. A response that others will follow does not wait.
-- Each request is measured and recorded like a unary one.
+- Each request is measured and recorded like a unary request.
 - A stream has one set of trailers although its requests may use several servers: it returns the
   backend headers of the request that finished last.
 """
@@ -30,7 +30,7 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.route_binding import RouteBinding
 
 MAX_CONCURRENT_REQUESTS: Final = 16
-"""Requests of a stream that run concurrently."""
+"""Maximum number of concurrent requests per stream."""
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
@@ -169,7 +169,7 @@ class InferenceStream:
         context = request.context
         if request.previous is not None:
             await request.previous.finished.wait()
-            request.previous = None  # otherwise each request would keep all earlier ones alive
+            request.previous = None  # otherwise all earlier requests would stay alive
         error = None
         try:
             async with aclosing(self._responses(request)) as messages:
@@ -229,8 +229,8 @@ class InferenceStream:
 
 
 def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
-    """Return whether every later request of the stream would fail with ``error`` too: the stream's
-    deadline has passed, or its credentials are not valid, or no longer."""
+    """Return whether every later request of the stream would also fail with ``error``: the stream's
+    deadline has passed, or its credentials are invalid or have become invalid."""
     if isinstance(error, UnauthenticatedError):
         return True
     if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:

@@ -60,7 +60,8 @@ class TracedSteps(Steps):
 
 
 class TracedOffload:
-    """Records a span for each use of a helper of ``offload``, including the wait for one."""
+    """Records a span for each use of a helper of ``offload``, including the wait for a free
+    helper."""
 
     def __init__(self, offload: Offload, tracer: Tracer) -> None:
         self._offload: Final = offload

@@ -2,8 +2,8 @@
 
 - The target is chosen by hashing the request's sequence, if it has one, else the configured header,
   else the request id, so all requests of a sequence have one target.
-- Only a request that could not be sent to the route's backend uses the fallback, and never one of a
-  sequence, whose state is on the original backend.
+- Only a request that could not be sent to the route's backend uses the fallback. A request of a
+  sequence never does, because the sequence's state is on the original backend.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TrafficSplit:
         self, error: GatewayError, request: InferRequest, context: RequestContext
     ) -> RoutePlan | None:
         """Return the fallback for ``request`` after ``error`` and record it in ``context``; None if
-        there is none."""
+        no fallback applies."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None

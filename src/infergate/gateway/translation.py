@@ -72,8 +72,8 @@ class Translation(Generic[Req, Resp]):
         return await self.write(context, result, parsed)
 
     def parse_inline(self, wire: Req) -> ParsedRequest | PartialInferRequest[ParsedRequest] | None:
-        """Run ``Codec.parse_request`` on the event loop; return None if that would block it for too
-        long."""
+        """Run ``Codec.parse_request`` on the event loop; return None if that would block the loop
+        for too long."""
         offload = self.codec_offload
         if offload.is_always_inline or offload.can_read_inline(wire):
             try:

@@ -80,7 +80,7 @@ def error_differences(expected: GatewayError, received: GatewayError | None) -> 
 
 
 def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
-    """Yield the differences between the sent and the received request, except for model names."""
+    """Yield the differences between the sent and the received request, ignoring model names."""
     note = "the version is not sent to the server"
     yield from _difference(note, expected.version, received.version)
     note = "the id is not sent to the server; the client gets its own id back"
@@ -110,7 +110,7 @@ def response_differences(
 
 
 def _difference(note: str, expected: str, received: str) -> Iterator[str]:
-    """Yield ``note`` if the value is missing; any other value is wrong."""
+    """Yield ``note`` if the value is missing; mark ``note`` as wrong if the value differs."""
     if received != expected:
         yield _wrong(f"{note}: {received!r}") if received else note
 

@@ -19,7 +19,7 @@ from infergate.matrix.recording_backend import ReceivedRequest
 
 _TIMEOUT_SECONDS: Final = 10.0
 _ROUNDING_SECONDS: Final = 1.0
-"""Tolerance for rounded deadlines. The timeout without a deadline is much longer."""
+"""Tolerance for rounded deadlines; the timeout of a request without a deadline is much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ async def run_clients() -> AsyncGenerator[ClientResult, None]:
 
 
 async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> Sequence[Finding]:
-    """Return a finding for each backend. If the embedded backend, which is the first, does not
-    receive the original request, the client's protocol is the reason."""
+    """Return a finding for each backend. If the embedded backend, the first backend, does not
+    receive the original request, the cause is the client's protocol."""
     try:
         baseline = [await _send(gateways, kind, BUILTIN, case, item) for item in case.requests]
     except _NotExpressibleError as error:

@@ -29,7 +29,7 @@ from infergate.core.request_context import RequestContext
 from infergate.observe.log_sampler import LogSampler
 
 _MAX_WAITING: Final = 10_000
-"""Maximum number of lines that wait to be written; further ones are dropped."""
+"""Maximum number of lines that wait to be written; further lines are dropped."""
 _WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes; waking the thread for each line would cost more than writing it."""
 _LINES_PER_WAKE_UP: Final = 256
@@ -41,7 +41,7 @@ _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""
 _CACHED_LABELS: Final = 512
-"""Number of cached combinations of labels; under 2 MB."""
+"""Maximum number of cached combinations of labels, which take under 2 MB."""
 _NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
 _MAX_ERROR_TEXT: Final = 1024
 """Maximum number of characters of an error, which may contain text of a client or backend."""

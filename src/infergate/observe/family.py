@@ -36,7 +36,7 @@ class HistogramValue(NamedTuple):
     """The value of a histogram for one combination of labels."""
 
     counts: tuple[int, ...]
-    """Counts per bucket, not cumulative; the last is the bucket above all bounds."""
+    """Counts per bucket, not cumulative; the last count is for values above all bounds."""
     sum: float
     exemplars: Mapping[int, Exemplar] = _NO_EXEMPLARS
     """Exemplars by the index of their bucket."""

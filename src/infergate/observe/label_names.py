@@ -12,8 +12,8 @@ NO_NAME = ""
 
 
 class MetricNames(NamedTuple):
-    """Names in the current configuration and in older ones that still have calls in progress. Both
-    sets contain the empty name."""
+    """Names in the current configuration and in older configurations that still have calls in
+    progress. Both sets contain the empty name."""
 
     routes: AbstractSet[str]
     backends: AbstractSet[str]

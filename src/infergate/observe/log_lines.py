@@ -16,8 +16,8 @@ from infergate.observe.log_rate_limit import LogRateLimit
 _LIBRARY_EVENTS: Final[dict[str, LogEvent]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
 """Events for log records of libraries, by the first part of the logger's name."""
 _WARNINGS_ONLY: Final = ("watchfiles",)
-"""Libraries that log only from level WARNING on. watchfiles logs each change of a file: if the log
-file is in a watched folder, every line would cause another one."""
+"""Libraries whose records below WARNING are dropped. watchfiles logs each change of a file: if the
+log file is in a watched folder, every line would cause another one."""
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:

@@ -11,21 +11,23 @@ from typing import Final
 from infergate.core.bounded_cache import BoundedCache
 
 _MAX_KINDS: Final = 65_536
-"""Maximum number of combinations of route and outcome that are counted; under 20 MB."""
+"""Maximum number of counted combinations of route and outcome, which take under 20 MB."""
 
 
 class LogSampler:
-    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others
-    (0: none of them)."""
+    """Selects the ``first`` similar requests of each second, and every ``every``-th of the other
+    requests (0: no others)."""
 
     def __init__(self, first: int, every: int, max_kinds: int = _MAX_KINDS) -> None:
         self._first: Final = first
         self._every: Final = every
         self._kinds: Final = BoundedCache[tuple[str, str], list[int]](max_kinds)
-        """By kind: the second, requests in it, and requests left out since the last line."""
+        """For each kind of request: the second, the requests in it, and the requests left out since
+        the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
-        """Return the number of requests left out before this request; None to leave it out too."""
+        """Return the number of requests left out before this request; None if this request is left
+        out as well."""
         kind, second = (route, outcome), int(now)
         counts = self._kinds.get(kind)
         if counts is None:

@@ -1,6 +1,6 @@
 """Data for the console beyond metrics: recent failures, and counts of pipelines.
 
-*Rule.* It has no headers, tensor data, client addresses or identities. The request id identifies
+*Rule.* The data has no headers, tensors, client addresses or identities. The request id identifies
 the line in the access log.
 """
 
@@ -17,7 +17,7 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
 MAX_FAILURES: Final = 100
-_MAX_TEXT: Final = 256  # characters of a client's text that are kept
+_MAX_TEXT: Final = 256  # maximum number of characters kept of a client's text
 _MAX_ERROR_TEXT: Final = 1024
 
 
@@ -27,7 +27,7 @@ class Failure(NamedTuple):
     when: float
     """The wall-clock time at which the request ended."""
     kind: str
-    """The value of its ``core.errors.Kind``."""
+    """The value of the error's ``core.errors.Kind``."""
     error: str
     detail: str
     protocol: str
@@ -81,7 +81,7 @@ class ProcessSnapshot(NamedTuple):
     failures: tuple[Failure, ...]
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
-    """Metric families other than those of requests."""
+    """Metric families, without the families of requests."""
 
 
 def take_snapshot(

@@ -24,7 +24,7 @@ _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation
 
 
 MAX_FLOWS: Final = 2000
-"""Maximum number of flows that ``flows`` returns, the busiest ones."""
+"""Maximum number of flows that ``flows`` returns: the busiest flows."""
 
 
 class RequestFlow(NamedTuple):

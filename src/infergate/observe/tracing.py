@@ -48,7 +48,7 @@ _MAX_MESSAGE_EVENTS: Final = 64
 """Maximum number of a stream's messages that become events; a token stream may have thousands. The
 first ones are kept, since they show the time to the first token; the SDK's limit keeps the last."""
 _MESSAGE: Final = "rpc.message"
-"""The event of a message; it and its attributes follow OpenTelemetry's conventions."""
+"""The name of a message's event. Name and attributes follow OpenTelemetry's conventions."""
 _CLOSE_TIMEOUT_SECONDS: Final = 5.0
 _EMPTY_CONTEXT: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
@@ -148,7 +148,8 @@ class OpenTelemetry:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans, for at most ``_CLOSE_TIMEOUT_SECONDS``; the rest is lost."""
+        """Export the remaining spans, for at most ``_CLOSE_TIMEOUT_SECONDS``; spans not exported by
+        then are lost."""
         thread = threading.Thread(
             target=self._provider.shutdown, name="infergate-tracing", daemon=True
         )
@@ -264,7 +265,7 @@ def _names_service() -> bool:
 
 
 def _exporter_names() -> list[str]:
-    """Return the names of the exporters; with none, traces are only propagated."""
+    """Return the names of the exporters; without exporters, traces are only propagated."""
     names = (name.strip() for name in os.environ.get(_EXPORTER, "otlp").split(","))
     return [name for name in names if name not in {"", "none"}]
 

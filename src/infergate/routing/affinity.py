@@ -4,8 +4,9 @@ Weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a
 and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
 (docs/decisions/0013-sequences-by-hash.md).
 
-The order of the endpoints does not matter. If one is added or removed, only the keys that it gains
-or loses move. An id has the same owner as an integer and as text, because protocols differ.
+The order of the endpoints does not matter. If an endpoint is added or removed, only the keys that
+it gains or loses move. The owner of a sequence does not depend on whether its ID is an integer or
+text, because protocols differ.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.
@@ -42,7 +43,7 @@ N = TypeVar("N", bound=HashCandidate)
 
 
 def sequence_key(sequence: SequenceKey) -> str:
-    """Return the key of ``sequence``."""
+    """Return the hash key of ``sequence``."""
     return f"{sequence.model}\0{sequence.id}"
 
 
@@ -53,8 +54,8 @@ def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
 
 
 def _score(hashed: bytes, candidate: HashCandidate) -> tuple[float, bytes]:
-    """Return the logarithm of the score, which orders candidates equally. The digest breaks ties
-    between scores that rounding makes equal."""
+    """Return the logarithm of the score, which gives the same order. The digest breaks ties between
+    scores that rounding makes equal."""
     digest = _hash(hashed + candidate.name)
     return log((int.from_bytes(digest) + 1) / _HASH_RANGE) / candidate.weight, digest
 

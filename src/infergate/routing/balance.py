@@ -34,7 +34,7 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """One or more candidates and their shares (above 0). ``shares`` is None if they are equal."""
+    """One or more candidates and their shares (above 0); ``shares`` None: all are equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 
@@ -88,7 +88,7 @@ class RoundRobin(Generic[M]):
     """Weighted round robin by earliest deadline first, like Envoy."""
 
     def __init__(self, random: RandomSource) -> None:
-        """``random`` chooses the start of the first round, which thus differs between gateways."""
+        """``random`` chooses the start of the first round, so that gateways start differently."""
         self._random: Final = random
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []
@@ -112,8 +112,8 @@ class RoundRobin(Generic[M]):
 
 
 class ConsistentHash(Generic[M]):
-    """Sends requests with the same key to one member while it is available, others to
-    ``fallback``. Slow-start shares are ignored, because keys would move twice."""
+    """Sends requests with the same key to the same member while it is available. ``fallback``
+    serves requests without a key. Slow-start shares are ignored, because keys would move twice."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

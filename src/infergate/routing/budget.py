@@ -15,7 +15,7 @@ DEFAULT_MIN_RETRIES: Final = 3
 
 
 class RetryBudget:
-    """Allows retries up to a ``share`` of active requests (0 to 1), and always ``min_retries``."""
+    """Allows retries for a ``share`` (0 to 1) of active requests, and at least ``min_retries``."""
 
     __slots__ = ("_min_retries", "_share", "active_requests", "active_retries")
 
@@ -36,5 +36,5 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Count a retry as ended."""
+        """Record the end of a retry."""
         self.active_retries -= 1

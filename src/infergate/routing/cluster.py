@@ -2,8 +2,8 @@
 
 1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while others are
    available. The only endpoint of a backend is always used.
-2. Panic: if fewer endpoints than ``panic_threshold``, or none, are available, all are used, because
-   the checks are probably wrong (Envoy's panic threshold).
+2. Panic: if no endpoint, or a smaller share than ``panic_threshold``, is available, all are used,
+   because the checks are probably wrong (Envoy's panic threshold).
 3. The last available endpoint is never ejected.
 4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
 """
@@ -24,11 +24,11 @@ from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""Increases of a share within the window."""
+"""Number of steps in which a share grows within the window."""
 
 
 class ClusterMember:
-    """An endpoint. ``name`` is the same in all gateways; ``weight`` is relative."""
+    """An endpoint. ``name`` is the same in all gateways; ``weight`` is relative to others."""
 
     __slots__ = (
         "active",
@@ -119,7 +119,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Prefer any untried member, even an unavailable one, to one that has failed."""
+        """Prefer any untried member, even an unavailable one, to a member that has failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:

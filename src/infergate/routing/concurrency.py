@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class ConcurrencyLimit(Generic[T]):
-    """Allows ``max_active`` concurrent requests and ``max_waiting`` queued ones. Deadlines and
-    times are seconds on one clock; each ``T`` identifies a queued request."""
+    """Allows ``max_active`` concurrent requests and ``max_waiting`` queued requests. Deadlines and
+    times are seconds on the same clock; each ``T`` identifies a queued request."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active

@@ -1,9 +1,9 @@
-"""The state of an endpoint by its active health checks.
+"""The state of an endpoint according to its active health checks.
 
 An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
-consecutive successful ones (HAProxy: 3 and 2). It is up before its first check, and the first check
-alone decides, as in HAProxy: otherwise a gateway that has just started would reject clients or send
-requests to unreachable endpoints.
+consecutive successful checks (HAProxy: 3 and 2). It is up before its first check, and the first
+check alone sets its state, as in HAProxy. Otherwise, a gateway that has just started would reject
+clients or send requests to unreachable endpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EndpointHealth:
         """Whether any check has finished."""
 
     def record_check(self, *, succeeded: bool) -> bool:
-        """Record one more check; return whether it changed ``is_up``."""
+        """Record a check; return whether it changed ``is_up``."""
         is_first, self.was_checked = not self.was_checked, True
         if succeeded is self.is_up:
             self._contrary_checks = 0

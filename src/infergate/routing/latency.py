@@ -1,7 +1,7 @@
-"""A percentile of recent latencies: pure, in bounded memory.
+"""Estimates a percentile of recent latencies in bounded memory. Pure.
 
 The bucket limits of the histogram grow by 10 %, from 0.1 ms to 15 minutes, so a percentile is at
-most 10 % too high. There are two generations: the older one is dropped when the younger one has
+most 10 % too high. The histogram has two generations: the older is dropped when the younger has
 ``GENERATION_SIZE`` samples.
 
 Reference: hedging after a percentile is from Dean and Barroso, "The tail at scale", 2013; Finagle's
@@ -17,7 +17,7 @@ GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
 """The minimum number of samples for a percentile."""
 UPDATE_INTERVAL: Final = 10
-"""Samples between computations of the percentile, which cost more than counting."""
+"""Samples between computations of the percentile, because computing costs more than counting."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
@@ -45,8 +45,8 @@ class LatencyQuantile:
             self._current = self._compute()
 
     def percentile(self) -> float | None:
-        """Return the percentile in seconds, at most ``UPDATE_INTERVAL`` samples old; None with
-        fewer than ``MIN_SAMPLES`` samples."""
+        """Return the percentile in seconds, at most ``UPDATE_INTERVAL`` samples old; None if there
+        are fewer than ``MIN_SAMPLES`` samples."""
         return self._current
 
     def _compute(self) -> float | None:

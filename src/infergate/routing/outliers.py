@@ -2,11 +2,13 @@
 detection).
 
 1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
-number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shorten the
-next one by ``base_seconds``. 2. The ejection of an unreachable endpoint ends early after ``rise``
-successful checks. After other failures, successful checks prove nothing: they may have succeeded
-during the failures, too. 3. A client's request may cause an endpoint to close connections. If such
-failures are needed to reach the limit, a check must fail, too
+number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shortens the
+next ejection by ``base_seconds``.
+2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. After other
+failures, successful checks prove nothing, because checks may also have succeeded during the
+failures.
+3. A client's request may cause an endpoint to close connections. If the limit is reached only with
+such failures, an ejection also requires a failed check
 (docs/decisions/0041-failure-attribution.md).
 """
 
@@ -49,20 +51,20 @@ class OutlierState:
     def __init__(self) -> None:
         self.consecutive_failures = 0
         self.ambiguous_failures = 0
-        """Consecutive failures that the request may have caused."""
+        """Consecutive failures that requests may have caused."""
         self.ejected_until = -inf
         """The end of the current or last ejection."""
         self.ejection_count = 0
         self.is_unreachable = False
         """Whether the last failure was a failed connection attempt."""
         self.ejected_by_check = False
-        """Whether a failed check caused the ejection; then successful checks end it."""
+        """Whether a failed check caused the ejection; if so, successful checks end it."""
         self._successful_checks = 0
         """Consecutive successful checks since the last failure."""
         self._backoff_steps = 0
 
     def record_failure(self, *, is_unreachable: bool, is_ambiguous: bool = False) -> None:
-        """Record one more failure; ``is_ambiguous``: the request may have caused it."""
+        """Record a failure. ``is_ambiguous``: the request may have caused the failure."""
         if not self.consecutive_failures:
             self.ambiguous_failures = 0
         self.consecutive_failures += 1
@@ -71,7 +73,7 @@ class OutlierState:
         self._successful_checks = 0
 
     def record_check(self, now: float, rise: int, *, succeeded: bool) -> bool:
-        """Record a check; return whether ``rise`` consecutive successful ones end the ejection."""
+        """Record a check; return whether ``rise`` successful checks in a row end the ejection."""
         self._successful_checks = self._successful_checks + 1 if succeeded else 0
         reachable_again = self.is_unreachable or self.ejected_by_check
         return reachable_again and self.ejected_until > now and self._successful_checks >= rise
@@ -85,11 +87,11 @@ class OutlierState:
         )
 
     def is_certain(self, rule: OutlierRule) -> bool:
-        """Return whether there are enough failures that no request can have caused."""
+        """Return whether the failures that no request can have caused suffice for an ejection."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
     def reset_failures(self) -> None:
-        """Reset the consecutive failures."""
+        """Reset the counters of consecutive failures."""
         self.consecutive_failures = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:

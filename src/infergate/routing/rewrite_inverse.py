@@ -1,7 +1,7 @@
-r"""Derives the client's name of a model from the backend's, for routes with a regular expression.
+r"""Derives the client's name of a model from the backend's name, for routes with a regex.
 
-This works for fixed text around one group that is rewritten to fixed text around that group:
-``/prod\.(.+)/`` to ``\1``. The result must still be matched against the route.
+Supports expressions that consist of fixed text around one group, and rewrite it to fixed text
+around that group: ``/prod\.(.+)/`` to ``\1``. The result must still be matched against the route.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 _TEXT: Final = r"(?:[^\\()\[\]{}.*+?|^$]|\\[^\w\s])*"
-"""Matches characters of an expression that stand for themselves, and escaped punctuation."""
+"""Matches literal characters of an expression, including escaped punctuation."""
 _ONE_GROUP: Final = re.compile(rf"\^?({_TEXT})\((?!\?)(?:[^\\()]|\\.)*\)({_TEXT})\$?")
 _TEMPLATE: Final = re.compile(r"([^\\]*)\\(?:1|g<1>)(\D[^\\]*|)")
 

@@ -1,8 +1,8 @@
 """The target of a request on a split route: a pure decision, the same in every process.
 
-A key is hashed to a position between 0 and 100. Targets cover their percentages from the top down,
-and the route's own backend covers the rest. While the percentages stay the same, a key keeps its
-target; if the first target's percentage grows, keys move only to that target.
+A key is hashed to a position between 0 and 100. Targets take their percentages from the top of this
+range down, and the route's own backend takes the rest. While the percentages stay the same, a key
+keeps its target; if the first target's percentage grows, keys move only to that target.
 """
 
 from __future__ import annotations

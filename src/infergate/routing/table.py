@@ -1,4 +1,4 @@
-"""The routing table: a pure look-up of a model name's route. The first match wins."""
+"""The routing table, which looks up the route of a model name. Pure. The first match wins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_CACHED_NAME_CHARS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The backend's names. An empty or missing name is not rewritten."""
+    """The names to send to the backend. An empty or missing name is not rewritten."""
 
     model: str = ""
     version: str = ""
@@ -34,12 +34,12 @@ class Rewrite:
 
     @property
     def renames(self) -> bool:
-        """Whether any name differs."""
+        """Whether any name is rewritten."""
         return bool(self.model or self.version or self.inputs or self.outputs)
 
     @property
     def renames_tensors(self) -> bool:
-        """Whether tensor names differ, which requires decoding messages."""
+        """Whether tensor names are rewritten, which requires decoding messages."""
         return bool(self.inputs or self.outputs)
 
 
@@ -70,7 +70,7 @@ class Route:
     pauses of a stream instead. ``validate`` False passes a trusted client's messages through
     unchecked if client and backend speak the same protocol. ``labels`` are the class names of
     outputs, by the client's output name, for classification by the gateway. ``cast`` maps a
-    datatype to the substitute for protocols that cannot carry it.
+    datatype to its substitute in protocols that cannot carry the datatype.
 
     Only requests that match all of ``headers`` (names in lower case, values are globs) take the
     route. ``split`` lists other backends that get a share of its inferences, chosen by the value of
@@ -95,7 +95,7 @@ class Route:
     mirror: MirrorTarget | None = None
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
-        """Return whether ``headers``, names in lower case, match the route's headers."""
+        """Return whether ``headers`` (names in lower case) match the route's headers."""
         return all(
             (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
             for name, pattern in self.headers.items()
@@ -108,7 +108,7 @@ class Route:
 
     @property
     def has_other_targets(self) -> bool:
-        """Whether an inference may go to other targets than the route's backend."""
+        """Whether an inference may go to targets other than the route's backend."""
         return bool(self.split or self.fallback or self.mirror)
 
     @property
@@ -117,7 +117,7 @@ class Route:
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """Return the backend's name of ``model``. A rewrite may refer to the groups of a regex."""
+        """Return the backend's name for ``model``. A rewrite may refer to the groups of a regex."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
@@ -143,7 +143,7 @@ class Route:
         return self.rewrite.version or version
 
     def client_version(self, requested: str, reported: str) -> str:
-        """Return the version for the client, from the requested and the reported one."""
+        """Return the version to report to the client, given the backend's ``reported`` version."""
         return (requested or self.version or reported) if self.rewrite.version else reported
 
 
@@ -164,7 +164,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def model_matcher(pattern: str) -> Callable[[str], object]:
     """Return a predicate for model names that match ``pattern``. ``*`` alone matches every name; in
-    a longer glob, as in a shell, no wildcard matches ``/``. Raises ``re.error``."""
+    any other glob, no wildcard matches ``/``, as in a shell. Raises ``re.error``."""
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):

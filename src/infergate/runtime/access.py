@@ -1,8 +1,8 @@
 """Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
 requests to the admin listener.
 
-Packages for tokens and for Redis are imported only if configured, because each costs every process
-memory.
+Packages for tokens and for Redis are imported only if configured, because each package costs every
+process memory.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring

@@ -119,7 +119,8 @@ class AdminApp:
         }
 
     async def _respond_reload(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Reload. Respond as Prometheus: 403 if disabled, 500 if the configuration was rejected."""
+        """Reload. Respond like Prometheus: 403 if disabled, 500 if the configuration was
+        rejected."""
         if wire.method != "POST":
             return _not_allowed("POST")
         reload = self._history.reload

@@ -40,11 +40,11 @@ _HEAD = (
 
 
 class HasAddress(Protocol):
-    """A listener with its address."""
+    """A listener whose address is known."""
 
     @property
     def address(self) -> Address:
-        """The address it is bound to."""
+        """The address that the listener is bound to."""
         ...
 
 

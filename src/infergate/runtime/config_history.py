@@ -42,7 +42,8 @@ class ConfigHistory:
         self._metrics: Metrics | None = None
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
-        """Reads the file's current content. Raises ConfigError. None: there is no file."""
+        """Reads the current content of the configuration file. Raises ConfigError. None without a
+        file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
         """Returns whether files have changed since the last reload, successful or not."""
 
@@ -64,7 +65,7 @@ class ConfigHistory:
         )
 
     def record(self, result: ReloadResult, sha256: str = "") -> None:
-        """Record a finished reload; ``sha256`` is that of the new configuration."""
+        """Record a finished reload; ``sha256`` is the hash of the new configuration."""
         self._last_reload = result
         if not result.error:
             self._sha256, self._active_since = sha256, result.finished_at

@@ -47,9 +47,9 @@ def max_client_connections(configured: int) -> int:
 
 
 def count_open() -> int:
-    """Return the number of open descriptors; the limit if none is left for counting."""
+    """Return the number of open descriptors; the limit if no descriptor is left for counting."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself uses one
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing uses a descriptor
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise

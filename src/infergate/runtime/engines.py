@@ -1,7 +1,7 @@
 """The transports that the option ``engine`` selects.
 
-The modules of an engine are imported when it is selected, because an unused library costs every
-process memory.
+The modules of an engine are imported when it is selected, because an unused library would cost
+every process memory.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -24,13 +24,14 @@ MakeGrpcServer = Callable[..., Server]
 """Creates a gRPC server from an address, an RpcApp, Limits, Admission and a ConnectionGate."""
 MakeHttpUpstream = Callable[[Limits, ClientTls | None], HttpStreamingUpstream]
 MakeGrpcUpstream = Callable[[Limits, ClientTls | None], RpcUpstream]
-"""Create a client for backends. Without ``ClientTls``, it trusts the system's authorities."""
+"""Creates a client for backends. Without ``ClientTls``, the client trusts the system's
+authorities."""
 
 
 class Engine(NamedTuple):
     """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
-    listen. A listening gRPC server cannot change ``fixed_grpc_limits``, and its TLS files and
-    server names only with ``can_change_grpc_tls``. ``make_loop`` creates the engine's event
+    listen. A listening gRPC server cannot change ``fixed_grpc_limits``; it can change its TLS files
+    and server names only with ``can_change_grpc_tls``. ``make_loop`` creates the engine's event
     loop; None: asyncio's default."""
 
     make_http_server: MakeHttpServer

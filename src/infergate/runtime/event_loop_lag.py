@@ -10,7 +10,7 @@ from typing import Final
 from infergate.transport.net.timer import LATE_SECONDS
 
 _INTERVAL_SECONDS: Final = 0.25
-"""Seconds between two measurements. Longer lags are mostly detected."""
+"""Seconds between two measurements. Most lags that last longer are detected."""
 
 
 class EventLoopLagMonitor:

@@ -1,5 +1,5 @@
 """Reloads the configuration. Reloads run one at a time; requests that arrive during a reload share
-the next one, which reads the files' content at that time."""
+the next reload, which reads the files' content at that time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _log = logging.getLogger("infergate")
 ReadConfig = Callable[[TrackedFiles], Config]
 """Reads the configuration through ``TrackedFiles``. Raises ConfigError."""
 ApplyConfig = Callable[[Config], Awaitable[None]]
-"""Applies a configuration. Raises ConfigRejectedError if the previous one stays active."""
+"""Applies a configuration. Raises ConfigRejectedError if the previous configuration stays
+active."""
 
 
 class ConfigReloader:
-    """Reloads the configuration. ``files`` are those of the last attempt, successful or not."""
+    """Reloads the configuration. ``files`` are the files of the last attempt, successful or not."""
 
     def __init__(
         self, read: ReadConfig, apply: ApplyConfig, history: ConfigHistory, files: TrackedFiles

@@ -6,10 +6,10 @@ Finally, all listeners switch to the new parts in a single step of the event loo
 request on any connection.
 
 *Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
-has ended, except for those that the new configuration reuses.
+has ended, except for parts that the new configuration reuses.
 *Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
-new address overlaps one that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new
-listener shares the old sockets until the old listener is closed.
+new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
+the new listener shares the old sockets until the old listener is closed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from infergate.transport.server.connection_gate import ConnectionGate
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
 _FIXED_KEYS: Final = ("engine", "workers")
-"""Configuration keys that a restart applies."""
+"""Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds for closing old configurations at the end."""
+"""Seconds for closing old configurations during shutdown."""
 
 
 class ConfigRejectedError(Exception):
@@ -67,7 +67,7 @@ class ListenerSpec:
 
     @property
     def uses_any_port(self) -> bool:
-        """Whether it listens on any free port."""
+        """Whether the listener may use any free port."""
         return not (self.address.port or self.address.unix)
 
 
@@ -96,7 +96,7 @@ class GatewayParts:
                 backend.start()
 
     async def close(self, kept: Iterable[GatewayParts]) -> None:
-        """Close everything that none of ``kept`` uses."""
+        """Close everything that no part in ``kept`` uses."""
         kept = tuple(kept)
         await self.gateway.close()
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
@@ -150,7 +150,7 @@ class RunningGateway:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called after an old configuration was closed; then objects may be frozen."""
+        """Called when an old configuration has been closed, so that objects may be frozen."""
 
     @property
     def config(self) -> Config:
@@ -181,13 +181,14 @@ class RunningGateway:
 
     @property
     def generation_count(self) -> int:
-        """The number of configurations in use: 1, plus those with calls in progress."""
+        """The number of configurations in use: the active configuration, plus older configurations
+        with calls in progress."""
         return 1 + len(self._retiring)
 
     async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners (with ``bind``, also in later configurations), then accept
-        connections. Raises OSError naming the address that cannot be bound; then no listener is
-        open."""
+        connections. Raises OSError naming the address that cannot be bound; in this case no
+        listener stays open."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)
@@ -217,7 +218,7 @@ class RunningGateway:
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Make ``config`` active. Raises ConfigRejectedError, and then changes nothing."""
+        """Make ``config`` active, or raise ConfigRejectedError and change nothing."""
         change = await self.prepare(config)
         change.apply()
 

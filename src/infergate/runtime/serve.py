@@ -175,7 +175,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 async def _reload_on_sighup(
     reload_requested: asyncio.Event, reloader: ConfigReloader | None
 ) -> None:
-    """Reload at each SIGHUP; those received during a reload count as one."""
+    """Reload at each SIGHUP; signals received during a reload count as one signal."""
     while True:
         await reload_requested.wait()
         reload_requested.clear()

@@ -33,7 +33,7 @@ class WorkerGroup:
     console_source: ConsoleSource | None = None
     """The console's data source for the whole group."""
     log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Held while lines of the access log are written."""
+    """The lock that is held while lines of the access log are written."""
 
 
 class ProcessEndedError(Exception):

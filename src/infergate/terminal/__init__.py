@@ -24,7 +24,7 @@ STYLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. ``right_aligned`` has the indices of right-aligned columns, which hold numbers."""
+    """Text in columns. ``right_aligned`` has the indices of right-aligned columns (numbers)."""
 
     title: str
     headings: Sequence[str]
@@ -117,4 +117,4 @@ class Progress:
 
 
 def _do_nothing() -> None:
-    """Do nothing, where no bar is shown."""
+    """Ignore the step, because no progress bar is shown."""

@@ -92,8 +92,8 @@ def _from_json(hint: Any, value: Any) -> Any:
 
 
 def to_text(value: Operation | Response) -> str:
-    """Return ``value`` as JSON text with sorted keys, which is equal for equal values, also for
-    NaN; 1 differs from 1.0."""
+    """Return ``value`` as JSON text with sorted keys. Equal values have equal texts, even with NaN;
+    1 and 1.0 have different texts."""
     return json.dumps(to_json(value), sort_keys=True)
 
 

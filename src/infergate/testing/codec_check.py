@@ -61,8 +61,8 @@ def check_codec(
     """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the broken
     invariant.
 
-    ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
-    for. ``round_trip`` returns an operation or response after a round trip over the protocol,
+    ``options`` are those of the codec, ``profile`` is the kind of server for which the codec builds
+    requests. ``round_trip`` returns an operation or response after a round trip over the protocol,
     without the parts that the protocol cannot represent; by default, it is lossless.
 
     A protocol may implement one operation with another (metadata with the server's status).
@@ -200,8 +200,8 @@ class _CodecCheck:
     def check_hostile(
         self, operation: Operation, request: Any, response: Response, bodies: tuple[bytes, ...]
     ) -> None:
-        """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
-        parser reject the same."""
+        """Check that any bytes are either parsed or raise GatewayError, and that ``validate`` and
+        the parser reject the same messages."""
         codec = self.codec
         pass_through = codec if isinstance(codec, SupportsPassThrough) else None
 

@@ -1,5 +1,5 @@
 """Hypothesis strategies for canonical requests and responses, and for corrupting bytes. Importing
-this module requires hypothesis, which infergate itself does not."""
+this module requires hypothesis; infergate itself does not require it."""
 
 from __future__ import annotations
 

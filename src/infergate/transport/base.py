@@ -31,7 +31,7 @@ Resp_contra = TypeVar("Resp_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's address: ``host`` and ``port`` (0: a free one), or the socket file ``unix``."""
+    """A listener's address: ``host`` and ``port`` (0: any free), or the socket file ``unix``."""
 
     host: str = ""
     port: int = 0
@@ -62,7 +62,7 @@ class Endpoint:
 
     @property
     def connect_host(self) -> str:
-        """The host to connect to: the resolved address, or a name to look up."""
+        """The host to connect to: the resolved address, or the name to look up."""
         return self.address or self.host
 
     @property
@@ -80,10 +80,10 @@ def _no_op() -> None:
 
 @dataclass(frozen=True, slots=True)
 class BoundSockets:
-    """The listening sockets of one address; several if its name resolves to several addresses. The
-    listener closes them, then calls ``release``. ``worker_loads`` is set if other processes
-    accept from them. grpcio (engine ``compat``) accepts no sockets; its socket only reserves a
-    port."""
+    """The listening sockets of one address, or of each address to which its name resolves. The
+    listener closes the sockets, then calls ``release``. ``worker_loads`` is set if other processes
+    accept from the same sockets. grpcio (engine ``compat``) accepts no sockets; its socket only
+    reserves a port."""
 
     sockets: tuple[socket.socket, ...]
     release: Callable[[], None] = _no_op
@@ -96,7 +96,7 @@ class BoundSockets:
         return 0 if first.family is socket.AF_UNIX else int(first.getsockname()[1])
 
     def close(self) -> None:
-        """Close the sockets, when nothing accepts from them any more."""
+        """Close the sockets. The caller must have stopped accepting from them."""
         for sock in self.sockets:
             sock.close()
         self.release()
@@ -115,7 +115,7 @@ class Cancellable(Protocol):
 
 
 class RelayCallbacks(Protocol[Resp_contra]):
-    """The transport's side of a relayed request. It gets exactly one of these calls, unless it
+    """The transport's side of a relayed request. Exactly one method is called, unless the transport
     cancels the request."""
 
     def on_response(self, response: Resp_contra) -> None:
@@ -123,9 +123,9 @@ class RelayCallbacks(Protocol[Resp_contra]):
         ...
 
     def continue_in_task(self, respond: Callable[[], Awaitable[Resp_contra]]) -> None:
-        """Await the response in a task, because the rest of the work needs one. Until ``respond``
-        has been called, the request is still cancelled by its ``cancel``; from then on, by
-        cancelling the task."""
+        """Await the response in a task, which the rest of the work needs. Until ``respond`` is
+        called, ``cancel`` still cancels the request; afterwards, the task must be cancelled
+        instead."""
         ...
 
 
@@ -136,8 +136,8 @@ class RelayApp(Protocol[Req_contra, Resp_co]):
     def relay(
         self, wire: Req_contra, context: RequestContext, callbacks: RelayCallbacks[Resp_co], /
     ) -> Cancellable | None:
-        """Begin to serve ``wire``. None: nothing has happened, and the transport calls ``respond``
-        in a task. A callback may be called before this returns. Never raises."""
+        """Begin to serve ``wire``, or return None without an effect; the transport then calls
+        ``respond`` in a task. A callback may be called before this method returns. Never raises."""
         ...
 
 
@@ -183,11 +183,11 @@ StreamHandler = Callable[[AsyncIterator[Buffer], RequestContext], AsyncIterator[
 
 
 class RequestStream(Protocol):
-    """A stream of requests, each of which has any number of responses."""
+    """A stream of requests, each with any number of responses."""
 
     @property
     def max_concurrent(self) -> int:
-        """The number of requests that are handled concurrently."""
+        """The maximum number of requests that are handled concurrently."""
         ...
 
     async def open(self) -> None:
@@ -221,31 +221,31 @@ class Server(Protocol):
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
         """Open the listening sockets, with ``bind`` if given, but do not accept yet. Without
-        ``bind``, they may overlap ``closing``, which will be closed soon. Raises OSError if the
-        address is in use."""
+        ``bind``, the addresses may overlap those of the sockets ``closing``, which will be closed
+        soon. Raises OSError if the address is in use."""
         ...
 
     async def start(self) -> None:
-        """Accept connections; call ``bind`` first if that has not been done. Raises OSError."""
+        """Accept connections. Calls ``bind`` unless it has been called. Raises OSError."""
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
-        """Send new requests to ``app``, of the same kind; those in progress finish with the
-        previous one. New connections apply ``limits``."""
+        """Send new requests to ``app``, which must be of the same kind. Requests in progress finish
+        with the previous application. ``limits`` applies to new connections."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
-        """Return a future, or the task, of each request and stream in progress. It is done when the
-        request has been served."""
+        """Return a future or task for each request and stream in progress. The future is done when
+        the request has been served."""
         ...
 
     def stop_accepting(self) -> None:
-        """Stop accepting, at the latest in ``stop``, but keep connections open."""
+        """Stop accepting now or, if the server cannot, in ``stop``. Keep connections open."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds (a second call shortens them),
-        then cancel the rest."""
+        """Stop accepting, let requests finish for ``grace`` seconds (a second call shortens this
+        time), then cancel the remaining requests."""
         ...
 
 
@@ -254,8 +254,8 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
         """Send a request and return the complete response within ``timeout`` seconds. Raises
-        CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or was
-        not the protocol), TOO_LARGE. Cancelling the call cancels the upstream request."""
+        CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or does not
+        follow the protocol), TOO_LARGE. Cancelling the call cancels the upstream request."""
         ...
 
     async def close(self) -> None:
@@ -286,8 +286,8 @@ class CallbackUpstream(Protocol[Req_contra, Resp_co]):
         timeout: float,
         callbacks: ExchangeCallbacks[Resp_co],
     ) -> Cancellable | None:
-        """Begin an exchange if a connection is free; otherwise return None, and ``exchange`` must
-        be used. No callback is called before this returns. Never raises."""
+        """Begin an exchange if a connection is free, else return None; the caller must then use
+        ``exchange``. No callback is called before this method returns. Never raises."""
         ...
 
 
@@ -308,10 +308,10 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
 
 @runtime_checkable
 class SupportsDisconnect(Protocol):
-    """An upstream whose endpoints may be removed individually."""
+    """An upstream that can close the connections to a single endpoint."""
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``. No exchange may be in progress there."""
+        """Close all connections to ``endpoint``, which must have no exchange in progress."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The number of connections of each worker process, in shared memory."""
+"""The number of connections of each worker process, published in shared memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WorkerLoads:
         self._counts[self._slot] = connections
 
     def mark_absent(self, slot: int | None = None) -> None:
-        """Mark this process, or the one in ``slot``, as not accepting."""
+        """Mark this process, or the process in ``slot``, as not accepting."""
         self._counts[self._slot if slot is None else slot] = _ABSENT
 
     def counts(self) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """``accumulate``: a stateful model that sums over a sequence of requests.
 
-Sequences are ordered by their last use. Before a new one starts, idle ones are dropped, so clients
-that never end their sequences can neither fill the memory nor block the model for longer than
-IDLE_SECONDS.
+Sequences are ordered by their last use. Before a new sequence starts, idle sequences are dropped,
+so clients that never end their sequences can neither fill the memory nor block the model for longer
+than IDLE_SECONDS.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import Parameters, tensor_from_array
 
 MAX_SEQUENCES: Final = 1024
-"""Active sequences (Triton: max_candidate_sequences, set by each model)."""
+"""Maximum number of active sequences (Triton: max_candidate_sequences, set per model)."""
 IDLE_SECONDS: Final = 60.0
-"""Seconds for which a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1
-s)."""
+"""Seconds until an idle sequence may be dropped (Triton: max_sequence_idle_microseconds, 1 s)."""
 MAX_ID_CHARS: Final = 128
-"""Characters of a sequence id that is a string (Triton: 128 bytes)."""
+"""Maximum length of a string sequence ID, in characters (Triton: 128 bytes)."""
 
 _MODEL: Final = "accumulate"
 SequenceId = int | str
@@ -44,8 +43,8 @@ class Accumulate(UnaryModel):
     """INPUT INT32 [1] → OUTPUT INT32 [1], the sum of the sequence so far, wrapping.
 
     Request parameters: ``sequence_id`` (an integer from 1 to 2^64-1 or a string),
-    ``sequence_start`` and ``sequence_end``. A start begins a new sum, even if the sequence is
-    active.
+    ``sequence_start`` and ``sequence_end``. ``sequence_start`` starts a new sum even if the
+    sequence is active.
     """
 
     signature = Signature(

@@ -44,7 +44,7 @@ class Simple(UnaryModel):
 
 
 class SimpleString(UnaryModel):
-    """The same with BYTES: every element is an INT32 in decimal."""
+    """Like ``Simple``, but for BYTES tensors: every element is an INT32 in decimal."""
 
     signature = _signature("simple_string", Datatype.BYTES)
 

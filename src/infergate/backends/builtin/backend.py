@@ -1,4 +1,4 @@
-"""The backend that serves the models inside this process."""
+"""The backend that serves the embedded models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.request_context import RequestContext
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Bytes of tensors that are classified on the event loop, within 15 ms."""
+"""Maximum bytes of tensors classified on the event loop, which takes at most 15 ms."""
 _PROFILE: Final = Profile("builtin", supports_classification=True)
 EXTENSIONS: Final = ("classification", "sequence")
 
@@ -37,9 +37,9 @@ def embedded_models() -> tuple[Model, ...]:
 
 
 class BuiltinBackend:
-    """Implements ``Backend`` with ``models``, by default all.
+    """A ``Backend`` that serves ``models``, by default all embedded models.
 
-    ``timeout``: seconds for each response to an inference, unless its route sets another timeout.
+    ``timeout`` limits each response to an inference, in seconds, unless the route sets a timeout.
     """
 
     protocol = "builtin"
@@ -118,7 +118,7 @@ class BuiltinBackend:
     async def perform_on_all(
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
-        """Carry out ``operation`` once: this backend has no endpoints."""
+        """Execute ``operation`` once, because this backend has no endpoints."""
         return (await self.perform(operation, context),)
 
     async def server_profile(self, context: RequestContext) -> Profile:  # noqa: ARG002 - instant
@@ -134,7 +134,7 @@ class BuiltinBackend:
         """Yield all responses to ``operation``, each computed when it is pulled, within its own
         timeout.
 
-        A model without streams yields its only response. Raises like ``perform``, and TIMEOUT.
+        A model without streams yields its only response. Raises the errors of ``perform``.
         """
         responses = self._find(operation.model, operation.version).stream(operation)
         async with aclosing(responses) as pulled:

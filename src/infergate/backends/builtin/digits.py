@@ -2,8 +2,8 @@
 
 An image is 8 by 8 pixels from 0 (paper) to 16 (ink), row by row, as in the Optical Recognition of
 Handwritten Digits data set (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, CC BY 4.0;
-the copy that scikit-learn bundles). The model scales them itself. Request ``classification: 1`` of
-SCORES, and this image is read as ``…:7:seven``::
+the copy that scikit-learn bundles). The model scales the pixels itself. With ``classification: 1``
+on SCORES, this image yields ``…:7:seven``::
 
      0  0  5 13 16 16  6  0
      0  0 12  6  4 13  9  0
@@ -15,7 +15,7 @@ SCORES, and this image is read as ``…:7:seven``::
      0  0  6 11  0  0  0  0
 
 The network has one hidden layer of 48 rectified units and a softmax. ``train_digits.py`` produced
-``digits.npz``; on the fifth of the data set that was held out, 98 % of the predictions are right.
+``digits.npz``; it classifies 98 % of the held-out fifth of the data set correctly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 
 MAX_PIXEL: Final = 16.0
-"""The darkest pixel."""
+"""The value of the darkest pixel."""
 LABELS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 Floats = npt.NDArray[np.float32]
 
@@ -51,7 +51,7 @@ class Digits(UnaryModel):
     )
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the probabilities. Pixels that are not finite give scores that may be NaN."""
+        """Return the probabilities. Pixels that are not finite may yield NaN scores."""
         images = self.signature.checked_inputs(request)["IMAGE"].numpy()
         scores = class_probabilities(images.reshape(len(images), 64), load_weights())
         return self.signature.build_response(
@@ -61,7 +61,7 @@ class Digits(UnaryModel):
 
 @cache
 def load_weights() -> Mapping[str, Floats]:
-    """Return the trained arrays, which are loaded at the first request."""
+    """Return the trained weights, which the first call loads."""
     path = resources.files(__package__).joinpath("digits.npz")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}

@@ -19,10 +19,10 @@ _INPUT: Final = re.compile(r"INPUT(0|[1-9][0-9]{0,3})")
 
 
 class Identity(UnaryModel):
-    """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …, on the same memory.
+    """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …, without copying.
 
-    Metadata can express neither an open number of inputs nor a free datatype: it declares one FP32
-    pair with one free dimension and describes the rest in a property.
+    Metadata can express neither a variable number of inputs nor an arbitrary datatype. It declares
+    one FP32 input and output with one variable dimension, and describes the rest in a property.
     """
 
     signature = Signature(

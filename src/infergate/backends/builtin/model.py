@@ -1,7 +1,6 @@
-"""The contract of an embedded model, its checks of requests and the form of its responses.
+"""The contract of an embedded model, the validation of its requests, and its responses.
 
-- ``Signature.checked_inputs`` runs first, so a model has neither computed nor stored anything for a
-  rejected request.
+- ``Signature.checked_inputs`` runs first, so a rejected request has no effect on the model.
 - Error texts are Triton's (``src/infer_request.cc`` of its core), so that search engines find them.
 """
 
@@ -28,28 +27,28 @@ VERSION: Final = "1"
 
 
 class Model(Protocol):
-    """One embedded model, always in version 1."""
+    """An embedded model, whose version is always 1."""
 
     @property
     def metadata(self) -> ModelMetadata:
-        """Name, inputs and outputs; batched shapes begin with -1."""
+        """The model's name, inputs and outputs; batched shapes begin with -1."""
         ...
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the one response to ``request``. Raises BAD_REQUEST; UNSUPPORTED if the model
-        sends several."""
+        """Return the only response to ``request``. Raises BAD_REQUEST, and UNSUPPORTED if the model
+        sends several responses per request."""
         ...
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, each computed when it is pulled. Raises BAD_REQUEST.
 
-        Closing the generator cancels the rest.
+        Closing the generator cancels the remaining responses.
         """
         ...
 
 
 class UnaryModel(abc.ABC):
-    """A model with one response per request, which is also its whole stream."""
+    """A model that sends one response per request, also in a stream."""
 
     signature: Signature
 
@@ -60,7 +59,7 @@ class UnaryModel(abc.ABC):
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the one response to ``request``."""
+        """Return the only response to ``request``."""
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         yield replace(self.infer(request), is_last=True)
@@ -71,7 +70,8 @@ class Signature:
     """The inputs and outputs of a model.
 
     If ``max_batch_size`` is not 0, the first dimension of every shape is the batch. ``labels`` are
-    the class names of outputs. ``decoupled`` and ``sequence_batching`` are as in ``ModelMetadata``.
+    the class names of outputs. ``decoupled`` and ``sequence_batching`` have the same meaning as in
+    ``ModelMetadata``.
     """
 
     model: str
@@ -99,7 +99,7 @@ class Signature:
         )
 
     def checked_inputs(self, request: InferRequest) -> dict[str, Tensor]:
-        """Return the inputs by name, complete and as declared. Raises BAD_REQUEST."""
+        """Check the inputs against the declaration, and return them by name. Raises BAD_REQUEST."""
         check_outputs(self.model, request.outputs, {output.name for output in self.outputs})
         inputs = tensors_by_name(request.inputs)
         declarations = {declared.name: declared for declared in self.inputs}
@@ -150,7 +150,7 @@ class Signature:
                 )
 
     def build_response(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
-        """Return the response to the checked ``request``, with the ``outputs`` that it wants."""
+        """Return the response to the checked ``request``, with the outputs that it requests."""
         batch_rank = 1 if self.max_batch_size else 0
         return InferResponse(
             model=self.model,
@@ -168,7 +168,7 @@ def select_outputs(
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """Return the ``wanted`` outputs in order, classified if requested; all if none are named."""
+    """Return the ``wanted`` outputs (empty: all) in order, classified if requested."""
     if not wanted:
         return tuple(outputs.values())
     chosen = []
@@ -184,7 +184,7 @@ def select_outputs(
 def check_outputs(
     model: str, wanted: Sequence[RequestedOutput], known_outputs: Iterable[str]
 ) -> None:
-    """Raise BAD_REQUEST for an output that is unknown, duplicate or has wrong parameters."""
+    """Raise BAD_REQUEST for an output that is unknown, is duplicated or has invalid parameters."""
     known_outputs = frozenset(known_outputs)
     seen = set()
     for output in wanted:
@@ -209,7 +209,7 @@ def tensors_by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
 
 
 def invalid_request(public: str) -> GatewayError:
-    """Return the error for a client's mistake, as coming from a model."""
+    """Return a BAD_REQUEST error that is attributed to the model."""
     return GatewayError(Kind.BAD_REQUEST, public, origin=Origin.BACKEND)
 
 

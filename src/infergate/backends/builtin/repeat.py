@@ -1,4 +1,4 @@
-"""``repeat``: a decoupled model, which sends several responses per request."""
+"""``repeat``: a decoupled model that sends several responses per request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Repeat:
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:  # noqa: ARG002 - protocol
-        """Raise UNSUPPORTED: one response cannot hold several."""
+        """Raise UNSUPPORTED, because several responses require a stream."""
         raise GatewayError(
             Kind.UNSUPPORTED,
             "model 'repeat' sends several responses per request: use a stream",

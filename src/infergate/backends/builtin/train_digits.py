@@ -1,6 +1,6 @@
 """Train ``digits`` and write its weights and the held-out images of its test.
 
-Not imported by infergate. It needs scikit-learn for its bundled copy of the data set::
+infergate does not import this module. It needs scikit-learn for its bundled copy of the data set::
 
     python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
 """
@@ -24,7 +24,7 @@ BATCH: Final = 32
 LEARNING_RATE: Final = 2e-3
 WEIGHT_DECAY: Final = 1e-4
 TEST_IMAGES: Final = 40
-"""Held-out images that are written for the test."""
+"""Number of held-out images written for the test."""
 
 
 def train(pixels: Floats, labels: npt.NDArray[Any]) -> dict[str, Floats]:
@@ -73,8 +73,8 @@ def gradients(
 
 
 def main(weights_path: Path, held_out_path: Path) -> None:
-    """Split the data, train, print the accuracy on the held-out fifth, write both files."""
-    # Imported by name because it is not a dependency of the project.
+    """Split the data, train, print the accuracy on the held-out fifth, and write both files."""
+    # Imported by name because scikit-learn is not a dependency of the project.
     data = importlib.import_module("sklearn.datasets").load_digits()
     pixels, labels = data.data.astype(np.float32), data.target
     order = np.random.default_rng(SEED).permutation(len(labels))

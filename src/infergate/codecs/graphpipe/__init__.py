@@ -1,6 +1,6 @@
-"""The GraphPipe protocol, over HTTP and over size-prefixed frames, towards clients and backends.
+"""The GraphPipe protocol over HTTP and over size-prefixed frames, for clients and for backends.
 
-The entry point is ``codec.GraphPipeCodec``. Read ``paths``, ``infer_request`` and
+The entry point is ``codec.GraphPipeCodec``. Next, read ``paths``, ``infer_request`` and
 ``infer_response``, ``name_resolution``, then ``flatbuffer_reader`` and ``flatbuffer_writer``.
 """
 

@@ -1,8 +1,8 @@
-"""Requests to GraphPipe servers, and their responses.
+"""Builds requests to GraphPipe servers and parses their responses.
 
 Each server has one model and one address. Every operation except an inference becomes a
-MetadataRequest. Some servers return metadata only to a GET; graphpipe-py's examples have no
-metadata and drop the connection.
+MetadataRequest. Some servers return metadata only in response to a GET. The examples of
+graphpipe-py have no metadata and drop the connection.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
 _REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses of a proxy without a server at this address, or that denies access to it."""
+"""Statuses that a proxy returns if it has no server at this address or denies access to it."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
-"""The response of graphpipe-py's servers to a GET; it shows that they are alive."""
+"""The status that graphpipe-py's servers return for a GET. It shows that they are alive."""
 
 
 def _metadata_request() -> bytes:
@@ -46,7 +46,7 @@ METADATA_REQUEST: Final = _metadata_request()
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Build a request. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
+    """Build the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -63,14 +63,14 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 
 
 def metadata_get_request() -> HttpRequest:
-    """Return the GET to which graphpipe-go's servers return metadata as JSON."""
+    """Return a GET request, to which graphpipe-go's servers respond with metadata as JSON."""
     return HttpRequest("GET", "")
 
 
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(
         operation,
         messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,

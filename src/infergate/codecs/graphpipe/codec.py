@@ -1,7 +1,7 @@
 """The GraphPipe codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-The path names the model; the body, a flatbuffer, names the operation. Raw sockets carry the same
-bodies: their transport wraps them as HttpRequests.
+The path names the model, and the body, a flatbuffer, names the operation. Raw sockets carry the
+same bodies, which their transport wraps as HttpRequests.
 
 Sources: seed specification 003, and the observed messages of servers and clients
 (docs/fidelity-graphpipe.md).
@@ -47,9 +47,10 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _STRING_COST_BYTES: Final = 4
-"""The cost of writing a string, in bytes of JSON that take as long."""
+"""The cost of writing a string, in the number of bytes of JSON that take as long."""
 _TENSOR_METADATA_COST_BYTES: Final = 512
-"""The cost of one input or output of metadata (30 µs), in bytes of JSON that take as long."""
+"""The cost of an input or output in metadata (30 µs), in the number of bytes of JSON that take as
+long."""
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -61,7 +62,7 @@ class MetadataFormat(enum.Enum):
 
 
 class GraphPipeCodec(BinaryEstimates):
-    """The GraphPipe codec."""
+    """Translates GraphPipe messages for listeners and backends."""
 
     name: str = PROTOCOL
     capabilities: Capabilities = Capabilities(
@@ -120,8 +121,8 @@ class GraphPipeCodec(BinaryEstimates):
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write the error as text, or as an InferResponse if the option selects that and the
-        request could be parsed."""
+        """Write the error as text, or as an InferResponse if the option ``errors`` selects that and
+        the request can be parsed."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:
@@ -131,17 +132,17 @@ class GraphPipeCodec(BinaryEstimates):
         return status_error_response(error) if match.operation else infer_error_response(error)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the cost of strings, and of the inputs and outputs of metadata."""
+        """Return the cost of writing strings, or the inputs and outputs in metadata."""
         if isinstance(response, ModelMetadata):
             return _TENSOR_METADATA_COST_BYTES * (len(response.inputs) + len(response.outputs))
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return the size of the strings, which are copied, unlike numeric data."""
+        """Return 0 and the size of the strings. Strings are copied, numeric data is not."""
         return 0, _max_string_bytes(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of strings."""
+        """Return the cost of writing strings."""
         del profile
         return _string_cost(operation.inputs)
 
@@ -177,8 +178,9 @@ class GraphPipeCodec(BinaryEstimates):
 
 
 def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
-    """Return the type and the table of the Request in the body. Raises BAD_REQUEST, also for an
-    unknown type (as specified; graphpipe-go returns its metadata), and UNSUPPORTED_ENCODING."""
+    """Return the type and the table of the Request in the body. Raises UNSUPPORTED_ENCODING, and
+    BAD_REQUEST. The specification requires this for an unknown type; graphpipe-go returns its
+    metadata."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise GatewayError(

@@ -2,10 +2,12 @@
 
 *Rule 1.* A config is sent to a GraphPipe server unchanged.
 
-*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters, and any other
-text the single parameter ``graphpipe_config``. In the other direction, that parameter alone becomes
-the text again, unless the text would then parse as a JSON object; no parameters become an empty
-text; all other parameters become a JSON object.
+*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters; any other text
+becomes the single parameter ``graphpipe_config``.
+
+*Rule 3.* In the other direction, a request without parameters gets an empty config. If the only
+parameter is ``graphpipe_config`` and its text is not a JSON object, the config is this text. All
+other parameters become a JSON object.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 MAX_CONFIG_BYTES: Final = 64 * 1024
-"""Maximum size of a config in bytes. The event loop parses it."""
+"""Maximum size of a config in bytes. It is low because configs are parsed on the event loop."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 """The integers that the other protocols can express."""
 _MAX_INTEGER_CHARACTERS: Final = 20
-"""Maximum number of characters of such an integer. Longer ones parse slowly."""
+"""Maximum number of characters of an integer in ``_INTEGERS``. Longer integers parse slowly."""
 
 
 def read_config(config: memoryview) -> Parameters:
     """Return the parameters in ``config``.
 
-    Other protocols reject a config that is not UTF-8 or is JSON that they cannot express
-    (BAD_REQUEST), or is longer than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
+    Other protocols reject a config that is not UTF-8 or that is JSON with values that they cannot
+    express (BAD_REQUEST), and a config of more than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
     """
     text = bytes(config)
     if not text:
@@ -58,7 +60,8 @@ def _decode_config(config: bytes) -> Parameters:
 
 
 def write_config(parameters: Parameters) -> bytes:
-    """Write ``parameters``. Raises BAD_REQUEST if JSON cannot express them, TOO_LARGE."""
+    """Return ``parameters`` as a config. Raises TOO_LARGE, or BAD_REQUEST if JSON cannot express
+    them."""
     if isinstance(parameters, OpaqueParameters):
         return parameters.text
     if not parameters:
@@ -79,7 +82,7 @@ def write_config(parameters: Parameters) -> bytes:
 
 
 def _plain_text(parameters: Parameters) -> str | None:
-    """Return the plain text that parses as ``parameters``, or None if there is none."""
+    """Return the plain text that parses as ``parameters``, or None if no text does."""
     text = parameters.get(PARAMETER)
     if not isinstance(text, str):
         return None
@@ -150,7 +153,7 @@ def _check_depth(parameters: Any) -> None:
 
 
 def _check_text(parameters: dict[str, Any]) -> None:
-    """Reject a lone surrogate from an escape, which UTF-8 cannot express."""
+    """Reject an escaped lone surrogate, which UTF-8 cannot express."""
     try:
         json.dumps(parameters, ensure_ascii=False).encode()
     except UnicodeError:

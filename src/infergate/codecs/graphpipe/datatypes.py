@@ -1,4 +1,4 @@
-"""The numbers of GraphPipe's datatypes (the enumeration ``Type`` of its schema)."""
+"""The numbers of GraphPipe's datatypes (the enum ``Type`` in its schema)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NULL_TYPE: Final = 0
 
 
 def type_number(name: str, datatype: Datatype) -> int:
-    """Return the type number of a tensor's datatype. Raises UNSUPPORTED naming the tensor."""
+    """Return the type number of the datatype of the tensor ``name``. Raises UNSUPPORTED."""
     number = TYPE_NUMBERS.get(datatype)
     if number is None:
         raise GatewayError(
@@ -38,12 +38,12 @@ def type_number(name: str, datatype: Datatype) -> int:
 
 
 def metadata_type_number(datatype: str) -> int:
-    """Return the type number for a datatype in metadata, Null for an unsupported one."""
+    """Return the type number for a datatype in metadata; Null if the datatype is unsupported."""
     supported = DATATYPES_BY_NAME.get(datatype)
     return _NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, _NULL_TYPE)
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype for a type number in metadata, empty if the number is unknown."""
+    """Return the datatype for a type number in metadata; empty if the number is unknown."""
     datatype = BY_NUMBER.get(number)
     return "" if datatype is None else datatype.value

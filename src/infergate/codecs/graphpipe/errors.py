@@ -1,4 +1,4 @@
-"""Errors towards clients and from backends."""
+"""Error responses to clients, and the errors in responses of backends."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ TEXT_HEADERS: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
     "x-content-type-options": "nosniff",
 }
-"""The headers of graphpipe-go's text responses."""
+"""The headers of a text response, as graphpipe-go sends them."""
 BINARY_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
 
 # ---- towards clients
 
 
 def status_error_response(error: GatewayError) -> HttpResponse:
-    """Return the message as text, with the line feed of graphpipe-go. Never raises."""
+    """Return a text response with the error message and, as in graphpipe-go, a line feed. Never
+    raises."""
     return HttpResponse(
         STATUS_BY_KIND[error.kind],
         {**TEXT_HEADERS, **error_headers(error)},
@@ -55,7 +56,7 @@ def _public_text(error: GatewayError) -> bytes:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response, with its text unless that is an HTML page."""
+    """Return the error in a response, with the response's text unless the text is an HTML page."""
     text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
@@ -77,8 +78,8 @@ def _error_text(error: FlatbufferTable) -> str:
 
 
 def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
-    """Return the error in a response's ``errors``: the kind of the first one's code, which servers
-    set to an HTTP status or omit, and all messages. Raises BAD_REQUEST."""
+    """Return an error with the messages of all ``errors`` in a response. The code of the first
+    determines the kind; servers set it to an HTTP status or omit it. Raises BAD_REQUEST."""
     code = errors[0].int64(CODE)
     messages = ""
     for error in errors:

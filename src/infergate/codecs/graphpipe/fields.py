@@ -1,4 +1,4 @@
-"""The fields of the schema: their entries in vtables, as in fbs/graphpipe.fbs."""
+"""The vtable entries of the fields in the schema fbs/graphpipe.fbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REQ_TYPE: Final = TableField(4, "req_type")
 REQ: Final = TableField(6, "req")
 INFER: Final = 1
 METADATA: Final = 2
-"""The values of ``req_type``: the type of ``req``."""
+"""The values of ``req_type``, which selects the type of ``req``."""
 
 CONFIG: Final = TableField(4, "config")
 INPUT_NAMES: Final = TableField(6, "input_names")

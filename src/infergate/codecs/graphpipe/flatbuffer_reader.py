@@ -1,16 +1,16 @@
 """A flatbuffer reader that works in place and checks each access against the end of the message.
 
-The code that flatc generates does not check offsets, Python has no verifier, and this module is
-faster.
+This module replaces the code that flatc generates, which is slower and does not check offsets.
+The flatbuffers library has no verifier for Python.
 
-*Rule 1.* Nothing outside the message is read; a field outside is BAD_REQUEST.
+*Rule 1.* The reader reads nothing outside the message. A field outside the message is BAD_REQUEST.
 
-*Rule 2.* The variations of old writers are accepted: any order and alignment, vtables after their
-tables and shared vtables, strings without NUL, absent vectors (read as empty), bytes after the last
-object.
+*Rule 2.* The reader accepts the variations that old writers produce: any order and alignment,
+vtables after their tables, shared vtables, strings without NUL, absent vectors (read as empty), and
+bytes after the last object.
 
 *Rule 3.* Several offsets may point to the same object, so a message can refer to far more bytes
-than it has. Bytes read are limited to ``MAX_EXPANSION`` times the message's size.
+than it has. The reader reads at most ``MAX_EXPANSION`` times as many bytes as the message has.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.tensor import Buffer
 
 MAX_EXPANSION: Final = 4
-"""Writers may store equal strings once; no known writer does."""
+"""The limit is above 1 because a writer may store equal strings once; no known writer does."""
 _U8: Final = struct.Struct("<B").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from
 _I32: Final = struct.Struct("<i").unpack_from
 _I64: Final = struct.Struct("<q").unpack_from
 _OFFSET_BYTES: Final = 4
-"""Bytes of an offset, and of a vector's length."""
+"""Size in bytes of an offset, and of the length of a vector."""
 MIN_BATCH_STRINGS: Final = 64
-"""Minimum number of strings for numpy: a loop takes a microsecond for each."""
+"""Minimum number of strings to copy with numpy. A loop takes a microsecond per string."""
 LONG_STRING_BYTES: Final = 128
-"""Minimum size in bytes from which a string is copied faster singly than in a batch."""
+"""Minimum size in bytes of a string that is copied faster by itself than in a batch."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
-"""Limits on numpy's temporary memory, several times 8 bytes for each string or byte."""
+"""Limits on a batch. They bound numpy's temporary memory: several times 8 bytes per string or
+byte."""
 
 
 class TableField(NamedTuple):
@@ -55,7 +56,7 @@ class TableField(NamedTuple):
 
 
 class FlatbufferMessage:
-    """A flatbuffer. ``remaining_bytes`` is the number of bytes that may still be read (Rule 3)."""
+    """A flatbuffer. ``remaining_bytes`` is how many more bytes may be read (Rule 3)."""
 
     __slots__ = ("data", "end", "remaining_bytes")
 
@@ -65,13 +66,13 @@ class FlatbufferMessage:
         self.remaining_bytes = MAX_EXPANSION * self.end
 
     def root(self, label: str) -> FlatbufferTable:
-        """Return the outermost table, called ``label`` in errors. Raises BAD_REQUEST."""
+        """Return the outermost table, which error messages call ``label``. Raises BAD_REQUEST."""
         if self.end < _OFFSET_BYTES:
             raise bad_request(f"{self.end} bytes are too short for the flatbuffer {label}")
         return FlatbufferTable(self, _U32(self.data, 0)[0], label)
 
     def consume(self, size: int) -> None:
-        """Count bytes read (Rule 3). Raises TOO_LARGE."""
+        """Count ``size`` bytes as read (Rule 3). Raises TOO_LARGE."""
         self.remaining_bytes -= size
         if self.remaining_bytes < 0:
             raise GatewayError(
@@ -82,7 +83,7 @@ class FlatbufferMessage:
 
 
 class FlatbufferTable:
-    """A table, called ``label`` in errors.
+    """A table, which error messages call ``label``.
 
     Its methods raise BAD_REQUEST for objects outside the message, and TOO_LARGE by Rule 3.
     """
@@ -106,7 +107,7 @@ class FlatbufferTable:
         self.label: Final = label
 
     def _position(self, field: TableField, width: int) -> int:
-        """Return the position of a field's ``width`` bytes; 0 if the field is absent."""
+        """Return the position of a field of ``width`` bytes; 0 if the field is absent."""
         if field.entry + 2 > self._size:
             return 0
         offset: int = _U16(self._message.data, self._vtable + field.entry)[0]
@@ -141,7 +142,8 @@ class FlatbufferTable:
     def _elements(
         self, field: TableField, max_elements: int, *, truncate: bool = False
     ) -> list[tuple[int, str]]:
-        """Return each element's position and label, at most ``max_elements``."""
+        """Return the position and label of each element. Elements beyond ``max_elements`` are
+        truncated or rejected."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length > max_elements:
             if not truncate:
@@ -195,7 +197,7 @@ class FlatbufferTable:
         return [FlatbufferTable(self._message, *item) for item in self._elements(field, max_tables)]
 
     def text(self, field: TableField) -> str:
-        """Return a UTF-8 string; empty if the field is absent."""
+        """Return a UTF-8 string, which is empty if the field is absent."""
         return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
 
     def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
@@ -204,7 +206,7 @@ class FlatbufferTable:
         return [_decode(self._string(*item), item[1]) for item in items]
 
     def data(self, field: TableField) -> memoryview:
-        """Return a vector of bytes or a string of any bytes, not copied."""
+        """Return a vector of bytes, or a string of any bytes, without copying."""
         start, length = self._vector(field, 1)
         return self._message.data[start : start + length]
 
@@ -229,7 +231,7 @@ class FlatbufferTable:
         starts = np.arange(begin, begin + _OFFSET_BYTES * length, _OFFSET_BYTES) + offsets
         if starts.max() > end - _OFFSET_BYTES:
             raise _out_of_bounds(f"a string of {self.label}.{field.name}")
-        # a length at each byte position
+        # the length that starts at each byte position
         lengths = np.ndarray((end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,))
         sizes = _OFFSET_BYTES + lengths[starts].astype(np.int64)
         if (starts + sizes).max() > end:
@@ -265,8 +267,8 @@ def _gather(
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None:
-    """Append the pieces of ``data``, which are not empty, to ``packed``. Long pieces are copied one
-    by one, short ones byte by byte with an index array."""
+    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one, short
+    pieces byte by byte with an index array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total >= LONG_STRING_BYTES * len(sizes):

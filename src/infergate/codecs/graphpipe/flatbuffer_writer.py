@@ -1,11 +1,11 @@
-"""Inferences written as flatbuffers around their tensors' data, which is not copied.
+"""Writes inferences as flatbuffers without copying the data of their tensors.
 
-The Builder of the flatbuffers library copies all data and is slow for small parts. Here a message
-is written front to back: a constant head (the vtables and the outermost tables), the objects that
-these refer to, then the data of the tensors, each as a separate part of the body.
+The Builder of the flatbuffers library copies all data and is slow for small objects. This module
+writes a message from front to back: a constant head (the vtables and the outermost tables), the
+objects that the head refers to, and the data of each tensor as a separate part of the body.
 
-Every vector is written, because clients fail on an absent one; all empty vectors are the same
-object. Data is aligned to 8 bytes, all else as C++ verifiers require.
+The writer omits no vector, because clients fail if a vector is absent. All empty vectors share one
+object. Tensor data is aligned to 8 bytes, and other objects are aligned as C++ verifiers require.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ MAX_MESSAGE_BYTES: Final = 2**31 - 1
 """Maximum size of a flatbuffer in bytes (the format's own limit)."""
 _U32: Final = struct.Struct("<I")
 _STRING_PADDING: Final = (b"\0\0\0\0", b"\0\0\0", b"\0\0", b"\0")
-"""The NUL and the padding to 4 bytes that follow a string, by its length modulo 4."""
+"""The NUL and the padding to 4 bytes after a string, indexed by the string's length modulo 4."""
 
-# Each head: the offset of the outermost table, then vtables (their size, their table's size, the
-# position of each field), then tables (the distance to the vtable, fields; offsets are set later)
+# A head consists of the offset of the outermost table, vtables (size of the vtable, size of the
+# table, position of each field) and tables (distance to the vtable, fields). The writer sets the
+# offsets in the fields later.
 
 _TENSOR_VTABLE: Final = 4
 _TENSOR_VTABLES: Final = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
@@ -48,8 +49,8 @@ _REQUEST_HEAD: Final = b"".join(
     (
         struct.pack("<I", 36),
         _TENSOR_VTABLES,
-        struct.pack("<6H", 12, 20, 4, 8, 12, 16),  # at 16, of InferRequest
-        struct.pack("<4H", 8, 12, 4, 8),  # at 28, of Request
+        struct.pack("<6H", 12, 20, 4, 8, 12, 16),  # at 16: vtable of InferRequest
+        struct.pack("<4H", 8, 12, 4, 8),  # at 28: vtable of Request
         struct.pack("<iB3xI", 36 - 28, INFER, 4),  # at 36: the Request
         struct.pack("<iIIII", 48 - 16, 0, 0, 0, 0),  # at 48: the InferRequest
     )
@@ -60,7 +61,7 @@ _RESPONSE_HEAD: Final = b"".join(
     (
         struct.pack("<I", 24),
         _TENSOR_VTABLES,
-        struct.pack("<4H", 8, 12, 4, 8),  # at 16, of InferResponse
+        struct.pack("<4H", 8, 12, 4, 8),  # at 16: vtable of InferResponse
         struct.pack("<iII", 24 - 16, 0, 0),  # at 24: the InferResponse
     )
 )
@@ -70,7 +71,7 @@ _OUTPUT_TENSORS_FIELD, _ERRORS_FIELD = 28, 32
 def write_request(
     config: bytes, tensors: Sequence[Tensor], output_names: Sequence[str]
 ) -> list[Buffer]:
-    """Write the Request of an inference. Raises UNSUPPORTED, TOO_LARGE."""
+    """Write the Request table of an inference. Raises UNSUPPORTED, TOO_LARGE."""
     writer = _MessageWriter(_REQUEST_HEAD)
     writer.write_string(_CONFIG_FIELD, config)
     writer.write_strings(_INPUT_NAMES_FIELD, [tensor.name for tensor in tensors])
@@ -88,7 +89,7 @@ def write_response(tensors: Sequence[Tensor]) -> list[Buffer]:
 
 
 class _MessageWriter:
-    """Writes a message that begins with ``head``. A ``field`` is the position of an offset."""
+    """Writes a message that begins with ``head``. ``field`` is the position of an offset field."""
 
     def __init__(self, head: bytes) -> None:
         self._head = bytearray(head)
@@ -122,7 +123,7 @@ class _MessageWriter:
             self.write_string(position, text.encode("utf-8", "replace"))
 
     def write_tensors(self, field: int, tensors: Sequence[Tensor]) -> None:
-        """Write a vector of tensors. A tensor that occurs twice is written once."""
+        """Write a vector of tensors. Repeated tensors share one table."""
         table_of: dict[int, int] = {}
         for position, tensor in zip(self._write_vector(field, len(tensors)), tensors, strict=True):
             table = table_of.get(id(tensor))
@@ -191,7 +192,7 @@ def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
 
 
 def _pack_many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """Return the same as ``_pack_strings``, with numpy."""
+    """Return the same as ``_pack_strings``, with numpy, which is faster for many strings."""
     sizes = 4 + _string_lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)
@@ -221,8 +222,8 @@ def _string_lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
 
 
 def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
-    """Write a table with a ``flatbuffers.Builder``, all of whose fields are offsets; return its own
-    offset."""
+    """Write a table whose fields are all offsets with a ``flatbuffers.Builder``, and return the
+    table's offset."""
     builder.StartObject(len(offsets))
     for field, offset in offsets.items():
         builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
@@ -230,7 +231,7 @@ def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
 
 
 def write_offsets(builder: Any, offsets: Sequence[int]) -> int:
-    """Write a vector of offsets with a ``flatbuffers.Builder``; return its own offset."""
+    """Write a vector of offsets with a ``flatbuffers.Builder``, and return the vector's offset."""
     builder.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         builder.PrependUOffsetTRelative(offset)

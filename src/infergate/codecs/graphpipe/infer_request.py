@@ -1,14 +1,14 @@
 """InferRequest messages ⇄ canonical inference requests.
 
-*Rule 1.* Outputs are requested from a backend in the order of its metadata, because graphpipe-go's
-Serve ignores their names and returns all outputs in that order.
+*Rule 1.* A request to a backend lists outputs in the order of the backend's metadata, because
+graphpipe-go's Serve ignores their names and returns all outputs in that order.
 
-*Rule 2.* For a client that names no outputs, the outputs in the metadata are requested. If the
-metadata uses a name for both an input and an output, it lists the nodes of a graph (graphpipe-tf);
-then no outputs are requested, and the backend chooses its defaults.
+*Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. If the
+metadata uses a name for both an input and an output, it describes the nodes of a graph
+(graphpipe-tf); the request then lists no outputs, and the backend chooses its defaults.
 
-*Rule 3.* An output that is not in the metadata is requested only from a graph, which can return any
-of its nodes: a server that ignores names would return a different output.
+*Rule 3.* A request lists an output that is not in the metadata only if the backend has a graph,
+which can return any of its nodes. A server that ignores names would return a different output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 @record
 class OutputSelection:
-    """The requested outputs in order; without ``is_explicit``, all outputs of the model."""
+    """The requested outputs, in order. If ``is_explicit`` is false, they are all outputs of the
+    model."""
 
     outputs: tuple[str, ...]
     is_explicit: bool
@@ -45,7 +46,7 @@ class OutputSelection:
 def read_request(
     table: FlatbufferTable, model: str, version: str, limits: Limits
 ) -> PartialInferRequest[ParsedRequest]:
-    """Parse an inference. Raises BAD_REQUEST, also on completion, and TOO_LARGE."""
+    """Parse an inference. Raises BAD_REQUEST, as ``complete`` does, and TOO_LARGE."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
     inputs = table.texts(INPUT_NAMES, len(tables), truncate=True)
@@ -90,7 +91,7 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """Return the names of the outputs to request, or none if the backend chooses."""
+    """Return the names of the outputs to request; an empty list if the backend chooses."""
     model_names = [tensor.name for tensor in model.outputs]
     if request.outputs:
         positions = {name: position for position, name in enumerate(model_names)}
@@ -105,7 +106,7 @@ def _is_graph(model: ModelMetadata) -> bool:
 
 
 def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
-    """Write the Request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
+    """Write ``request`` as a Request table. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
     model_names = {tensor.name for tensor in model.outputs}
     unknown = [output.name for output in request.outputs if output.name not in model_names]
     if unknown and model_names and not _is_graph(model):  # Rule 3

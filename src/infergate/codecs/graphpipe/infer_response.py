@@ -1,18 +1,20 @@
-"""InferResponse messages ⇄ canonical inference responses. The order of tensors identifies them.
+"""InferResponse messages ⇄ canonical inference responses. The messages contain no names: the order
+of the tensors identifies the outputs.
 
-*Rule 1.* A client receives the outputs that it named in its order, possibly repeated. A client that
-names no outputs receives all of them: first the outputs in the metadata, in the metadata's order,
-then any others.
+*Rule 1.* A client receives the outputs that it named, in the order in which it named them, possibly
+repeated. A client that names no outputs receives first the outputs in the metadata, in the
+metadata's order, and then all other outputs.
 
 *Rule 2.* If the number of tensors in a response equals the number of requested outputs, the tensors
-are those outputs. If it equals the number of the model's outputs, they are the model's outputs
-(graphpipe-go's Serve). The latter applies if both numbers are equal but the outputs differ, because
-the message does not distinguish the two cases. If neither number matches and the client named no
-outputs, the outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
+are the requested outputs. If it equals the number of the model's outputs, the tensors are the
+model's outputs (graphpipe-go's Serve). If it equals both numbers but the requested outputs are not
+the model's, the tensors are the model's outputs, because the message does not distinguish the two
+cases. If it equals neither and the client named no outputs, the outputs are called ``output0``,
+``output1``, …, as in graphpipe-go.
 
-*Rule 3.* Errors are reported even if there are outputs, as in the Python client; then invalid
-errors are ignored, because graphpipe-py on newer flatbuffers writes a vector of errors without
-elements.
+*Rule 3.* Errors are reported even if the response has outputs, as in the Python client. If it has
+outputs, invalid errors are ignored, because graphpipe-py with newer versions of flatbuffers writes
+a vector of errors without elements.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from infergate.core.tensor import Buffer, Tensor
 
 
 def write_response(response: InferResponse, selection: OutputSelection) -> list[Buffer]:
-    """Write the InferResponse. Raises BACKEND_GARBAGE, UNSUPPORTED, TOO_LARGE."""
+    """Write ``response`` as an InferResponse. Raises BACKEND_GARBAGE, UNSUPPORTED, TOO_LARGE."""
     if not selection.is_explicit:
         positions = {name: position for position, name in enumerate(selection.outputs)}
         ordered = sorted(
@@ -96,7 +98,7 @@ def _output_names(count: int, request: InferRequest, model: ModelMetadata) -> Se
 
 
 def _select_outputs(tensors: Sequence[Tensor], request: InferRequest) -> tuple[Tensor, ...]:
-    """Return the requested outputs in order, or all if none were requested."""
+    """Return the requested outputs in order, or all outputs if the client named no outputs."""
     if not request.outputs:
         return tuple(tensors)
     tensor_by_name = {tensor.name: tensor for tensor in tensors}

@@ -1,8 +1,8 @@
 """MetadataResponse ⇄ ModelMetadata, as a flatbuffer and as the JSON response to a GET.
 
-``version``, ``server`` and ``description`` describe the server. For other backends than GraphPipe,
-``version`` holds the model's versions, ``description`` the model's platform, and ``server`` is
-infergate.
+``version``, ``server`` and ``description`` describe the server. For a backend with another
+protocol, ``version`` contains the model's versions, ``description`` the model's platform, and
+``server`` is infergate.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 _SERVER_NAME: Final = "infergate"
 MAX_TENSORS: Final = 8192
 """Maximum number of inputs or outputs in metadata; graphpipe-tf lists every node of a graph. Each
-takes the event loop 1 µs even if a helper process parsed the message."""
+input or output takes 1 µs on the event loop even if a helper process parsed the message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
-"""Maximum number of inputs and outputs parsed on the event loop, at 10 µs each."""
+"""Maximum number of inputs and outputs that are parsed on the event loop, at 10 µs each."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
-"""Maximum bytes of a MetadataResponse parsed on the event loop, counted each time they are read."""
+"""Maximum number of bytes of a MetadataResponse that are parsed on the event loop. Bytes that are
+read several times count each time."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
-"""Maximum size of metadata as JSON: each value becomes a Python object."""
+"""Maximum size of metadata as JSON. It is low because each value becomes a Python object."""
 
 # ---- towards clients
 
 
 def write_metadata(metadata: ModelMetadata) -> bytes:
-    """Write the MetadataResponse."""
+    """Write ``metadata`` as a MetadataResponse."""
     builder = flatbuffers.Builder(1024)
     outputs = _write_tensors(builder, metadata.outputs)
     inputs = _write_tensors(builder, metadata.inputs)
@@ -82,7 +83,7 @@ def _write_text(builder: Any, text: str) -> int:
 
 
 def write_json(metadata: ModelMetadata) -> bytes:
-    """Write the JSON of graphpipe-go's response to a GET."""
+    """Write ``metadata`` as the JSON with which graphpipe-go responds to a GET."""
     version, server, description = _server_info(metadata)
     document = {
         "Name": metadata.name,
@@ -105,7 +106,7 @@ def _tensor_object(tensor: TensorMetadata) -> dict[str, Any]:
 
 
 def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
-    """Return version, server and description."""
+    """Return the fields ``version``, ``server`` and ``description``."""
     if metadata.server or metadata.server_version or metadata.description:
         return metadata.server_version, metadata.server, metadata.description
     return ", ".join(metadata.versions), _SERVER_NAME, metadata.platform
@@ -115,8 +116,8 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
-    """Read a MetadataResponse as the metadata of ``model``, which the server may name differently.
-    Raises BAD_REQUEST, and NeedsOffloadError on the event loop."""
+    """Read a MetadataResponse as the metadata of ``model``; the server may use another name. Raises
+    BAD_REQUEST, and NeedsOffloadError on the event loop."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
         model,
@@ -149,7 +150,7 @@ def _read_tensors(
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Parse the response to a GET. Raises BACKEND_GARBAGE, NeedsOffloadError."""
+    """Parse the JSON response to a GET. Raises BACKEND_GARBAGE, NeedsOffloadError."""
     check_loop_cost(limits, len(body), MAX_JSON_ON_LOOP)
     try:
         document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON_BYTES) else None
@@ -161,7 +162,7 @@ def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
-    """Read JSON like :func:`read_metadata`. Raises BACKEND_GARBAGE."""
+    """Return the metadata of ``model``, like :func:`read_metadata`. Raises BACKEND_GARBAGE."""
     return ModelMetadata(
         model,
         inputs=_tensors_from_json(document.get("Inputs"), limits),
@@ -174,7 +175,7 @@ def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> 
 
 
 def server_from_json(document: dict[str, Any]) -> ServerMetadata:
-    """Read JSON like :func:`read_server`."""
+    """Return the metadata of the server, like :func:`read_server`."""
     return ServerMetadata(_text_from_json(document, "Server"), _text_from_json(document, "Version"))
 
 

@@ -1,10 +1,11 @@
-"""Resolution of the input and output names in a message to those of the model.
+"""Maps the input and output names in a message to the model's names.
 
-*Rule 1.* A tensor without a name, or with an empty name, is the input at its position; an output
-with an empty name is the output at its position (graphpipe-tf's client requests ``[""]``).
+*Rule 1.* A tensor without a name, or with an empty name, is the model's input at the tensor's
+position. An empty output name stands for the model's output at that position (graphpipe-tf's client
+requests ``[""]``).
 
-*Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. An
-unknown name is sent on, so that the server reports the error.
+*Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. The
+gateway sends an unknown name to the server, which reports the error.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from infergate.codecs.option_checks import check_option_names, read_choice
 
 
 class ErrorStyle(enum.Enum):
-    """The form of an error response to an inference or a metadata request."""
+    """How a listener reports the errors of inferences and metadata requests."""
 
     STATUS = "status"
-    """An HTTP status and the message as text. Every client except Java's detects it."""
+    """An HTTP status and the message as text. Every client except the Java client detects it."""
     RESPONSE = "response"
-    """An InferResponse with errors and status 200: the form of the specification, and the only one
-    that a raw socket can carry. Of the known clients only Python's detects it."""
+    """An InferResponse with errors and status 200. The specification describes this form, and raw
+    sockets can carry no other. Of the known clients, only the Python client detects it."""
 
 
 _OPTION_NAMES: Final = ("model", "errors")
@@ -25,14 +25,14 @@ _OPTION_NAMES: Final = ("model", "errors")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``model`` is the model that every path means; if empty, paths name models."""
+    """A listener's options. Every path refers to ``model``; if it is empty, paths name models."""
 
     model: str = ""
     errors: ErrorStyle = ErrorStyle.STATUS
 
 
 def read_options(options: Mapping[str, Any]) -> Options:
-    """Return the codec's options. Raises ValueError for an unknown or invalid one."""
+    """Return the codec's options. Raises ValueError for an unknown or invalid option."""
     check_option_names(options, _OPTION_NAMES)
     model = options.get("model", "")
     if not isinstance(model, str):

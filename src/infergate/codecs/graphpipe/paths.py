@@ -1,8 +1,8 @@
-"""Paths of GraphPipe: the model or operation that a path names.
+"""Matches GraphPipe request paths to models and operations.
 
 On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a listener
-for one model, every path means that model, except two of graphpipe-go's control paths, which report
-health.
+for one model, every path refers to that model, except two of graphpipe-go's control paths, which
+report health.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_SHOWN_CHARACTERS: Final = 200
 
 @record
 class GraphPipePathMatch:
-    """A model or, if it is not None, the ``operation`` that the path names."""
+    """The ``operation`` that the path names or, if it is None, the model."""
 
     model: str = ""
     version: str = ""
@@ -57,7 +57,7 @@ def _match_path(path: str) -> GraphPipePathMatch:
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""A request's path is matched several times, and clients use few paths."""
+"""Caches matches: each request's path is matched several times, and clients use few paths."""
 
 
 def _match_control(control_path: str, model: str) -> GraphPipePathMatch:

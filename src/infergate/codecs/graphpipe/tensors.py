@@ -1,4 +1,4 @@
-"""Tensor tables of a message, read as canonical tensors."""
+"""Reads the Tensor tables of a message as canonical tensors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 def read_tensors(
     tables: Iterable[tuple[str, FlatbufferTable]], limits: Limits
 ) -> tuple[Tensor, ...]:
-    """Return each table as a tensor of the given name. Only strings are copied.
+    """Return a tensor for each pair of a name and a table. Copies strings, but no other data.
 
-    The type determines whether ``data`` or ``string_val`` is read, as in all servers. Raises
+    The tensor's type selects the field, ``data`` or ``string_val``, as in all servers. Raises
     BAD_REQUEST, TOO_LARGE.
     """
     tensors: list[Tensor] = []

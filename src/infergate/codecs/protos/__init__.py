@@ -1,7 +1,7 @@
 """The protobuf schema of the gRPC services, and helpers to read and write its messages.
 
-The schema is in a private descriptor pool, because a process may hold tritonclient's or MLServer's
-package ``inference``, with other fields, in the default pool. ``proto/generate.py`` generates
+The schema is in a private descriptor pool, because the default pool may already contain the package
+``inference`` of tritonclient or MLServer, which has other fields. ``proto/generate.py`` generates
 ``schema.binpb`` from ``proto/*.proto``.
 """
 
@@ -37,7 +37,7 @@ class ProtoSchema:
         return message_class(descriptor.input_type), message_class(descriptor.output_type)
 
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
-        """Return the serialized file of this name and all its imports. Raises KeyError."""
+        """Return the serialized file ``filename`` and all its imports. Raises KeyError."""
         found: dict[str, bytes] = {}
         pending = [filename]
         while pending:
@@ -57,4 +57,5 @@ class ProtoSchema:
 
 
 SCHEMA: Final = ProtoSchema(files(__name__).joinpath("schema.binpb").read_bytes())
-"""The V2 and legacy inference services, grpc.health.v1, grpc.reflection.v1 and v1alpha."""
+"""The schema of the V2 and legacy inference services, grpc.health.v1, and grpc.reflection.v1 and
+v1alpha."""

@@ -1,7 +1,7 @@
-"""Parsing with the protobuf runtime, after a message's fields have been counted at every depth.
+"""Counts a message's fields at every depth, and then parses it with the protobuf runtime.
 
-The runtime allocates up to a hundred times the size of a message: an empty string or submessage
-takes two bytes and becomes an object, a dimension takes one byte and becomes an integer.
+The runtime allocates up to a hundred times the size of a message: an empty string or submessage of
+two bytes becomes an object, and a dimension of one byte becomes an integer.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _FIXED_SIZES: Final = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-"""The element sizes of packed lists, in bytes. All other types are varints."""
+"""The element size of a packed list by type, in bytes. Elements of other types are varints."""
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""The repeated fields of a message type: the layout of a submessage, or an element's size."""
+"""The layout of each submessage field and the element size of each list field, by number."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
-    """Return ``max_fields`` on the event loop, elsewhere None (no extra limit)."""
+    """Return ``max_fields`` on the event loop, and None (no extra limit) elsewhere."""
     return max_fields if limits.is_on_event_loop else None
 
 
@@ -51,8 +51,8 @@ def parse(
     max_bytes: int,
     max_on_loop: int | None = None,
 ) -> Any:
-    """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
-    for more than ``max_on_loop`` fields if that is given."""
+    """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError if
+    ``max_on_loop`` is given and there are more fields."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes, the limit is {max_bytes}")
     check_fields(message_class, data, max_fields, max_on_loop)
@@ -65,8 +65,8 @@ def parse(
 def check_fields(
     message_class: Any, data: Buffer, max_fields: int, max_on_loop: int | None = None
 ) -> None:
-    """Count the fields of ``data``, a ``message_class``, at all depths; an element of a packed
-    list counts as one. Raises MalformedMessageError for more than ``max_fields``,
+    """Count the fields of ``data``, a ``message_class``, at all depths. Each element of a packed
+    list counts as a field. Raises MalformedMessageError for more than ``max_fields`` fields, and
     NeedsOffloadError for more than ``max_on_loop``."""
     fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)

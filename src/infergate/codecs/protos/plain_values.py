@@ -1,8 +1,8 @@
-"""Conversion between protobuf messages and plain Python values, which servers write as JSON.
+"""Converts protobuf messages to and from plain Python values, which servers write as JSON.
 
-The format is that of Triton's REST API: protobuf's JSON format with the original field names and
-integers as numbers. Fields without presence are always written, message fields only if they are
-set.
+The values have the format of Triton's REST API: protobuf's JSON format, with the original field
+names and with integers as numbers. Fields without presence are always written, message fields only
+if they are set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from infergate.codecs.protos.wire_scanner import FieldBudget
 
 MAX_VALUES: Final = 131072
-"""Maximum number of values of one message. An empty message of 2 bytes has one for each field."""
+"""Maximum number of values in a message. An empty message of 2 bytes has a value per field."""
 
 
 def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
 
 @functools.cache
 def _fields(descriptor: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
-    """Return name, field, value field (if it is a map, else None) and presence of each field."""
+    """Return the name, the field, a map's value field or None, and the presence of each field."""
     fields = []
     for field in descriptor.fields:
         message_type = field.message_type
@@ -60,7 +60,7 @@ def _plain_value(field: Any, value: Any, budget: FieldBudget) -> Any:
 
 
 def from_plain(message_class: Any, plain: Any) -> Any:
-    """Return a ``message_class`` with the fields in ``plain``; unknown members are ignored. Raises
+    """Return a ``message_class`` with the fields in ``plain``. Unknown members are ignored. Raises
     ValueError if a value does not fit its field."""
     try:
         return ParseDict(plain, message_class(), ignore_unknown_fields=True)

@@ -1,4 +1,4 @@
-"""The gRPC statuses of errors, and the errors of a backend's statuses."""
+"""The gRPC status for each kind of error, and the error for a backend's gRPC status."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ KIND_BY_CODE: Final[dict[int, Kind]] = {
     15: Kind.BACKEND_ERROR,  # DATA_LOSS
     16: Kind.UNAUTHENTICATED,  # UNAUTHENTICATED
 }
-"""Kinds by gRPC status code. A code that gRPC does not define is a BACKEND_ERROR."""
+"""The kind of error for each gRPC status code. An undefined code is a BACKEND_ERROR."""
 
 _RESOURCE_EXHAUSTED: Final = 8
-"""The code if the memory budget is exhausted."""
+"""The code of an error that reports an exhausted memory budget."""
 CODE_BY_KIND: Final[dict[Kind, int]] = {
     Kind.BAD_REQUEST: 3,  # INVALID_ARGUMENT
     Kind.UNAUTHENTICATED: 16,  # UNAUTHENTICATED
@@ -56,8 +56,8 @@ CODE_BY_KIND: Final[dict[Kind, int]] = {
 an entry."""
 
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
-"""The RESOURCE_EXHAUSTED messages of grpc-core, Go, Java and .NET for an oversized message, for
-which a retry cannot help."""
+"""The texts with which grpc-core, Go, Java and .NET reject an oversized message. Their status is
+RESOURCE_EXHAUSTED, but a retry cannot succeed."""
 
 
 def status_code(error: GatewayError) -> int:
@@ -68,7 +68,7 @@ def status_code(error: GatewayError) -> int:
 
 
 def raise_status(wire: RpcResponse) -> NoReturn:
-    """Raise the error of a backend's status, with the backend's own message."""
+    """Raise the error that a backend's status reports, with the backend's own message."""
     kind = KIND_BY_CODE.get(wire.code, Kind.BACKEND_ERROR)
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE

@@ -5,7 +5,7 @@ An inference is a small head (names, shapes, parameters) and many megabytes of t
 repeated bytes field; parsing the whole message copies every tensor at least once. The scanner
 returns the tensors as memoryviews, and the protobuf runtime parses the rest.
 
-*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`.
+*Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`.
 *Rule 2.* The scanner rejects what protobuf's own parsers reject (tags over 5 bytes, field number 0,
 lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
 *Rule 3.* Every loop counts its fields against a limit, because a field may have only two bytes.
@@ -28,10 +28,10 @@ FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 MAX_NESTED_FIELDS_ON_LOOP: Final = 16384
-"""Maximum number of nested fields that are read on the event loop, at 1 µs or more for each."""
+"""Maximum number of nested fields that are read on the event loop. Each takes 1 µs or more."""
 MAX_METADATA_FIELDS_ON_LOOP: Final = 2048
-"""Maximum number of fields of a metadata response that are read on the event loop. Each becomes
-several Python objects; an empty message becomes one for each possible field."""
+"""Maximum number of fields of a metadata response that are read on the event loop. A field becomes
+several Python objects; an empty message becomes an object for each field of its type."""
 _MAX_TAG_BYTES: Final = 5
 MAX_VARINT_BYTES: Final = 10
 MAX_LENGTH_BYTES: Final = 5
@@ -42,9 +42,9 @@ SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
 """The bits of a tag's first byte that hold the wire type and whether another byte follows."""
 
 MAX_NAME_BYTES: Final = 4 * KIB
-"""Maximum size of a model's name or version, which are read before the access check."""
+"""Maximum size of a model's name or version. The gateway reads both before the access check."""
 DECODE_ERROR: Final = "a field inside another is cut short, or a text is not UTF-8"
-"""The error for a message that scans, but that the protobuf runtime rejects."""
+"""The error for a message that the scanner accepts but the protobuf runtime rejects."""
 
 
 class MalformedMessageError(Exception):
@@ -73,8 +73,8 @@ _new_tuple: Final = tuple.__new__
 
 
 def scan_fields(data: Buffer, max_fields: int) -> Iterator[WireField]:
-    """Yield the top-level fields of ``data``. Raises MalformedMessageError, also for more than
-    ``max_fields``."""
+    """Yield the top-level fields of ``data``. Raises MalformedMessageError, also if there are more
+    than ``max_fields``."""
     position, end, fields_left = 0, len(data), max_fields
     while position < end:
         fields_left -= 1
@@ -119,7 +119,7 @@ def read_field(data: Buffer, start: int) -> WireField:
 
 
 class FieldBudget:
-    """A budget for the nested fields of one message."""
+    """Limits the number of nested fields that are read from a message."""
 
     __slots__ = ("_left", "_max_fields")
 
@@ -134,7 +134,7 @@ class FieldBudget:
 
 
 class _LoopFieldBudget(FieldBudget):
-    """A budget on the event loop; if it is exceeded, a helper process reads the message."""
+    """A budget on the event loop. If it is exceeded, a helper process reads the message."""
 
     __slots__ = ()
 
@@ -146,8 +146,8 @@ class _LoopFieldBudget(FieldBudget):
 
 
 def field_budget(max_fields: int, limits: Limits) -> FieldBudget:
-    """Return a budget of ``max_fields``; on the event loop possibly a smaller one, which raises
-    NeedsOffloadError."""
+    """Return a budget of ``max_fields`` fields. On the event loop, the budget may be smaller and
+    then raises NeedsOffloadError."""
     if limits.is_on_event_loop and max_fields > MAX_NESTED_FIELDS_ON_LOOP:
         return _LoopFieldBudget(MAX_NESTED_FIELDS_ON_LOOP)
     return FieldBudget(max_fields)
@@ -172,8 +172,8 @@ def _value_end(data: Buffer, position: int, number: int, wire_type: int) -> int:
 
 
 def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
-    """Read the varint at ``start``, of at most ``max_bytes``; return its value and end. Raises
-    MalformedMessageError."""
+    """Return the value and the end of the varint at ``start``. Raises MalformedMessageError, also
+    if it has more than ``max_bytes``."""
     value = shift = 0
     position = start
     try:
@@ -193,7 +193,7 @@ def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
 def split_raw_fields(
     data: Buffer, raw_number: int, max_fields: int
 ) -> tuple[Buffer, list[memoryview]]:
-    """Return ``data`` without its bytes fields ``raw_number``, and their values as views."""
+    """Return ``data`` without its bytes fields ``raw_number``, and views of the fields' values."""
     view = memoryview(data)
     kept_parts: list[Buffer] = []
     blobs: list[memoryview] = []
@@ -211,7 +211,7 @@ def split_raw_fields(
 
 
 def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> list[memoryview]:
-    """Return the parts of ``data`` without the fields in ``numbers``, not copied."""
+    """Return ``data`` without the fields in ``numbers``, as views of the remaining parts."""
     view = memoryview(data)
     kept_parts: list[memoryview] = []
     kept_from = 0
@@ -228,8 +228,8 @@ def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> lis
 def read_strings(
     data: Buffer, numbers: frozenset[int], max_fields: int, max_bytes: int
 ) -> dict[int, str]:
-    """Return the string fields in ``numbers``; of a repeated field, the last. Raises
-    MalformedMessageError, also for more than ``max_fields`` fields or a text of more than
+    """Return the string fields in ``numbers``. The last occurrence of a repeated field counts.
+    Raises MalformedMessageError, also for more than ``max_fields`` fields or a string of more than
     ``max_bytes`` bytes.
 
     This runs before the access check, so it creates no :class:`WireField` for a short field.
@@ -267,12 +267,12 @@ def read_strings(
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """Return the varint field ``number``, below 16, with ``value``, at least 0."""
+    """Return a varint field. ``number`` is below 16, and ``value`` is not negative."""
     return field_prefix(number, value, VARINT)
 
 
 def field_prefix(number: int, length: int, wire_type: int = DELIMITED) -> bytes:
-    """Return the tag and length that precede a bytes field of ``length`` bytes."""
+    """Return the tag and length that precede the ``length`` bytes of a bytes field."""
     if length < 0x80:
         return bytes((number << 3 | wire_type, length))
     out = bytearray((number << 3 | wire_type,))

@@ -1,7 +1,7 @@
-"""Requests to servers of TensorFlow Serving's gRPC API, and their responses.
+"""Requests to servers that implement TensorFlow Serving's gRPC API, and the servers' responses.
 
-The API has no health check. A working server answers a GetModelStatus without a model with an error
-about the request.
+The API has no health check. The gateway sends a GetModelStatus request without a model instead,
+which a working server rejects with an error about the request.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 _INVALID_ARGUMENT: Final = 3
 _UNAVAILABLE: Final = 14
 _ALIVE: Final = frozenset({0, 3, 5, 9, 12})
-"""The codes with which a working server answers a GetModelStatus without a model: an error about
-the request, or UNIMPLEMENTED from a server that only has Predict."""
+"""The status codes that a working server returns for a GetModelStatus request without a model: an
+error about the request, or UNIMPLEMENTED if the server implements only Predict."""
 _NO_OPTIONS: Final = TfsOptions(version_zero="literal")
 
 
 def build_request(operation: Operation) -> RpcRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, and ValueError
-    for a name that is not Unicode."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, and ValueError for a
+    name that is not valid Unicode."""
     match operation:
         case InferRequest():
             return _inference(operation)
@@ -111,8 +111,8 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
 
 
 def status_without_model(*, is_ready: bool) -> RpcResponse:
-    """Return the response to a GetModelStatus without a model: the error of TensorFlow Serving, or
-    UNAVAILABLE."""
+    """Return the response to a GetModelStatus request without a model: TensorFlow Serving's error
+    if the server is ready, else UNAVAILABLE."""
     if is_ready:
         return RpcResponse(code=_INVALID_ARGUMENT, details="Missing ModelSpec")
     return RpcResponse(code=_UNAVAILABLE, details="the server is not ready")
@@ -134,7 +134,7 @@ def _read_inference(
 
 
 def _ordered(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
-    """Return ``outputs`` in the order of the request: a protobuf map has no order."""
+    """Return ``outputs`` in the order of the request, because a protobuf map has no order."""
     order = {output.name: index for index, output in enumerate(request.outputs)}
     if not order:
         return outputs

@@ -1,6 +1,6 @@
 """The codec of TensorFlow Serving's gRPC API: RpcRequest and RpcResponse ⇄ canonical operations.
 
-Sources: tensorflow/serving and tensorflow/tensorflow, and messages taken from their clients
+Sources: tensorflow/serving and tensorflow/tensorflow, and messages captured from their clients
 (docs/fidelity-tfs.md).
 """
 
@@ -46,12 +46,12 @@ _OPERATIONS: Final[dict[str, type[Operation]]] = {
 }
 _MAX_OTHER_BYTES: Final = 64 * KIB
 _MAX_OTHER_FIELDS: Final = 4096
-"""The maximum size and number of fields of a request other than an inference."""
+"""The maximum size and field count of a request other than an inference."""
 
 
 @record
 class _ResponseOptions:
-    """The method of a request, and the model that it named."""
+    """The method of a request, and the model that the request names."""
 
     method: str
     requested: RequestedModel
@@ -59,7 +59,7 @@ class _ResponseOptions:
 
 @record
 class _Summarized:
-    """The ``requested`` model, as read from the parts ``message``."""
+    """The ``requested`` model, and the ``message`` parts from which it was read."""
 
     message: Sequence[Buffer]
     requested: RequestedModel
@@ -78,7 +78,7 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def __init__(self, options: TfsOptions) -> None:
         self._options: Final = options
-        # A response that passes through keeps the form that the server chose.
+        # In a response that passes through, tensors keep the form that the server chose.
         self.can_pass_through: bool = options.contents == "auto"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +87,7 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation and the names; only the ModelSpec is read."""
+        """Return the operation and the names, reading only the ModelSpec."""
         if wire.method == pb.RELOAD:
             return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
         if _is_health_check(wire):
@@ -112,7 +112,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return requested
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        """Parse a request. Raises UNSUPPORTED for an unknown method, and the client's errors."""
+        """Parse a request. Raises UNSUPPORTED for an unknown method, and client errors."""
         if wire.method == pb.RELOAD:
             return ParsedRequest(self._read_reload(wire))
         if _is_health_check(wire):
@@ -147,8 +147,8 @@ class TfsGrpcCodec(BinaryEstimates):
             raise _unreadable(wire, error) from None
 
     def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
-        """Return the operation for a list of one model. Raises UNSUPPORTED for other lists, which
-        would replace models of other clients."""
+        """Return the operation for a list of one model. Raises UNSUPPORTED for any other list,
+        because it would replace other clients' models."""
         config = _parse_other(wire, pb.ReloadConfigRequest).config
         models = config.model_config_list.config
         if len(models) != 1:
@@ -205,21 +205,21 @@ class TfsGrpcCodec(BinaryEstimates):
         return errors.build_error(error, wire.method, requested)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of strings and converted integers."""
+        """Return the cost of writing strings and converting integers."""
         del parsed
         if not isinstance(response, InferResponse):
             return 0
         return writing_cost(response.outputs, self._options.contents)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds of the memory for strings and converted integers."""
+        """Return the minimum and maximum memory for strings and converted integers."""
         del parsed
         return 0, written_bytes(response.outputs, self._options.contents)
 
     # ---- towards backends
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of strings; numbers are written raw."""
+        """Return the cost of writing strings; numbers are written raw, without conversion."""
         del profile
         return writing_cost(operation.inputs, "raw")
 
@@ -264,7 +264,7 @@ class TfsGrpcCodec(BinaryEstimates):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest:
-        """Replace the model and version, and labels and signatures that the options map."""
+        """Replace the model and version, and any labels and signatures that the options map."""
         del profile
         try:
             parts = forwarded_calls.rewrite_request(
@@ -299,13 +299,13 @@ def _is_health_check(wire: RpcRequest) -> bool:
 
 
 def _client_model(requested: RequestedModel, model: str) -> str:
-    """Return the name for a response about ``model``: the client's, if the options mapped the
-    signature to another model."""
+    """Return the model name for a response: the name that the client sent if the options mapped its
+    signature to another model, else ``model``."""
     return requested.spec.name if requested.is_mapped else model
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names; an empty name keeps the server's."""
+    """Return a server's ``spec`` with the client's names; an empty name keeps the server's name."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),
@@ -316,7 +316,7 @@ def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version
 
 
 def _other_message(response: Response, options: _ResponseOptions) -> Any:
-    """Return the response to a request other than an inference. Raises TypeError."""
+    """Return the message that responds to a request other than an inference. Raises TypeError."""
     match response:
         case ModelMetadata():
             return metadata.write_metadata(response, options.requested)

@@ -10,7 +10,7 @@ from infergate.core.datatypes import Datatype
 
 DT_INVALID: Final = 0
 _REFERENCE: Final = 100
-"""The number of a reference type minus that of its value type."""
+"""The difference between the number of a reference type and the number of its value type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ TYPES: Final[dict[Datatype, TensorFlowType]] = {
     Datatype.UINT64: _type("DT_UINT64", ValueField("uint64_val", 17)),
 }
 """Every canonical datatype has a TensorFlow type; complex, quantized and other types have no
-canonical one."""
+canonical datatype."""
 DATATYPES: Final[dict[int, Datatype]] = {entry.number: d for d, entry in TYPES.items()}
 """The canonical datatypes by number."""
 FIELDS_BY_NUMBER: Final[dict[int, ValueField]] = {
@@ -69,14 +69,14 @@ _NAMES: Final[dict[int, str]] = {number: name for name, number in DTYPES.items()
 
 
 def type_name(number: int) -> str:
-    """Return the name of a number of the enum DataType, for errors and metadata."""
+    """Return the DataType enum's name for a number, for errors and metadata."""
     if number > _REFERENCE and number - _REFERENCE in _NAMES:
         return f"{_NAMES[number - _REFERENCE]}_REF"
     return _NAMES.get(number, f"DataType {number}")
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype that the metadata of a model reports: the canonical name if there is
-    one, else TensorFlow's."""
+    """Return the datatype name that a model's metadata reports: the canonical name, or TensorFlow's
+    name if there is no canonical datatype."""
     datatype = DATATYPES.get(number)
     return type_name(number) if datatype is None else datatype.value

@@ -1,4 +1,4 @@
-"""Errors as gRPC statuses, with the codes and texts of TensorFlow Serving where it has its own."""
+"""Errors as gRPC statuses, with TensorFlow Serving's own codes and texts where it defines them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _UNIMPLEMENTED: Final = 12
 _UNKNOWN_SIGNATURE: Final = re.compile(r'Serving signature key "')
 MAX_TEXT_BYTES: Final = 1024
 _TRUNCATED: Final = "...TRUNCATED"
-"""The end of a longer text (model_servers/grpc_status_util.cc)."""
+"""The suffix of a truncated text (model_servers/grpc_status_util.cc)."""
 
 
 def build_error(error: GatewayError, method: str, requested: RequestedModel | None) -> RpcResponse:
-    """Return ``error`` as the status of ``method``. ``requested`` is None if the request does not
-    name a model, or cannot be read."""
+    """Return ``error`` as the status of ``method``. ``requested`` is None if the request names no
+    model or cannot be read."""
     text = error.public
     if error.kind is Kind.NOT_FOUND and requested is not None:
         text = _unknown_model_text(method, requested)

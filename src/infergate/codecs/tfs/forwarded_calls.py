@@ -1,9 +1,9 @@
 """Classify, Regress and MultiInference, which only servers of TensorFlow Serving can answer: the
 model's graph parses the examples in the request.
 
-Such a call is an inference without tensors. Its parameters hold the message, which a backend of
-another protocol rejects; the response is one BYTES tensor with the server's message. Only the
-ModelSpecs of both messages are read and replaced.
+Such a call is an inference without tensors, whose parameters hold the client's message. Backends of
+other protocols reject it. The response is one BYTES tensor that holds the server's message. Only
+the ModelSpecs of both messages are read and replaced.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _OUTPUT: Final = "response"
 _MAX_TASKS: Final = 1024
 
 RewriteSpec = Callable[[ModelSpec], bytes]
-"""Returns the ModelSpec to write in place of another one."""
+"""Returns the ModelSpec that replaces the given one."""
 
 
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
-    """Return the model that ``message``, a request of any method, names. Raises
+    """Return the model that a request names; ``message`` may belong to any method. Raises
     MalformedMessageError, BAD_REQUEST."""
     if method != MULTI_INFERENCE:
         return requested_model(find_spec(message, REQUEST_SPEC), options)
@@ -98,8 +98,9 @@ def call_of(request: InferRequest) -> tuple[str, bytes] | None:
 def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
-    """Return ``message`` with ``model`` and ``version`` in each ModelSpec; if one is
-    empty, ``options`` select it. Labels and signatures stay unless the options map them."""
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. If either is empty, the
+    client's value is kept after ``options`` are applied. Labels and signatures stay unless the
+    options map them."""
 
     def rewrite(spec: ModelSpec) -> bytes:
         requested = apply_options(spec, options)
@@ -123,8 +124,8 @@ def rewrite_response(message: Buffer, method: str, rewrite: RewriteSpec) -> list
 
 
 def rewrite_spec(message: Buffer, number: int, rewrite: RewriteSpec) -> list[Buffer]:
-    """Return ``message`` with its ModelSpec, in field ``number``, rewritten. The rest is not
-    copied."""
+    """Return ``message`` with its ModelSpec, in field ``number``, rewritten. The rest of the
+    message is not copied."""
     view = memoryview(message)
     before: list[Buffer] = []
     after: list[Buffer] = []

@@ -26,22 +26,22 @@ from infergate.core.messages import (
 )
 
 FIELD: Final = "signature_def"
-"""The only metadata field."""
+"""The only metadata field that TensorFlow Serving supports."""
 PLATFORM: Final = "tensorflow_serving"
 PREDICT_METHOD: Final = "tensorflow/serving/predict"
 _TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 MAX_BYTES: Final = 4 * MIB
 MAX_FIELDS: Final = 64 * 1024
-"""The maximum size and number of fields of a response about one model."""
+"""The maximum size and field count of a response about one model."""
 _READY: Final = "READY"
 _STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
-"""The numbers of the states of TensorFlow Serving, and of those of the Open Inference Protocol."""
+"""The number of each state of TensorFlow Serving and of the Open Inference Protocol."""
 _STATE_NAMES: Final = {number: name for name, number in _STATES.items()}
-"""The canonical names of the states: where both protocols have a state, the Open Inference
-Protocol's."""
+"""The canonical name of each state: the Open Inference Protocol's name if it has the state, else
+TensorFlow Serving's."""
 _UNAVAILABLE_CODE: Final = 14
 _DEFAULT_VERSION: Final = 1
-"""The version reported for a model whose server has no versions."""
+"""The version that is reported for a model on a server without versions."""
 
 
 def check_fields(fields: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 
 def latest_version(versions: Iterable[str]) -> int | None:
-    """Return the highest version that is a number; None if there is none."""
+    """Return the highest numeric version; None if no version is numeric."""
     numbers = [number for text in versions if (number := numeric_version(text)) is not None]
     return max(numbers, default=None)
 
@@ -165,8 +165,8 @@ def _read_tensors(
 
 
 def _read_tensor(alias: str, info: Any) -> TensorMetadata:
-    """Return a tensor's metadata. A tensor of any rank is reported with one dimension of any
-    size, because the canonical form has no unknown rank."""
+    """Return a tensor's metadata. A tensor of unknown rank gets one variable dimension, because the
+    canonical form has no unknown rank."""
     shape = info.tensor_shape
     dims = (-1,) if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
     return TensorMetadata(alias, metadata_datatype(info.dtype), dims)

@@ -4,8 +4,9 @@ A message may contain several ModelSpecs, which protobuf merges. They are read b
 check, without the rest of the message.
 
 *Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
-access check. Others reach servers of TensorFlow Serving as parameters; for other protocols, which
-have neither, the request is rejected with the texts of TensorFlow Serving.
+access check. Other labels and signatures are sent to TensorFlow Serving servers as parameters. For
+backends of other protocols, which have neither labels nor signatures, the request is rejected with
+TensorFlow Serving's error text.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from infergate.core.tensor import NO_PARAMETERS, Buffer, OpaqueParameters, Param
 DEFAULT_SIGNATURE: Final = "serving_default"
 SIGNATURE: Final = "signature_name"
 LABEL: Final = "version_label"
-"""The parameters that select a signature and a version label at a server."""
+"""The inference parameters that carry a signature and a version label to a server."""
 PROTOCOL: Final = "tfs-grpc"
 REQUEST_SPEC: Final = 1
 RESPONSE_SPEC: Final = 2
-"""The fields with the ModelSpec in requests and responses, except those of MultiInference."""
+"""The numbers of the ModelSpec field in requests and responses, except those of MultiInference."""
 
 MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
 """Maximum number of fields of a message that are read before the access check."""
@@ -52,7 +53,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 @record
 class ModelSpec:
-    """A ModelSpec. ``version`` is None if there is none; a ``label`` replaces it."""
+    """A ModelSpec. ``version`` is None if it is absent or replaced by a ``label``."""
 
     name: str
     version: int | None = None
@@ -62,8 +63,8 @@ class ModelSpec:
 
 @record
 class RequestedModel:
-    """The model of a request, after the options were applied to its ``spec``. ``label`` and
-    ``signature`` are the client's, and empty if they were mapped."""
+    """The model of a request after the options were applied to its ``spec``. ``label`` and
+    ``signature`` are the client's values, or empty if the options mapped them."""
 
     spec: ModelSpec
     model: str
@@ -78,7 +79,7 @@ class RequestedModel:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters of an inference, with the error for servers without labels and
+        """The inference parameters, with the error that is raised for servers without labels and
         signatures (Rule 1)."""
         signature = "" if self.signature == DEFAULT_SIGNATURE else self.signature
         if not (self.label or signature):
@@ -138,7 +139,7 @@ _parse_cached: Final = functools.lru_cache(_MAX_CACHED_SPECS)(_parse)
 
 
 def _parse_version(value: bytes, default: int) -> int:
-    """Return the value of an Int64Value, whose absent value is 0."""
+    """Return the value of an Int64Value, which is 0 if the field is absent."""
     number = default
     for field in scan_fields(value, _MAX_SPEC_FIELDS):
         if field.number == 1 and field.wire_type == VARINT:
@@ -198,7 +199,7 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
 
 
 def numeric_version(version: str) -> int | None:
-    """Return ``version`` as an int64 of at least 0; None if it is not one."""
+    """Return ``version`` as a non-negative int64; None if it cannot be converted."""
     if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
         return None
     number = int(version)
@@ -206,7 +207,7 @@ def numeric_version(version: str) -> int | None:
 
 
 def spec_field(number: int, spec: bytes) -> bytes:
-    """Return the field ``number`` with ``spec``."""
+    """Return ``spec`` encoded as field ``number``."""
     return field_prefix(number, len(spec)) + spec
 
 
@@ -224,8 +225,8 @@ def _named(parameters: Parameters, name: str) -> str:
 
 
 def single_spec(specs: Iterable[ModelSpec]) -> ModelSpec:
-    """Return the ModelSpec of a request with several tasks, without signature. Raises BAD_REQUEST
-    unless all name the same model and version."""
+    """Return the common ModelSpec of a request's tasks, without signature. Raises BAD_REQUEST
+    unless all tasks name the same model and version."""
     different = {ModelSpec(spec.name, spec.version, spec.label) for spec in specs}
     if not different:
         raise bad_request("Inference request requires at least one task")

@@ -18,10 +18,11 @@ class TfsOptions:
     """The options of TensorFlow Serving's codec.
 
     - ``contents``: the form of tensors in responses: ``raw`` in tensor_content, ``typed`` in the
-      field of their type, ``auto`` typed unless that is slow (``tensor_writer``).
-    - ``version_zero``: a requested version 0 means the ``default`` version, or is ``literal``.
-    - ``labels``: for each model, the versions by their labels.
-    - ``signatures``: for each model, the models that serve its signatures, by signature.
+      field of their type, ``auto`` typed unless writing that form is slow (``tensor_writer``).
+    - ``version_zero``: with ``default``, a requested version 0 selects the default version; with
+      ``literal``, it selects version 0.
+    - ``labels``: for each model, a mapping from labels to versions.
+    - ``signatures``: for each model, a mapping from signatures to the models that serve them.
     """
 
     contents: str = "auto"

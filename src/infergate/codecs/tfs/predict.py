@@ -49,9 +49,9 @@ def max_fields(limits: Limits) -> int:
 
 
 def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors of the map in field ``number`` of ``message``, in their order there;
-    ``kind`` is input or output. Raises MalformedMessageError, NeedsOffloadError, and errors with
-    the name of a tensor."""
+    """Return the tensors of the map in field ``number`` of ``message``, in message order; ``kind``
+    is input or output. Raises MalformedMessageError, NeedsOffloadError, and errors that name a
+    tensor."""
     budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
     reader = TensorProtoReader(limits, budget)
     tensors: dict[str, Tensor] = {}
@@ -70,7 +70,7 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
 
 
 def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error`` about an input with the start of TensorFlow Serving's own text."""
+    """Return ``error``, which concerns an input, prefixed as in TensorFlow Serving's own text."""
     reason = error.public.removeprefix(f"tensor '{name}': ")
     return error.reworded(f"tensor parsing error: {name}: {reason}")
 
@@ -99,8 +99,8 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
 
 
 def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator[memoryview]:
-    """Yield the values of the repeated field ``number``, one for each ``kind`` of tensor. Raises
-    MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``."""
+    """Yield the values of the repeated field ``number``; each belongs to one tensor of ``kind``.
+    Raises MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``."""
     view = memoryview(message)
     count = 0
     for field in scan_fields(message, max_fields(limits)):
@@ -116,7 +116,7 @@ def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator
 
 def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput, ...]:
     """Return the requested outputs of a PredictRequest. Raises MalformedMessageError, BAD_REQUEST
-    for a repeated one."""
+    for a repeated output."""
     names: dict[str, None] = {}
     for value in _values(message, OUTPUT_FILTER, "output", limits):
         name = _name(value)
@@ -148,7 +148,7 @@ def _check_name(name: str, kind: str, index: int) -> None:
 def request_parts(
     spec: bytes, inputs: Iterable[Tensor], outputs: Sequence[RequestedOutput]
 ) -> list[Buffer]:
-    """Return a PredictRequest. Every server reads numbers in tensor_content."""
+    """Return a PredictRequest with numbers in tensor_content, which every server reads."""
     parts: list[Buffer] = [spec_field(REQUEST_SPEC, spec)]
     _add_tensors(parts, INPUTS, inputs, "raw")
     filters = b"".join([string_field(OUTPUT_FILTER, output.name) for output in outputs])
@@ -156,7 +156,7 @@ def request_parts(
 
 
 def response_parts(spec: bytes, outputs: Iterable[Tensor], contents: str) -> list[Buffer]:
-    """Return a PredictResponse with ``contents`` (``tensor_writer``)."""
+    """Return a PredictResponse with tensors in the form ``contents`` (see ``tensor_writer``)."""
     parts: list[Buffer] = []
     _add_tensors(parts, OUTPUTS, outputs, contents)
     parts.append(spec_field(RESPONSE_SPEC, spec))

@@ -1,15 +1,15 @@
 """TensorProto → canonical tensors.
 
-The elements are in tensor_content, or in the field of their type, whose last value is repeated
-until the shape is full; without any value they are 0 or empty. So a message of 20 bytes may
-announce 2^40 elements.
+The elements are in tensor_content or in the field of their type. If that field has too few values,
+its last value is repeated until the shape is full; if it has no values, all elements are 0 or
+empty. A message of 20 bytes may therefore announce 2^40 elements.
 
 *Rule 1.* The announced size is compared with the limits before anything is allocated.
 *Rule 2.* Values that TensorFlow would silently change are rejected: integers that do not fit their
 datatype (TensorFlow wraps them), and a tensor whose values are all in the field of another type
 (TensorFlow reads zeros).
 
-The protobuf runtime reads no tensor, because it would copy the elements and take up to a hundred
+Tensors are not read by the protobuf runtime, which would copy the elements and take up to a hundred
 times the size of a message. Clients and servers repeat the same datatypes and shapes, so the parsed
 beginnings of TensorProtos are cached.
 """
@@ -72,7 +72,7 @@ _SHAPE_TAG: Final = bytes((_SHAPE << 3 | DELIMITED,))
 _STRING_TAG: Final = _STRINGS << 3 | DELIMITED
 _SHORT_LENGTH: Final = 0x80
 _WIRE_TYPES: Final = {0: VARINT, 4: FIXED32, 8: FIXED64}
-"""The wire type of one value, by its size; 0: a varint."""
+"""The wire type of a value, by its size in bytes; a varint has size 0."""
 VARINTS_ON_LOOP: Final = MIB
 """Maximum size of varints that are read on the event loop: 12 ms."""
 REPEATED_ON_LOOP: Final = 8 * MIB
@@ -84,7 +84,7 @@ _LAST_SHIFT: Final = 28
 _MAX_CACHED_HEAD: Final = 64
 _MAX_CACHED_HEADS: Final = 1024
 _CHECKED_BY_LENGTH: Final = frozenset(Datatype) - {Datatype.BOOL, Datatype.BYTES}
-"""The datatypes whose tensor_content needs no check but its length."""
+"""The datatypes whose tensor_content needs only a length check."""
 _LENGTH_PREFIX: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH_PREFIX.pack
 
@@ -101,8 +101,8 @@ class _Parts(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The beginning of a TensorProto, dtype and shape. The elements take ``size`` bytes, in a field
-    with one of ``tags`` if they are used in place."""
+    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes; they are
+    used in place if they are in a field with one of ``tags``."""
 
     datatype: Datatype
     shape: tuple[int, ...]
@@ -120,14 +120,14 @@ class TensorProtoReader:
         self._limits: Final = limits
         self._budget: Final = budget
         self._values_left = MAX_BYTES_ELEMENTS
-        """The number of further strings and unpacked values, each of which takes a field."""
+        """The number of strings and unpacked values that may still be read; each takes a field."""
         self._bytes_elements = 0
         self._size = 0
-        """Bytes of the elements that were not used in place."""
+        """The size of the elements that were not used in place, in bytes."""
 
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
-        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE with the name."""
+        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE naming the tensor."""
         # dtype and shape, each with a tag and a value or length of one byte
         head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
         is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG
@@ -185,7 +185,7 @@ class TensorProtoReader:
         return _Parts(dtype, dims, content, values, strings, string_count)
 
     def _add_dims(self, name: str, dims: list[int], shape: memoryview) -> None:
-        """Add the dimensions of a TensorShapeProto. A second one is merged, as by protobuf."""
+        """Add the dimensions of a TensorShapeProto; like protobuf, merge repeated messages."""
         for field in budgeted_fields(shape, self._budget):
             if field.number != 2 or field.wire_type != DELIMITED:
                 continue
@@ -274,7 +274,7 @@ class TensorProtoReader:
     def _read_values(
         self, name: str, datatype: Datatype, shape: tuple[int, ...], parts: _Parts
     ) -> Buffer:
-        """Return the elements in the field of ``datatype``, the last one repeated."""
+        """Return the elements in the field of ``datatype``, repeating the last one as needed."""
         field = TYPES[datatype].field
         expected = math.prod(shape)
         size = expected * datatype.itemsize
@@ -318,8 +318,8 @@ class TensorProtoReader:
 
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
-    """Return the elements of ``proto`` if nothing but one field with exactly these follows
-    ``head``, else None."""
+    """Return the elements of ``proto`` if ``head`` is followed by a single field that holds exactly
+    the elements, else None."""
     if proto[head_end] not in head.tags:
         return None
     length = shift = 0
@@ -353,7 +353,7 @@ def _cache_head(head: bytes, tensor: Tensor) -> None:
 
 
 def _fill(values: npt.NDArray[Any], expected: int) -> Buffer:
-    """Return ``expected`` values as bytes: surplus ones are ignored, the last one is repeated."""
+    """Return ``expected`` values as bytes: drop surplus values, or repeat the last value."""
     if len(values) < expected:
         filled = np.empty(expected, dtype=values.dtype)
         filled[: len(values)] = values
@@ -366,7 +366,7 @@ def _fill(values: npt.NDArray[Any], expected: int) -> Buffer:
 
 def _read_content(name: str, datatype: Datatype, shape: tuple[int, ...], content: Buffer) -> Buffer:
     if not math.prod(shape):
-        return b""  # ignored, as by TensorFlow
+        return b""  # TensorFlow ignores the content
     check_size(name, datatype, shape, len(content))
     if datatype is Datatype.BOOL and np.frombuffer(content, dtype="u1").max(initial=0) > 1:
         raise bad_request(f"tensor '{name}': an element of BOOL is neither 0 nor 1")
@@ -376,8 +376,8 @@ def _read_content(name: str, datatype: Datatype, shape: tuple[int, ...], content
 def _read_integers(
     name: str, datatype: Datatype, field: ValueField, run: Buffer
 ) -> npt.NDArray[Any]:
-    """Return the varints in ``run``, cut to the size of ``field`` as by protobuf. Raises
-    BAD_REQUEST for one that does not fit ``datatype``."""
+    """Return the varints in ``run``, truncated to the size of ``field`` as protobuf does. Raises
+    BAD_REQUEST for a value that does not fit ``datatype``."""
     wide: npt.NDArray[Any] = varints.read(run, varints.count(run), "<u8").astype("<u8", copy=False)
     if datatype is Datatype.BOOL:
         bools: npt.NDArray[Any] = (wide != 0).astype("u1")
@@ -399,7 +399,7 @@ def _read_integers(
 
 
 def _read_string_content(name: str, shape: tuple[int, ...], content: bytes) -> Buffer:
-    """Return the strings of tensor_content: the lengths of all as varints, then all strings."""
+    """Return the strings in tensor_content: all lengths as varints, followed by all strings."""
     expected = math.prod(shape)
     position = 0
     lengths: list[int] = []
@@ -433,7 +433,7 @@ def _last_start(strings: Buffer, count: int) -> int:
 
 
 def _first_strings(strings: Buffer, count: int) -> Buffer:
-    """Return the first ``count`` strings; surplus ones are ignored."""
+    """Return the first ``count`` strings and ignore the rest."""
     return strings[: _last_start(strings, count + 1)] if count else b""
 
 

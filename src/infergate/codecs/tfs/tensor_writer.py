@@ -3,8 +3,8 @@
 The elements are written to tensor_content (raw), or to the field of their type (typed), as
 TensorFlow Serving does by default. Strings are always typed: TensorFlow's Python library does not
 read them in tensor_content. Clients that use TensorFlow or numpy read both forms; clients in other
-languages often read the fields only. Floats and bools have the same bytes in both forms, so that
-typed ones cost nothing; integers and 16-bit floats are converted one by one.
+languages often read the fields only. Floats and bools have the same bytes in both forms, so typed
+contents cost nothing extra; integers and 16-bit floats are converted one by one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SIZE_TAG: Final = 1 << 3 | VARINT
 _UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
 """The datatypes whose packed values are the bytes of tensor_content."""
 MAX_TYPED_ELEMENTS: Final = 1 << 16
-"""Maximum number of other elements that ``auto`` writes to their field, at 0.1 µs each."""
+"""Maximum number of elements of other datatypes that ``auto`` writes typed, at 0.1 µs each."""
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
-"""The cost of writing an element, as a number of bytes of JSON that take as long."""
+"""The cost of writing an element, as the number of bytes of JSON that take as long to write."""
 _VARINT_BYTES: Final = 10
 _STRING_BYTES: Final = 6
 _MAX_COPIED: Final = 1024
@@ -68,7 +68,7 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
 
 
 def _bools(data: Buffer) -> Buffer:
-    """Return ``data`` with each byte other than 0 as 1; TensorFlow rejects others."""
+    """Return ``data`` with each non-zero byte replaced by 1; TensorFlow rejects other values."""
     octets = np.frombuffer(data, dtype="u1")
     return data if octets.max() <= 1 else (octets != 0).tobytes()
 
@@ -111,7 +111,7 @@ def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
 
 
 def writing_cost(tensors: Iterable[Tensor], contents: str) -> int:
-    """Return the cost of writing ``tensors``, in bytes of JSON that take as long."""
+    """Return the cost of writing ``tensors``, in bytes of JSON that take as long to write."""
     cost = 0
     for tensor in tensors:
         count = math.prod(tensor.shape)

@@ -1,4 +1,4 @@
-"""The legacy TensorRT Inference Server API (v1.0 to v1.15) over HTTP and gRPC, for clients and
+"""The legacy TensorRT Inference Server API (v1.0 to v1.15) over HTTP and gRPC, for clients and for
 backends.
 
 An inference consists of a header (a protobuf message: text over HTTP, binary over gRPC) and raw
@@ -22,7 +22,7 @@ HTTP: Final = CodecPlugin(
     ("api",),
     http_codec.create,
     supports_shared_memory=True,
-    min_header_bytes=64 * KIB,  # NV-InferRequest describes every tensor
+    min_header_bytes=64 * KIB,  # the header NV-InferRequest describes every tensor
     max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,
 )
 GRPC: Final = CodecPlugin(

@@ -1,4 +1,4 @@
-"""The parts that the two legacy codecs share."""
+"""The code that the HTTP and gRPC codecs of the legacy API share."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TrtisCodec(BinaryEstimates):
         self._options: Final = options
         self._status_factory: Final = RequestStatusFactory(options)
         self._header_cache: Final = ValidatedHeaderCache()
-        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
+        # Only translation adds datatypes to outputs: legacy servers do not report them.
         self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options,)  # without the cache
+        return type(self), (self._options,)  # without the header cache
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of shapes."""
+        """Return the cost of writing shapes."""
         del profile
         return header_cost(operation.inputs, ())

@@ -20,7 +20,7 @@ _MAX_INDEX: Final = 2**31 - 1
 
 
 def write_classes(entries: Any, tensor: Tensor, rows: int) -> None:
-    """Add an entry for each of ``rows`` to a ``batch_classes`` field. Raises BACKEND_GARBAGE."""
+    """Add ``rows`` entries to a ``batch_classes`` field. Raises BACKEND_GARBAGE."""
     if tensor.datatype is not Datatype.BYTES:
         raise backend_garbage(
             f"output '{tensor.name}' should contain classes, but is {tensor.datatype.value}"
@@ -48,7 +48,7 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
             ) from None
         if not 0 <= class_index <= _MAX_INDEX:
             raise backend_garbage(f"output '{name}' has a class whose index is out of range")
-        # the servers omit a zero of either sign
+        # servers omit the value if it is zero, of either sign
         classes.add(idx=class_index, value=score or 0.0, label=label[0] if label else "")
 
 

@@ -1,4 +1,4 @@
-"""The datatypes of the legacy API: the numbers and names of its DataType enum."""
+"""The numbers and names of the datatypes in the legacy API's DataType enum."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DATATYPE_NUMBERS: Final[dict[Datatype, int]] = {
 """BF16 has no number."""
 DATATYPES_BY_NUMBER: Final = {number: datatype for datatype, number in DATATYPE_NUMBERS.items()}
 INVALID_TYPE: Final = "TYPE_INVALID"
-"""The name for a datatype without a number (0)."""
+"""The name of number 0, which stands for a datatype without a number."""
 CLASSIFIABLE: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
 """The datatypes for which servers support classification."""
 
 
 def legacy_name(datatype: Datatype) -> str:
-    """Return the name of ``datatype`` in the API's messages."""
+    """Return the name that messages of the API use for ``datatype``."""
     return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.value}"

@@ -1,6 +1,7 @@
 """Builds requests to gRPC servers and parses their responses.
 
-``request_status`` in the response, not the gRPC status, reports success.
+The field ``request_status`` of the response, not the gRPC status, determines whether a request
+succeeded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""Maximum number of fields of a response with little more than a status (about ten)."""
+"""Maximum number of fields of a response that contains little more than a status, which has about
+ten."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -63,7 +65,7 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
             | messages.ModelConfigRequest("")
             | messages.ModelStatisticsRequest("")
         ):
-            # an empty name would request all models
+            # an empty name would request the status of all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
             messages.ModelMetadataRequest(model)
@@ -111,7 +113,7 @@ def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buff
     head = pb.InferRequest(
         model_name=operation.model,
         model_version=version_number(operation.model, operation.version),
-        # servers that do not know priority and timeout ignore these fields
+        # servers without support for priority and timeout ignore these fields
         meta_data=write_request(operation, model, schedules=True),
     )
     return grpc_infer.message_parts(
@@ -153,7 +155,7 @@ def parse_response(
 
 
 def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
-    """Return the message. Raises the backend's error unless its status is SUCCESS."""
+    """Parse ``wire`` as a ``message_class``. Raises the backend's error, if any."""
     try:
         message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
     except MalformedMessageError as error:

@@ -1,8 +1,8 @@
 """The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-The gRPC status is OK even for errors, except for an unknown method or an unreadable message:
-``request_status`` in the response reports them. Sources: seed specification 004, and messages
-captured from servers and clients of the API (docs/fidelity-trtis.md).
+The field ``request_status`` of the response reports errors, and the gRPC status is OK. Only an
+unknown method and an unreadable message are reported as a gRPC status. Sources: seed specification
+004, and messages captured from servers and clients of the API (docs/fidelity-trtis.md).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MAX_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST_VERSION: Final = -1
 _MAX_OTHER_BYTES: Final = 64 * KIB
-"""Maximum size of a request other than an inference, which contains only names."""
+"""Maximum size in bytes of a request that is not an inference. Such requests contain only names."""
 _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 
 
 class _UnreadableMessageError(GatewayError):
-    """The bytes are not a message of the method. It is reported as a gRPC status."""
+    """The bytes are not a message of the method. The codec reports this error as a gRPC status."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
 
 
 class TrtisGrpcCodec(TrtisCodec):
-    """The codec of the legacy gRPC API."""
+    """Translates messages of the legacy gRPC API for listeners and backends."""
 
     name: str = "trtis-grpc"
     streaming_methods: frozenset[str] = frozenset({STREAM_INFER})
@@ -54,7 +54,7 @@ class TrtisGrpcCodec(TrtisCodec):
     # ---- towards clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation and names, from the top-level fields alone."""
+        """Return the operation, model and version. Only top-level fields are read."""
         if wire.method in _INFERENCES:
             try:
                 target = _target(wire)
@@ -67,7 +67,8 @@ class TrtisGrpcCodec(TrtisCodec):
     def parse_request(
         self, wire: RpcRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises UNSUPPORTED for an unknown method, and the client's errors."""
+        """Parse a request. Raises the client's errors, for example UNSUPPORTED for an unknown
+        method."""
         if wire.method not in _INFERENCES:
             return ParsedRequest(*_parse_other(wire))
         try:
@@ -103,8 +104,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the response for ``error`` with a ``request_status``, or a gRPC status for an
-        unknown method or an unreadable message."""
+        """Build the response for ``error``. It reports an unknown method or an unreadable message
+        as a gRPC status, and all other errors in ``request_status``."""
         if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
@@ -125,7 +126,7 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message,), metadata=retry_after_headers(error))
 
     def _infer_error(self, error: GatewayError, wire: RpcRequest) -> Any:
-        """Return an InferResponse with the names and the id of ``wire`` if they can be parsed."""
+        """Return an InferResponse with the names and the id in ``wire``, if they can be parsed."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
@@ -138,7 +139,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return head
 
     def number_response(self, wire: RpcResponse) -> RpcResponse:
-        """Return ``wire`` with the next request number in a status, which protobuf merges."""
+        """Append a status with the next request number to ``wire``. Protobuf merges the two
+        statuses."""
         status = pb.InferResponse()
         status.request_status.request_id = self._status_factory.next_number()
         return RpcResponse(
@@ -146,7 +148,7 @@ class TrtisGrpcCodec(TrtisCodec):
         )
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of classes and shapes."""
+        """Return the cost of writing classes and shapes."""
         if not isinstance(response, InferResponse):
             return 0
         return header_cost(response.outputs, parsed.response_options.outputs)
@@ -178,7 +180,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def validate(
         self, wire: RpcRequest, limits: Limits
     ) -> RpcRequest | PartialInferRequest[RpcRequest]:
-        """Validate an inference; any other request is only parsed."""
+        """Validate an inference, or parse any other request."""
         if wire.method not in _INFERENCES:
             self.parse_request(wire, limits)
             return wire
@@ -199,7 +201,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend; None if releases interpret it differently."""
+        """Return the request for the backend; None if server releases interpret it differently."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)
@@ -218,7 +220,7 @@ class TrtisGrpcCodec(TrtisCodec):
 def _target(wire: RpcRequest) -> InferRequest:
     """Return the requested model and version. Raises MalformedMessageError, BAD_REQUEST, NOT_FOUND.
 
-    The result is kept with ``wire``, and so is the message if it was split.
+    The result is stored in ``wire``, together with the message if that was split.
     """
     state = wire.codec_state
     if type(state) is grpc_pass_through.RequestState and state.message is wire.message:
@@ -231,8 +233,8 @@ def _target(wire: RpcRequest) -> InferRequest:
 
 
 def _requested_model(model: str, version: int) -> InferRequest:
-    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist,
-    such as 0, the value of an unset field."""
+    """Return an InferRequest for ``model`` and ``version``. Raises NOT_FOUND for a version that
+    cannot exist, such as 0, the value of an unset field."""
     if version < 1 and version != _LATEST_VERSION:
         raise GatewayError(
             Kind.NOT_FOUND,
@@ -260,5 +262,5 @@ def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
 
 
 def create(options: Mapping[str, Any]) -> TrtisGrpcCodec:
-    """Return the codec for ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
+    """Create the codec from ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
     return TrtisGrpcCodec(read_options(options))

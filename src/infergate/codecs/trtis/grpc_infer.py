@@ -1,7 +1,7 @@
-"""The gRPC messages InferRequest and InferResponse, with the raw data separate from the rest.
+"""Reads and writes the gRPC messages InferRequest and InferResponse without copying raw data.
 
-Tensors are memoryviews of a received message, and parts of a sent message
-(``protos.wire_scanner``).
+The tensors of a received message are memoryviews of it (``protos.wire_scanner``). A message to send
+consists of parts, and each tensor is a part.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from infergate.core.wire import join_parts
 RAW_INPUT: Final = 4
 RAW_OUTPUT: Final = 3
 MAX_HEAD_BYTES: Final = 4 * MIB
-"""Maximum size of a message without raw data. Parsing takes about 6 ms per MiB."""
+"""Maximum size in bytes of a message without its raw data. Parsing takes about 6 ms per MiB."""
 MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of a request, which take up to 50 ms to scan."""
+"""Maximum number of fields of a request. Scanning them takes up to 50 ms."""
 MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
-"""Maximum number of fields of a response. A class takes four."""
+"""Maximum number of fields of a response. A class takes four fields."""
 _OTHER_FIELDS: Final = 16
-"""Maximum number of fields besides raw data. There are three."""
+"""Maximum number of fields that are not raw data. The messages define three."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
-    """Return ``model_name`` and ``model_version`` (fields 1 and 2); of a repeated field, the last.
-    Raises MalformedMessageError, BAD_REQUEST."""
+    """Return ``model_name`` and ``model_version`` (fields 1 and 2). The last occurrence of a
+    repeated field counts. Raises MalformedMessageError, BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -87,7 +87,7 @@ def _uint64(data: Buffer, position: int) -> int:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Return an InferRequest, and its raw data. Raises MalformedMessageError."""
+    """Parse an InferRequest; return it and its raw data. Raises MalformedMessageError."""
     head, raw = split_raw(message, RAW_INPUT, limits)
     return parse_head(head), raw
 
@@ -98,7 +98,7 @@ def parse_head(head: Buffer) -> Any:
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Return an InferResponse, and its raw data. Raises MalformedMessageError."""
+    """Parse an InferResponse; return it and its raw data. Raises MalformedMessageError."""
     head, raw = split_raw(message, RAW_OUTPUT, limits)
     return parse_response_head(head, limits), raw
 
@@ -128,17 +128,17 @@ def _max_fields(limits: Limits) -> int:
 
 
 def may_have_entries(count: int, limits: Limits) -> bool:
-    """Return whether a message may have ``count`` entries of raw data besides its other fields."""
+    """Return whether a message may have ``count`` entries of raw data."""
     return count <= 2 * limits.tensors
 
 
 def message_parts(head: Any, raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Return ``head`` and a field ``raw_number`` for each of ``raw``, without copying these."""
+    """Return ``head`` and a field ``raw_number`` for each entry of ``raw``, which is not copied."""
     return add_raw([head.SerializeToString(deterministic=True)], raw_number, raw)
 
 
 def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Append a field ``raw_number`` for each of ``raw`` to ``parts`` and return ``parts``."""
+    """Append a field ``raw_number`` for each entry of ``raw`` to ``parts``. Return ``parts``."""
     for entry in raw:
         parts.append(field_prefix(raw_number, len(entry)))
         if len(entry):
@@ -147,8 +147,8 @@ def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list
 
 
 def input_splitter(raw: Sequence[Buffer]) -> InputSplitter:
-    """Return a splitter that assigns an entry to each input that is not in shared memory. Excess
-    entries are ignored, as by the servers."""
+    """Return a function that assigns an entry to each input that is not in shared memory. It
+    ignores excess entries, as legacy servers do."""
     return partial(_split_inputs, raw)
 
 
@@ -172,7 +172,7 @@ def _split_inputs(
 
 
 def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
-    """Return a splitter that assigns an entry to each output; with classes, it is empty."""
+    """Return a function that assigns an entry to each output; with classes, the entry is empty."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

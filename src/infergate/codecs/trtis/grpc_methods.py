@@ -1,6 +1,6 @@
-"""The methods of the gRPC service other than inferences, towards clients.
+"""All methods of the gRPC service except inferences, for clients.
 
-Every response contains ``request_status``, which the caller fills.
+Every response contains ``request_status``, which the caller sets.
 """
 
 from __future__ import annotations

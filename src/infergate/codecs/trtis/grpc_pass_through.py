@@ -1,4 +1,4 @@
-"""Pass-through between legacy gRPC clients and servers, by the rules of ``http_pass_through``."""
+"""Pass-through between legacy gRPC clients and servers, with the rules of ``http_pass_through``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-# InferRequest: model_name, model_version, meta_data; InferResponse: request_status, meta_data
+# The fields are model_name, model_version and meta_data of InferRequest, and request_status and
+# meta_data of InferResponse.
 _MODEL: Final = 1
 _VERSION: Final = 2
 _STATUS: Final = 1
@@ -57,7 +58,7 @@ _FIELDS_PER_TENSOR: Final = 4
 
 @dataclass(slots=True)
 class ValidatedRpcRequest(RpcRequest):
-    """A validated inference. ``id`` is the client's; 0 if it has none."""
+    """A validated inference. ``id`` is the client's id, or 0 if the request has no id."""
 
     header: ValidatedHeader | None = None
     model_and_version: tuple[str, str] = ("", "")
@@ -77,7 +78,7 @@ class ValidatedRpcRequest(RpcRequest):
 
 
 class RequestState(NamedTuple):
-    """A request in progress: its ``target``, and its ``message`` if it was split."""
+    """The ``target`` of a request in progress, and its ``message`` if that was split."""
 
     message: Sequence[Buffer]
     target: InferRequest
@@ -85,7 +86,7 @@ class RequestState(NamedTuple):
 
 
 def read_names(split: SplitInference) -> tuple[str, int] | None:
-    """Return the names of a request; None if the model name is invalid."""
+    """Return the model name and version of a request; None if the model name is invalid."""
     if len(split.first) > MAX_NAME_BYTES:
         return None
     try:
@@ -103,8 +104,8 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
-    """Return ``wire``, to be validated with the model's metadata. Raises MalformedMessageError,
-    BAD_REQUEST."""
+    """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
+    MalformedMessageError, BAD_REQUEST."""
     state = wire.codec_state
     split = state.split if type(state) is RequestState else None
     parse = partial(_parse_request, wire.message, target, level, limits)
@@ -158,7 +159,7 @@ def _parse_request(
 
 
 def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached."""
+    """Return ``header`` without its id, and the id. A header too long to cache gives None and 0."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept_fields: list[memoryview] = []
@@ -174,8 +175,9 @@ def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, 
 def _single_field(
     head: Buffer, number: int, merged_number: int
 ) -> tuple[memoryview | None, memoryview]:
-    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and all
-    fields ``merged_number`` joined, as protobuf merges them. Raises MalformedMessageError."""
+    """Return two fields of ``head``: the field ``number``, or None unless it occurs exactly once,
+    and all fields ``merged_number``, joined as protobuf merges them. Raises
+    MalformedMessageError."""
     view = memoryview(head)
     matches: list[memoryview] = []
     merged: list[memoryview] = []
@@ -198,7 +200,7 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
-    """Return ``wire`` for another model; None if it must be translated. Raises
+    """Return ``wire`` for another model and version; None if it must be translated. Raises
     MalformedMessageError, BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
@@ -220,7 +222,7 @@ def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | 
     return RpcRequest(INFER, [names, *rest])
 
 
-def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
+def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the status
     wire: RpcResponse,
     request: RpcRequest,
     model: str,
@@ -230,7 +232,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
 ) -> RpcResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    ``model`` and ``version`` replace the backend's unless they are empty. Raises the backend's
     error, or BACKEND_GARBAGE.
     """
     if wire.code:
@@ -268,7 +270,7 @@ def _rewrite_validated(
 def _response(
     header: bytes, id_: int, raw: Sequence[Buffer], statuses: RequestStatusFactory
 ) -> RpcResponse:
-    """Return a response with ``header``, to which the id is added."""
+    """Return a response with ``header`` and ``id_``, which is appended to the header."""
     status = statuses.success_bytes()
     if id_:
         header += varint_field(_ID, id_)

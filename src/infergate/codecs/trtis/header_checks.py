@@ -1,8 +1,8 @@
-"""Validates an inference header the way the servers do, in their order and with their messages.
+"""Validates an inference header as legacy servers do, in the same order and with their messages.
 
 A header names tensors and may omit shapes; datatypes come from the model's metadata. Requests that
 break servers (dimensions below 0, duplicate inputs, contents that contradict the shape) are also
-rejected, with a message like the servers'.
+rejected, with similar messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MAX_SHOWN: Final = 80
 
 @record
 class CheckedInput:
-    """A validated input: ``size`` bytes of the batch in the message, ``dims`` without the batch."""
+    """A validated input. ``size`` is the number of bytes of the batch in the message; ``dims`` is
+    the shape without the batch."""
 
     name: str
     datatype: Datatype
@@ -38,7 +39,7 @@ class CheckedInput:
 
 @record
 class CheckedOutput:
-    """A requested output: its ``classes`` (their number), or its values if that is 0."""
+    """A requested output. ``classes`` is the number of requested classes; 0 requests the values."""
 
     name: str
     datatype: Datatype
@@ -47,17 +48,17 @@ class CheckedOutput:
 
 
 def is_batched(model: ModelMetadata) -> bool:
-    """Return whether the first dimension of every shape is known to be the batch."""
+    """Return whether the metadata shows that the first dimension of every shape is the batch."""
     return (model.max_batch_size or 0) > 0
 
 
 def dims_without_batch(tensor: TensorMetadata, model: ModelMetadata) -> tuple[int, ...]:
-    """Return the dimensions without the batch, as in the API."""
+    """Return the shape of ``tensor`` without the batch dimension, as in messages of the API."""
     return tensor.shape[1:] if is_batched(model) else tensor.shape
 
 
 def datatype_of(label: str, tensor: TensorMetadata) -> Datatype:
-    """Return the datatype of an "input" or "output" (``label``). Raises UNSUPPORTED."""
+    """Return the datatype of ``tensor``. ``label`` is "input" or "output". Raises UNSUPPORTED."""
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype not in DATATYPE_NUMBERS:
         raise GatewayError(
@@ -98,7 +99,7 @@ def check_batch(header: Any, model: ModelMetadata) -> None:
 def check_outputs(
     header: Any, model: ModelMetadata, level: CompatibilityLevel
 ) -> tuple[CheckedOutput, ...]:
-    """Return the requested outputs in the order of the header."""
+    """Validate the requested outputs, and return them in the order of the header."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     by_name: dict[str, CheckedOutput] = {}
     outputs: list[CheckedOutput] = []
@@ -122,7 +123,7 @@ def check_outputs(
 
 
 def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[CheckedInput, ...]:
-    """Return the inputs in the order of the header."""
+    """Validate the inputs, and return them in the order of the header."""
     if len(header.input) != len(model.inputs):
         raise bad_request(
             f"expected {len(model.inputs)} inputs but got {len(header.input)} inputs "
@@ -162,7 +163,7 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Che
 
 
 def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence[int]:
-    """Return the dimensions of an input; the model's if the request has none."""
+    """Return the dimensions of an input, by default those in the model's metadata."""
     if not tensor.dims:
         if any(dimension < 0 for dimension in expected):
             raise bad_request(
@@ -182,7 +183,7 @@ def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> S
 
 
 def check_classes(outputs: Iterable[CheckedOutput]) -> None:
-    """Raise BAD_REQUEST for classes of an output that servers do not classify."""
+    """Raise BAD_REQUEST if classes are requested of an output that servers cannot classify."""
     for output in outputs:
         if output.classes and output.datatype not in CLASSIFIABLE:
             raise bad_request(
@@ -192,7 +193,7 @@ def check_classes(outputs: Iterable[CheckedOutput]) -> None:
 
 
 def _region_ref(tensor: Any) -> RegionRef | None:
-    """Return the shared memory of an input or output of a header, if any."""
+    """Return the shared memory that an input or output in a header refers to, or None."""
     if not tensor.HasField("shared_memory"):
         return None
     region = tensor.shared_memory

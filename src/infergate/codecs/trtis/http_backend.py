@@ -1,14 +1,14 @@
 """Builds requests to HTTP servers and parses their responses.
 
-*Rule 1.* NV-Status reports success, except for health.
+*Rule 1.* NV-Status determines whether a request succeeded, except for health requests.
 
 *Rule 2.* NV-InferResponse determines how the body is split. Servers repeat it after the raw data;
-this copy is requested in binary, as by the real client. It is used for classes that
-NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because it is parsed
-faster.
+requests ask for this copy in binary, like those of legacy clients. The codec reads the copy for
+classes that NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because
+the copy is parsed faster.
 
-*Rule 3.* Servers close the connection without a response on a header over 8190 bytes, so such a
-request is rejected here.
+*Rule 3.* Servers close the connection without a response if a header has more than 8190 bytes, so
+the codec rejects such a request.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 MAX_REQUEST_HEADER: Final = 8190
 """Maximum size of NV-InferRequest that servers accept, in bytes (8192 is too long)."""
 MAX_TEXT: Final = 128 * 1024
-"""Maximum number of characters of a text header, which takes 1 ms per KiB to parse."""
+"""Maximum number of characters of a text header. Parsing takes 1 ms per KiB."""
 _BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
 _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _RESPONSE_KEY: Final = RESPONSE_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""NV-Status for success. It is not parsed, because its number always differs."""
+"""Matches an NV-Status that reports success. Parsing it would be slow: the text is never in the
+cache, because the request number always differs."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -61,7 +62,8 @@ _KIND_BY_STATUS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""Kinds of responses without NV-Status: a proxy's, or a server's without a handler."""
+"""The kind of error for the status of a response without NV-Status. Such a response comes from a
+proxy, or from a server without a handler for the request."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
@@ -152,7 +154,7 @@ def parse_response(
 
 
 def infer_header_text(wire: HttpResponse) -> str:
-    """Return NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Return the value of NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
     headers = wire.headers
     if _STATUS_KEY not in headers or _RESPONSE_KEY not in headers:
         headers = {name.lower(): value for name, value in headers.items()}
@@ -169,7 +171,7 @@ def infer_header_text(wire: HttpResponse) -> str:
 
 
 def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.HealthStatus:
-    """Parse a health response; "not ready" is HTTP 400 with an NV-Status of SUCCESS."""
+    """Parse a health response. HTTP 400 with an NV-Status of SUCCESS means "not ready"."""
     if wire.status != 200:
         check_status(_parse_nv_status(wire, headers), headers)
     return messages.HealthStatus(ok=wire.status == 200)
@@ -217,10 +219,10 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Return the header, which must not be modified, and the size of the tensors in ``body``.
+    """Return the header and the size of the tensors in ``body``. Do not modify the header.
 
-    Classes that NV-InferResponse omits are in its copy, which is in ``body_format``. Raises
-    BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
+    Classes that NV-InferResponse omits are read from its copy, which has the format
+    ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
@@ -237,8 +239,8 @@ def parse_infer_header(
 def _parse_binary_copy(
     header_text: str, body: memoryview, limits: Limits
 ) -> tuple[Any, int] | None:
-    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``, in a
-    thousandth of the time; None if there is no such copy."""
+    """Return the result of ``parse_infer_header``, read from the binary copy of ``header_text`` in
+    a thousandth of the time. Return None if ``body`` contains no such copy."""
     length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)
@@ -249,7 +251,7 @@ def _parse_binary_copy(
 
 
 def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
-    """Return the header after the tensors, or ``header`` if there is none."""
+    """Return the header that follows the tensors, or ``header`` if no valid header follows."""
     if not len(data):
         return header
     try:
@@ -268,7 +270,7 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 
 def output_splitter(body: memoryview) -> OutputSplitter:
-    """Return a splitter into consecutive slices of ``body``."""
+    """Return a function that splits ``body`` into consecutive slices, one per output."""
 
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         outputs: list[Buffer] = []

@@ -31,7 +31,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
 class TrtisHttpCodec(TrtisCodec):
-    """The codec of the legacy HTTP API."""
+    """Translates messages of the legacy HTTP API for listeners and backends."""
 
     name: str = "trtis-http"
     streaming_methods: frozenset[str] = frozenset()
@@ -39,8 +39,8 @@ class TrtisHttpCodec(TrtisCodec):
     # ---- towards clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Return the operation and names, which are all in the path. The header is not parsed: if
-        it is invalid, ``build_error`` ignores every other error."""
+        """Return the operation, model and version, which are all in the path. The header is not
+        parsed. An invalid header takes precedence over other errors in ``build_error``."""
         match = match_path(wire.method, wire.path)
         wire.codec_state = match.operation
         return match.summary
@@ -103,8 +103,8 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``: with NV-Status, or a bare 400 or 405 if a server would
-        not have called a handler."""
+        """Build the response for ``error``. It contains NV-Status, or is a bare 400 or 405 if a
+        legacy server has no handler for the request."""
         error_response = self._error_response(error, wire)
         return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
@@ -183,7 +183,7 @@ class TrtisHttpCodec(TrtisCodec):
 
 @record
 class _HttpResponseOptions:
-    """The response options of an inference, and the format of its trailing header."""
+    """The response options of an inference, and the format of the header after the data."""
 
     infer_options: Any
     body_format: BodyFormat
@@ -208,11 +208,11 @@ def _complete(
 
 
 def _operation_of(wire: HttpRequest) -> Operation:
-    """Return the operation of ``summarize``, if it was called, else parse the path."""
+    """Return the operation that ``summarize`` stored in ``wire``, or parse the path."""
     operation: Operation | None = wire.codec_state
     return parse_path(wire.method, wire.path) if operation is None else operation
 
 
 def create(options: Mapping[str, Any]) -> TrtisHttpCodec:
-    """Return the codec for ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
+    """Create the codec from ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
     return TrtisHttpCodec(read_options(options))

@@ -1,8 +1,9 @@
 """Parses requests of HTTP clients and builds the responses.
 
-Every response by a handler has an NV-Status. Responses to inferences have an NV-InferResponse,
-which for an error contains only the id. A request without a handler gets a bare response. The HTTP
-status is 200, 400 or 405 only. Spelling and order of the headers are those of the servers.
+If a legacy server has a handler for the request, the response has the header NV-Status, and the
+response to an inference also has NV-InferResponse, which contains only the id if there is an error.
+All other requests get a bare response. The HTTP status is always 200, 400 or 405. Headers have the
+same spelling and order as in responses of legacy servers.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ STATUS_HEADER: Final = "NV-Status"
 _REQUEST_ID: Final = " request_id: "
 RESPONSE_HEADER: Final = "NV-InferResponse"
 BINARY_QUERY: Final = "format=binary"
-"""The query of a request whose response is to be in binary."""
+"""The query that requests a binary response."""
 MISSING_HEADER: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
 _ID_FIELD: Final = 5
-"""InferResponseHeader.id"""
+"""The number of the field InferResponseHeader.id."""
 _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
-"""The longest header line that libcurl, and therefore the real clients, accept."""
+"""Maximum size of a header line in libcurl, which the legacy clients use."""
 _LINE_OVERHEAD: Final = 64
-"""The size of the header name, an id that is appended later, and the line end."""
+"""Maximum size of the header name, the id (which is appended later) and the line end."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -59,14 +60,14 @@ class BodyFormat(enum.Enum):
 
 
 def body_format_of(wire: HttpRequest) -> BodyFormat:
-    """Return the format in the query, by default text."""
+    """Return the format that the query requests; text by default."""
     query = wire.query
     is_binary = query == BINARY_QUERY or query_value(query, "format") == "binary"
     return BodyFormat.BINARY if is_binary else BodyFormat.TEXT
 
 
 def status_format_of(wire: HttpRequest, level: CompatibilityLevel) -> BodyFormat:
-    """Return the format of a status response, which may also be JSON."""
+    """Return the format for a status response, which some releases also write as JSON."""
     requested = query_value(wire.query, "format")
     wants_json = requested == "json" or (not requested and wire.headers.get("accept") == _JSON_TYPE)
     return BodyFormat.JSON if wants_json and level.has_json_status else body_format_of(wire)
@@ -95,7 +96,7 @@ def parse_header(wire: HttpRequest, limits: Limits) -> Any:
 
 
 def input_splitter(body: Sequence[Buffer]) -> InputSplitter:
-    """Return a splitter into consecutive slices of ``body``."""
+    """Return a function that splits ``body`` into consecutive slices, one per input."""
     return partial(_split_inputs, body)
 
 
@@ -120,14 +121,14 @@ def _split_inputs(
 
 
 def _status_line(status: Any) -> str:
-    """Print NV-Status, cached except for the request number at its end."""
+    """Print ``status`` as NV-Status. The text is cached without the request number at its end."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text_format.to_line(status)}{_REQUEST_ID}{number}"
 
 
 def with_number(wire: HttpResponse, number: int) -> HttpResponse:
-    """Return ``wire``, a response to an inference, with another request number."""
+    """Return ``wire``, a response to an inference, with the request number ``number``."""
     status, separator, _ = wire.headers[STATUS_HEADER].rpartition(_REQUEST_ID)
     return replace(wire, headers={**wire.headers, STATUS_HEADER: f"{status}{separator}{number}"})
 
@@ -135,8 +136,8 @@ def with_number(wire: HttpResponse, number: int) -> HttpResponse:
 def infer_response(
     header: Any, raw: Sequence[Buffer], body_format: BodyFormat, status_line: str
 ) -> HttpResponse:
-    """Return a response with the raw data, followed by the whole header. ``status_line`` is
-    NV-Status. Raises UNSUPPORTED."""
+    """Return a response whose body is the raw data, followed by the whole header. ``status_line``
+    is the value of NV-Status. Raises UNSUPPORTED."""
     header_text, trailer = render_header(header, body_format)
     headers = {
         RESPONSE_HEADER: header_text,
@@ -147,9 +148,9 @@ def infer_response(
 
 
 def render_header(header: Any, body_format: BodyFormat) -> tuple[str, bytes]:
-    """Return ``header`` as the response header and as the trailer after the data. Raises
-    UNSUPPORTED for more classes than clients accept."""
-    if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer
+    """Return ``header`` in two forms: the value of NV-InferResponse and the trailer after the data.
+    Raises UNSUPPORTED for more classes than clients accept."""
+    if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is even longer
         raise _too_many_classes(header.ByteSize())
     header_text = text_format.to_line(header)
     if len(header_text) + _LINE_OVERHEAD > MAX_RESPONSE_HEADER:
@@ -165,7 +166,7 @@ def _too_many_classes(length: int) -> GatewayError:
     )
 
 
-def rendered_response(  # noqa: PLR0913, PLR0917 - the parts of a response
+def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a response
     header: str,
     trailer: bytes,
     id_: int,
@@ -173,7 +174,7 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - the parts of a response
     data: Sequence[Buffer],
     status_line: str,
 ) -> HttpResponse:
-    """Return a response from the results of ``render_header``. The id is the last field."""
+    """Return a response with the results of ``render_header``. The id is appended to both."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += (
@@ -194,7 +195,7 @@ def relayed_response(header: str, body: Sequence[Buffer], status_line: str) -> H
 def infer_error(
     wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
-    """Return the response for ``error``; without a status if the header cannot be parsed."""
+    """Return the response for ``error``. It has no status if the header cannot be parsed."""
     if REQUEST_HEADER not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING_HEADER.encode()])
     if isinstance(error, UnreadableHeaderError):
@@ -215,8 +216,8 @@ def infer_error(
 
 
 def _request_id(header_text: str) -> int:
-    """Return the id in a header; a long header is only searched for it. Raises ValueError if a
-    short one cannot be parsed."""
+    """Return the id in a header. A short header is parsed, a long header only searched. Raises
+    ValueError if a short header cannot be parsed."""
     if len(header_text) <= text_format.MAX_ON_LOOP:
         return int(text_format.parse(InferRequestHeader, header_text).id)
     ids = _ID.findall(_STRING.sub("", header_text))
@@ -257,7 +258,7 @@ def message_response(message: Any, body_format: BodyFormat, status: Any) -> Http
 
 
 def status_response(status: Any, *, ok: bool) -> HttpResponse:
-    """Return a response that consists of the status."""
+    """Return a response that consists of ``status``."""
     return HttpResponse(
         200 if ok else 400, {STATUS_HEADER: _status_line(status), _TYPE: _TEXT_TYPE}
     )

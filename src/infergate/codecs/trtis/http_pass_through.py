@@ -1,12 +1,13 @@
 """Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
-*Rule 1.* A request is validated by the function that parses it, or found in the cache
-(``validated_headers``). Validation needs the model's metadata.
+*Rule 1.* A request is valid if the parser accepts it or the cache (``validated_headers``) has its
+header. Validation needs the model's metadata.
 
-*Rule 2.* The client's response is the same as a translated one: the outputs in the requested order,
-the client's id, and the gateway's NV-Status.
+*Rule 2.* The client gets the same response as from a translation: the outputs in the requested
+order, the client's id, and the gateway's NV-Status.
 
-*Rule 3.* The response to a request that was not validated is relayed as the server wrote it.
+*Rule 3.* If a request was not validated, the server's response is relayed unchanged, apart from the
+names and NV-Status.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 _NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""Fields that forbid forwarding a header that was not parsed."""
+"""Fields that make a header need translation if it was not parsed."""
 _RESPONSE_START: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
-"""The start of NV-InferResponse, as every server prints it."""
+"""The start of NV-InferResponse, which all servers print in this form."""
 _MAX_ID: Final = 2**64 - 1
 _MAX_ID_DIGITS: Final = 20
 
 
 @dataclass(slots=True)
 class ValidatedHttpRequest(HttpRequest):
-    """A validated inference. ``id`` is the client's; 0 if it has none."""
+    """A validated inference. ``id`` is the client's id, or 0 if the request has no id."""
 
     header: ValidatedHeader | None = None
     level: CompatibilityLevel | None = None
@@ -59,17 +60,17 @@ class ValidatedHttpRequest(HttpRequest):
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without the id at its end, where C++ prints it, and the id; the text
-    unchanged and 0 if there is no id or if it is ambiguous."""
+    """Return ``header_text`` without its id, and the id. C++ prints the id at the end. If the id is
+    absent or ambiguous, return the unchanged text and 0."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
         separator
         and digits.isdecimal()
         and digits.isascii()
         and len(digits) <= _MAX_ID_DIGITS
-        and digits[0] != "0"  # a leading zero means octal
+        and digits[0] != "0"  # a leading zero marks an octal number
         and (value := int(digits)) <= _MAX_ID
-        and "#" not in header_text  # a comment could contain the apparent id
+        and "#" not in header_text  # the digits may be part of a comment
     ):
         return head, value
     return header_text, 0
@@ -82,7 +83,8 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[HttpRequest]:
-    """Return ``wire``, to be validated with the model's metadata. Raises BAD_REQUEST."""
+    """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
+    BAD_REQUEST."""
     header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)
@@ -134,8 +136,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model; None if it must be translated. Raises UNSUPPORTED for a
-    name that does not fit in a path."""
+    """Return ``wire`` for another model and version; None if it must be translated. Raises
+    UNSUPPORTED for a name that a path cannot contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)
@@ -161,11 +163,11 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return the path of inferences, of at most a few kilobytes. Raises GatewayError."""
+    """Return the path for an inference. It has at most a few kilobytes. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 
-def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
+def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the status
     wire: HttpResponse,
     request: HttpRequest,
     model: str,
@@ -175,7 +177,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
 ) -> HttpResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    ``model`` and ``version`` replace the backend's unless they are empty. Raises the backend's
     error, or BACKEND_GARBAGE.
     """
     header_text = http_backend.infer_header_text(wire)
@@ -227,7 +229,7 @@ def _validate_response(
     return validated, raw
 
 
-def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
+def _relay(  # noqa: PLR0913, PLR0917 - the caller's arguments and the header
     wire: HttpResponse,
     header_text: str,
     request: HttpRequest,

@@ -1,6 +1,6 @@
 """HTTP paths ⇄ operations.
 
-Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
+Paths are matched without decoding, as in legacy servers: ``sim%70le`` is not ``simple``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The method that a path requires, the operation with the values from the path, and its
+    """The method that a path requires, the operation that the path describes, and the operation's
     summary."""
 
     method: str
@@ -68,7 +68,7 @@ _COMPILED_PATTERNS: Final = tuple(
 )
 _MAX_SHOWN: Final = 200
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
-"""The characters of a path segment (RFC 3986)."""
+"""A path segment (RFC 3986)."""
 _MAX_SEGMENT: Final = 4000
 """Maximum size of a segment in bytes. Servers reject request targets over 8190 bytes."""
 
@@ -89,7 +89,7 @@ _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 
 
 def match_path(method: str, path: str) -> TrtisPathMatch:
-    """Return the match of ``path``. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
+    """Match ``path``. Raises NOT_FOUND, or METHOD_NOT_ALLOWED if it requires another method."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN else _match_path(path)
     if method != match.method:
         raise GatewayError(
@@ -99,12 +99,12 @@ def match_path(method: str, path: str) -> TrtisPathMatch:
 
 
 def parse_path(method: str, path: str) -> Operation:
-    """Return the operation. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
+    """Return the operation that ``path`` describes. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
     return match_path(method, path).operation
 
 
 def query_value(query: str, name: str) -> str:
-    """Return the first value of ``name`` in ``query``, not decoded, or an empty string."""
+    """Return the first value of ``name`` in ``query`` without decoding it, or an empty string."""
     for pair in query.split("&"):
         key, _, value = pair.partition("=")
         if key == name:
@@ -113,10 +113,10 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(prefix: str, model: str, version: int = -1) -> str:
-    """Return the path ``prefix`` with ``model`` and ``version``. Servers do not decode paths.
+    """Append ``model`` and ``version`` to ``prefix`` without encoding; servers decode no paths.
 
-    Raises NOT_FOUND for a name that no model can have (model names are names of directories),
-    UNSUPPORTED for one that does not fit in a path.
+    Raises NOT_FOUND for a name that no model can have (model names are names of directories), and
+    UNSUPPORTED for a name that a path cannot contain.
     """
     if not model or "/" in model:
         raise GatewayError(Kind.NOT_FOUND, f"no model has the name {model[:_MAX_SHOWN]!r}")
@@ -127,7 +127,7 @@ def model_path(prefix: str, model: str, version: int = -1) -> str:
 def memory_path(
     operation: messages.SharedMemoryRegisterRequest | messages.SharedMemoryUnregisterRequest,
 ) -> str:
-    """Return the path of ``operation``. Raises UNSUPPORTED if a name or key does not fit."""
+    """Return the path of ``operation``. Raises UNSUPPORTED if no path can contain a name or key."""
     match operation:
         case messages.SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY_PATH}/unregisterall"

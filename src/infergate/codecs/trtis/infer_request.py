@@ -1,8 +1,8 @@
 """InferRequestHeader and raw data ⇄ InferRequest.
 
-Datatypes and shapes come from the model's metadata. A client that requests no outputs gets none;
-from a backend, every output is requested by name. A request to a backend is checked against its
-metadata for names and datatypes, because the header has no datatypes: the server would read FP32 as
+Datatypes and shapes come from the model's metadata. A client that requests no outputs gets no
+outputs. A request to a backend names every output. Its tensor names and datatypes are checked
+against the backend's metadata: the header contains no datatypes, so a server would read FP32 as
 INT32.
 """
 
@@ -38,12 +38,12 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
-"""Assigns the raw data to the inputs of the named model. Raises BAD_REQUEST."""
+"""Assigns raw data to inputs; the second argument is the model's name. Raises BAD_REQUEST."""
 
 
 @record
 class TrtisResponseOptions:
-    """The form of the response. ``batch`` is the first dimension of every shape, or empty."""
+    """The form of the response. ``batch`` is the batch dimension of every shape, or empty."""
 
     id: int
     batch_size: int
@@ -61,13 +61,13 @@ def read_request(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``. Raises BAD_REQUEST, as does its ``complete``."""
+    """Return the inference in ``header``. Raises BAD_REQUEST, as ``complete`` does."""
     check_counts(header, limits)
     complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
     return PartialInferRequest(target.model, target.version, complete)
 
 
-def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
+def _complete(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     picklable_header: PicklableMessage,
     target: InferRequest,
     split_inputs: InputSplitter,
@@ -132,7 +132,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
-    """Return ``version`` as in the API, -1 for the latest. Raises BAD_REQUEST."""
+    """Return the number of ``version``; -1, the latest, if it is empty. Raises BAD_REQUEST."""
     if not version:
         return _LATEST_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -147,7 +147,7 @@ def version_number(model: str, version: str) -> int:
 def requested_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
-    """Return each output to request, with its datatype. Raises BAD_REQUEST."""
+    """Return each output to request and its datatype. Raises BAD_REQUEST."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     outputs = operation.outputs or tuple(RequestedOutput(name) for name in metadata_by_name)
     for output in outputs:
@@ -159,10 +159,10 @@ def requested_outputs(
 
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
-    """Return the header of ``operation``, with priority and timeout if the server ``schedules``.
+    """Return the header of ``operation``. Priority and timeout are written only if ``schedules``.
 
-    Raises NO_BACKEND for a model that is not ready, BAD_REQUEST for values that the header cannot
-    hold or that contradict ``model``.
+    Raises NO_BACKEND for a model that is not ready, and BAD_REQUEST for values that the header
+    cannot hold or that contradict ``model``.
     """
     if model.unavailable:
         raise GatewayError(

@@ -1,7 +1,7 @@
 """InferResponseHeader and raw data ⇄ InferResponse.
 
-Clients get the requested outputs in order; classes are in the header, values in the raw data.
-Backends return outputs in the order of their header (from v1.12 on, any order).
+Clients get the outputs in the order of the request: classes in the header, values in the raw data.
+Backends return outputs in the order of the response header, which may be any order since v1.12.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_response(
     *,
     data_type: bool,
 ) -> tuple[Any, Sequence[Buffer]]:
-    """Return the header, and the raw data of each output, which is empty for classes and shared
+    """Return the header and the raw data of each output. The data is empty for classes and shared
     memory. Raises BACKEND_GARBAGE if the response does not match the request."""
     header = InferResponseHeader(
         model_name=request.model,
@@ -74,8 +74,8 @@ def write_response(
 
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
-    """Return the cost of writing the header of ``tensors``, in bytes of JSON that take as long:
-    some microseconds for a dimension, nearly one for a byte of a class."""
+    """Return the cost of writing the header of ``tensors``, in the number of bytes of JSON that
+    take as long: some microseconds per dimension, nearly a microsecond per byte of a class."""
     cost = 0
     for tensor in tensors:
         cost += _DIMENSION_COST * len(tensor.shape)
@@ -92,7 +92,7 @@ _CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
-    """Return ``version`` as in the API; 0, the value of an unset field, if it is not a number."""
+    """Return ``version`` as a number; 0, the value of an unset field, if it is not a number."""
     if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
         return int(version)
     return 0
@@ -101,7 +101,8 @@ def model_version(version: str) -> int:
 # ---- from backends
 
 OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""Splits the raw data into outputs of these sizes (None: empty). Raises BACKEND_GARBAGE."""
+"""Splits the raw data into outputs of the given sizes (None for empty outputs). Raises
+BACKEND_GARBAGE."""
 
 
 def read_response(
@@ -111,7 +112,8 @@ def read_response(
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    """Return the response to ``operation`` with its id. Raises BACKEND_GARBAGE, TOO_LARGE."""
+    """Return the response to ``operation``, with the id of the operation. Raises BACKEND_GARBAGE,
+    TOO_LARGE."""
     try:
         outputs = _read_outputs(header, split_outputs, operation, model, limits)
     except GatewayError as error:

@@ -38,7 +38,7 @@ CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.valu
 
 
 class PicklableMessage:
-    """A ``message`` that can be pickled, for a helper process."""
+    """A wrapper that makes ``message`` picklable, so that it can be sent to a helper process."""
 
     __slots__ = ("message",)
 

@@ -1,6 +1,6 @@
 """The options of a listener for legacy clients.
 
-``level`` selects the server release to imitate. Two releases were examined: 1.15, and 1.9, which
+``level`` selects the server release to imitate. Only the releases 1.9 and 1.15 were examined; 1.9
 also stands for the releases in between.
 """
 
@@ -15,24 +15,24 @@ from infergate.codecs.option_checks import check_option_names, read_choice
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityLevel:
-    """The behaviour of one release."""
+    """The behaviour of a server release."""
 
     has_json_status: bool
-    """Status as JSON, if the query or the Accept header requests it (since 1.10)."""
+    """Whether the query or the Accept header can request a status as JSON (since 1.10)."""
     allows_repeated_outputs: bool
-    """Returns an output as often as it is requested, instead of an error."""
+    """Whether a client may request an output twice. The response then contains it twice."""
     names_unknown_versions: bool
-    """The error for an unknown model version names the version."""
+    """Whether the error for an unknown model version contains the version."""
 
     def unknown_model_text(self, model: str, version: str) -> str:
-        """Return the error text for an inference on an unknown model."""
+        """Return the error text for an inference with an unknown model."""
         if not self.names_unknown_versions:
             return f"Inference request for unknown model '{model}'"
         version_text = f" version {version}" if version else ""
         return f"Request for unknown model: '{model}'{version_text} is not found"
 
     def unavailable_model_text(self, model: str, version: str) -> str:
-        """Return the error text for an inference on a model that is not ready."""
+        """Return the error text for an inference with a model that is not ready."""
         if version or not self.names_unknown_versions:
             return self.unknown_model_text(model, version)
         return f"Request for unknown model: '{model}' has no available versions"
@@ -51,8 +51,8 @@ _OPTION_NAMES: Final = ("level", "server_id", "data_type")
 
 @dataclass(frozen=True, slots=True)
 class TrtisOptions:
-    """The options. Every status contains ``server_id``. ``data_type`` adds the datatype to outputs,
-    which breaks clients older than 1.12."""
+    """The options of a listener. Every status contains ``server_id``. ``data_type`` adds datatypes
+    to the outputs in responses, which breaks clients older than 1.12."""
 
     level: CompatibilityLevel
     server_id: str

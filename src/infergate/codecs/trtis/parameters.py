@@ -1,16 +1,16 @@
-"""The fields of a request header besides tensors ⇄ the canonical id and parameters.
+"""The fields of a request header that do not describe tensors ⇄ the canonical id and parameters.
 
 | header | canonical |
 |---|---|
-| ``id``, 0 means none | ``id``, decimal; other ids are not sent |
-| ``correlation_id``, 0 means none | ``sequence_id`` |
+| ``id``, 0 if absent | ``id`` in decimal; ids that are not numbers are not sent |
+| ``correlation_id``, 0 if absent | ``sequence_id`` |
 | ``flags`` 1, 2 | ``sequence_start``, ``sequence_end`` |
-| ``priority``, 0 means none | ``priority`` |
-| ``timeout_microseconds``, 0 means none | ``timeout`` |
+| ``priority``, 0 if absent | ``priority`` |
+| ``timeout_microseconds``, 0 if absent | ``timeout`` |
 
 Servers before release 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
-Other parameters are dropped, as V2 servers ignore unknown parameters.
+The codec drops all other parameters, because V2 servers ignore unknown parameters as well.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _END: Final = 2
 _SEQUENCE: Final = "sequence_id"
 _FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
 _NUMERIC_FIELDS: Final = {
-    # the field of a parameter, and its bits
+    # the header field of each parameter, and the bits of the field
     _SEQUENCE: ("correlation_id", 64),
     "priority": ("priority", 32),
     "timeout": ("timeout_microseconds", 64),
 }
 _SCHEDULING: Final = frozenset({"priority", "timeout"})
 _MAX_DIGITS: Final = 20
-"""The digits of the largest uint64."""
+"""The number of digits of the largest uint64."""
 
 
 def read_id(header: Any) -> str:
-    """Return the canonical id."""
+    """Return the id of ``header`` in canonical form."""
     return str(header.id) if header.id else ""
 
 
 def read_parameters(header: Any) -> Parameters:
-    """Return the canonical parameters."""
+    """Return the parameters in ``header`` in canonical form."""
     parameters: dict[str, Any] = {}
     for name, (field, _) in _NUMERIC_FIELDS.items():
         if value := getattr(header, field):
@@ -53,8 +53,8 @@ def read_parameters(header: Any) -> Parameters:
 
 
 def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules: bool) -> None:
-    """Write the id and parameters to ``header``; priority and timeout only if the server
-    ``schedules``. Raises BAD_REQUEST for values that do not fit."""
+    """Write the id and parameters to ``header``. Priority and timeout are written only if
+    ``schedules`` is true. Raises BAD_REQUEST for values that the fields cannot hold."""
     number = _parse_number(id_)
     if number is not None and number < 2**64:
         header.id = number

@@ -1,7 +1,8 @@
-"""RequestStatus, which every response contains: errors towards clients, and from backends.
+"""The RequestStatus of every response: reports errors to clients and reads errors of backends.
 
-Clients get the servers' own texts. Each codec numbers its responses as the servers do; a response
-from a helper process gets its number afterwards (``SupportsResponseNumbering``).
+Clients get the same texts as from legacy servers. Each codec numbers its responses, as legacy
+servers do. A response from a helper process gets its number afterwards
+(``SupportsResponseNumbering``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from infergate.core.messages import (
 
 SUCCESS: Final = "SUCCESS"
 _REQUEST_ID: Final = 4
-"""RequestStatus.request_id, its last field."""
+"""The number of RequestStatus.request_id, the last field."""
 
 CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.BAD_REQUEST: "INVALID_ARG",
@@ -66,24 +67,26 @@ KIND_BY_CODE: Final[dict[str, Kind]] = {
     "UNSUPPORTED": Kind.UNSUPPORTED,
     "ALREADY_EXISTS": Kind.ALREADY_EXISTS,
 }
-"""The kind of a backend's error. A code that the API does not define is a BACKEND_ERROR."""
+"""The kind of error for a backend's code. An undefined code is a BACKEND_ERROR."""
 _NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
 
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""The servers' text; the code is UNAVAILABLE for an inference, else INVALID_ARG."""
+"""The servers' text for an unknown model. The code is UNAVAILABLE for an inference and INVALID_ARG
+for other operations."""
 _SEQUENCE_ERROR: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""The text of later servers, which also support ids that are not numbers."""
+"""The text of later servers, which also support strings as correlation ids."""
 _MAX_MESSAGE_BYTES: Final = 1500
-"""Maximum size of a message. A byte may take four characters of a header, of at most 8 KiB."""
+"""Maximum size of a message in bytes. A byte may take four characters in a header, whose limit is
+8 KiB."""
 
 
 class TrtisStatusError(GatewayError):
-    """A client error with its own ``code``."""
+    """A client error with a given status ``code``."""
 
     def __init__(self, code: str, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
         super().__init__(kind, public)
@@ -91,7 +94,7 @@ class TrtisStatusError(GatewayError):
 
 
 class RequestStatusFactory:
-    """Creates the RequestStatus of each response, with its number."""
+    """Creates the RequestStatus of each response, which contains the request number."""
 
     def __init__(self, options: TrtisOptions) -> None:
         self._options: Final = options
@@ -109,17 +112,17 @@ class RequestStatusFactory:
         return self._success_bytes + varint_field(_REQUEST_ID, self.next_number())
 
     def success_line(self) -> str:
-        """Return the status of a successful response on one line."""
+        """Return the status of a successful response as one line of text."""
         return f"{self._success_line} request_id: {next(self._numbers)}"
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
-        """Return the status for ``error`` in response to ``operation``, if it is known."""
+        """Return the status for ``error`` in a response to ``operation``, or None if unknown."""
         code, text = self._code_and_text(error, operation)
         text = text.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
         return self._status(code, text)
 
     def next_number(self) -> int:
-        """Return the next number."""
+        """Return the next request number."""
         return next(self._numbers)
 
     def _status(self, code: str, text: str = "") -> Any:
@@ -138,7 +141,7 @@ class RequestStatusFactory:
         match error.kind, operation:
             case Kind.NOT_FOUND, InferRequest(model, version):
                 return "UNAVAILABLE", self._options.level.unknown_model_text(model, version)
-            # No model has an invalid name, and the servers look up any name.
+            # An invalid name is an unknown model, because legacy servers do not check names.
             case Kind.NOT_FOUND | Kind.BAD_REQUEST, ServerStatusRequest(model):
                 return "INVALID_ARG", f"no status available for unknown model '{model}'"
             case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
@@ -159,8 +162,8 @@ class RequestStatusFactory:
 
 
 def check_status(status: Any, headers: Mapping[str, str]) -> None:
-    """Raise the error in a backend's ``status``, unless it is SUCCESS. ``headers`` or metadata may
-    contain the time to retry after."""
+    """Raise the error in a backend's ``status`` unless the status is SUCCESS. ``headers`` are the
+    response's headers or metadata, which may state when to retry."""
     code = _NAME_BY_CODE.get(status.code, str(status.code))
     if code == SUCCESS:
         return

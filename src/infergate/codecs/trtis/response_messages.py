@@ -1,4 +1,4 @@
-"""Builds the response messages of operations other than inferences."""
+"""Builds the response messages of all operations except inferences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status_message(response: ServerStatus, server_id: str) -> Any:
 
 
 def index_message(response: ModelIndex) -> Any:
-    """Return a ModelRepositoryIndex message: each model name once, sorted."""
+    """Return a ModelRepositoryIndex message, which lists each model name once, sorted."""
     message = ModelRepositoryIndex()
     for name in sorted({entry.name for entry in response.models}):
         message.models.add(name=name)
@@ -27,7 +27,7 @@ def index_message(response: ModelIndex) -> Any:
 
 
 def add_regions(regions: Any, response: SharedMemoryStatus) -> None:
-    """Append the regions to a list of SharedMemoryRegion messages."""
+    """Append the regions in ``response`` to a list of SharedMemoryRegion messages."""
     for entry in response.regions:
         region = regions.add(name=entry.name, byte_size=entry.size)
         if entry.device is None:

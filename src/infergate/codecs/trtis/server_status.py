@@ -1,12 +1,12 @@
-"""ServerStatus, the message about a server and all its models ⇄ canonical responses.
+"""The message ServerStatus, which describes a server and all its models ⇄ canonical responses.
 
-*Rule 1.* Clients use ``max_batch_size``, ``input``, ``output`` and the presence of
-``sequence_batching``, and the states of versions and of the server. Other configuration is included
-where it fits the API.
+*Rule 1.* A status contains the fields that clients use: ``max_batch_size``, ``input``, ``output``,
+the presence of ``sequence_batching``, and the states of the server and of versions. It contains
+other parts of the configuration if they fit the API.
 
-*Rule 2.* Statistics are reported by the batch size of requests. V2 backends do not report
-batch sizes, so their statistics are reported under size 1. Statistics without a version are
-reported for the highest version only.
+*Rule 2.* A status lists statistics by the batch size of requests. V2 backends do not report batch
+sizes, so their statistics are listed under size 1. Statistics without a version are listed only for
+the highest version.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 
 def write_status(status: ServerStatus, server_id: str) -> Any:
-    """Return the message for ``status``. Raises ValueError for a dimension over 64 bits."""
+    """Return ``status`` as a message. Raises ValueError for a dimension of more than 64 bits."""
     message = Message(
         id=server_id,
         version=status.version,
@@ -59,7 +59,7 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
 def _write_model(message: Any, status: ModelStatus) -> None:
     model = status.metadata
     config = message.config
-    with suppress(ValueError):  # the configuration of a V2 server may not fit
+    with suppress(ValueError):  # the configuration of a V2 server may not fit the message
         config.CopyFrom(plain_values.from_plain(type(config), status.config))
     config.name = model.name
     config.platform = model.platform or config.platform
@@ -92,7 +92,7 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """Set the field, because clients use its presence, and write the settings if they fit."""
+    """Set ``sequence_batching``, whose presence clients use. Write the settings if they fit."""
     message.SetInParent()
     with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
@@ -104,7 +104,7 @@ def _datatype_number(datatype: str) -> int:
 
 
 def _version_number(version: str) -> int | None:
-    """Return ``version`` as a number: 1 if it is empty, None if it is not numeric."""
+    """Return ``version`` as a number; 1 if it is empty, None if it is not a number."""
     if not version:
         return _ONLY_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -115,13 +115,14 @@ def _version_number(version: str) -> int | None:
 # ---- from backends
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a status. A model takes 1 to 4 KiB with all its statistics."""
+"""Maximum size of a status in bytes. A model with all its statistics takes 1 to 4 KiB."""
 MAX_FIELDS: Final = 262144
-"""Maximum number of fields. A model has about 60, and 20 for each batch size with statistics."""
+"""Maximum number of fields of a status. A model has about 60, and 20 more per batch size with
+statistics."""
 
 
 def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
-    """Parse a ``message_class`` with a status. Raises BACKEND_GARBAGE, NeedsOffloadError."""
+    """Parse a ``message_class``, which has a status. Raises BACKEND_GARBAGE, NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
             f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"
@@ -139,7 +140,7 @@ def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
 
 
 def read_status(message: Any) -> ServerStatus:
-    """Return the canonical status."""
+    """Return the status in ``message`` in canonical form."""
     return ServerStatus(
         message.id,
         message.version,
@@ -160,7 +161,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
             message.version_status[number].ready_state_reason.message,
         )
         for number in sorted(message.version_status)
-        if number > 0  # -1 holds the statistics of requests to the latest version
+        if number > 0  # -1 has the statistics of requests for the latest version
     )
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()
@@ -193,8 +194,8 @@ def _read_tensors(
 
 
 def response_from_status(message: Any, operation: Operation) -> Response:
-    """Return the response to ``operation`` from the status in ``message``. Raises NOT_FOUND for a
-    version that the model does not have, BACKEND_GARBAGE."""
+    """Return the response to ``operation``, taken from the status in ``message``. Raises NOT_FOUND
+    for a version that the model does not have, and BACKEND_GARBAGE."""
     status = read_status(message)
     match operation:
         case messages.ServerMetadataRequest():
@@ -234,16 +235,16 @@ def response_from_status(message: Any, operation: Operation) -> Response:
 
 
 def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.HealthStatus:
-    """Return "not ready" if ``error`` means that the model of ``operation`` does not exist. Raises
-    ``error`` otherwise."""
+    """Return "not ready" if ``error`` means that the model of ``operation`` does not exist. Raise
+    any other ``error``."""
     if error.kind is Kind.NOT_FOUND and isinstance(operation, messages.ModelReadyRequest):
         return messages.HealthStatus(ok=False)
     raise error
 
 
 def _supports_scheduling(version: str) -> bool:
-    """Return whether a server of ``version``, which may be empty, supports priorities and timeouts;
-    others reject a header that has them."""
+    """Return whether a server of ``version``, which may be empty, supports priorities and timeouts.
+    Other servers reject a header with a priority or a timeout."""
     numbers = _RELEASE.match(version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _FIRST_SCHEDULING_RELEASE
 

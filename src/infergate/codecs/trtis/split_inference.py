@@ -1,8 +1,8 @@
 """Splits the usual form of a gRPC InferRequest or InferResponse in one pass.
 
-The parts are the name, the header without its ``id``, which is the key of a validated header, and
-the positions of the raw data. Messages in an unusual form are not split; the other functions, which
-scan them several times, read these messages, and only they report errors.
+The parts are the name, the header without its ``id`` (the key of a validated header) and the
+positions of the raw data. Messages in an unusual form are not split. Slower functions, which scan a
+message several times, read these messages. Only those functions report errors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
 from infergate.core.tensor import Buffer
 
 REQUEST: Final = (3, 4)
-"""InferRequest.meta_data and raw_input; ``first`` is model_name, ``version`` model_version."""
+"""The numbers of InferRequest.meta_data and raw_input. ``first`` is model_name, ``version`` is
+model_version."""
 RESPONSE: Final = (2, 3)
-"""InferResponse.meta_data and raw_output; ``first`` is request_status."""
+"""The numbers of InferResponse.meta_data and raw_output. ``first`` is request_status."""
 _FIRST_TAG: Final = 1 << 3 | 2
 _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
-"""One step per field. The other functions scan messages with more fields."""
+"""One step per field. Messages with more fields are left to the slower functions."""
 
 
 class SplitInference(NamedTuple):
@@ -46,7 +47,7 @@ class SplitInference(NamedTuple):
         return [view[start:end] for start, end in self.raw]
 
     def has_sizes(self, sizes: Sequence[int]) -> bool:
-        """Return whether there are as many raw entries as ``sizes``, with these sizes."""
+        """Return whether the sizes of the raw entries are equal to ``sizes``."""
         return [end - start for start, end in self.raw] == [*sizes]
 
 
@@ -57,8 +58,8 @@ _new_tuple: Final = tuple.__new__
 def split_inference(  # noqa: C901, PLR0912 - calls per field would double the cost
     data: Buffer, numbers: tuple[int, int]
 ) -> SplitInference | None:
-    """Split ``data``, whose header and raw data are the fields ``numbers``; None if it has an
-    unusual form."""
+    """Split ``data``, whose header and raw data have the field numbers ``numbers``. Return
+    None if the message has an unusual form."""
     header_tag, raw_tag = numbers[0] << 3 | 2, numbers[1] << 3 | 2
     first: Buffer | None = None
     header: tuple[bytes, int] | None = None
@@ -102,7 +103,7 @@ def split_inference(  # noqa: C901, PLR0912 - calls per field would double the c
 
 
 def _split_id(header: bytes) -> tuple[bytes, int] | None:
-    """Return ``header`` without its id, and the id."""
+    """Return ``header`` without its id, and the id; None if the header has an unusual form."""
     position = id_start = id_end = id_ = 0
     end = len(header)
     while position < end:

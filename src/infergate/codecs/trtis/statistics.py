@@ -17,15 +17,15 @@ _DURATIONS: Final = {
     "compute_infer": "compute_infer",
     "compute_output": "compute_output",
 }
-"""The durations of ``inference_stats``, by V2's name and the API's."""
+"""The durations in ``inference_stats``: the names in V2 and in the legacy API."""
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
-"""Since v1.13, these replace ``compute``, which is their sum."""
+"""Since v1.13, these durations replace ``compute``, which is their sum."""
 _BATCH_SIZE: Final = "batch_size"
 
 
 def write_statistics(version: Any, statistics: Parameters) -> None:
-    """Fill a ModelVersionStatus from ``statistics`` of Triton's extension. They come from a server,
-    so a value that is not a valid count becomes 0."""
+    """Fill a ModelVersionStatus with ``statistics`` in the form of Triton's extension. A value that
+    is not a valid count becomes 0, because the statistics come from a server."""
     version.model_execution_count = _as_uint64(statistics.get("execution_count"))
     version.model_inference_count = _as_uint64(statistics.get("inference_count"))
     version.last_inference_timestamp_milliseconds = _as_uint64(statistics.get("last_inference"))
@@ -38,7 +38,7 @@ def write_statistics(version: Any, statistics: Parameters) -> None:
     for size, stats in by_size.items() or (
         (_ALL_SIZES, _as_object(statistics.get("inference_stats"))),
     ):
-        # like the servers, list only the sizes of requests so far
+        # like legacy servers, list only batch sizes that have occurred
         if size < 2**32 and any(_count(stats, name) for name in ("success", "fail")):
             _write_size(version.infer_stats[size], stats)
 
@@ -53,8 +53,8 @@ def _write_size(entry: Any, stats: Parameters) -> None:
 
 
 def read_statistics(model: str, name: str, version: Any) -> Parameters:
-    """Return the statistics of the version ``name`` of ``model``, as in Triton's extension. Entries
-    of ``batch_stats`` hold all statistics of requests of their size."""
+    """Return the statistics of the version ``name`` of ``model`` in the form of Triton's extension.
+    Each entry of ``batch_stats`` contains all statistics of the requests with its batch size."""
     sizes = {
         size: {
             v2_name: _read_duration(version.infer_stats[size], api_name)
@@ -81,7 +81,7 @@ def read_statistics(model: str, name: str, version: Any) -> Parameters:
 
 
 def _read_duration(stats: Any, name: str) -> dict[str, int]:
-    """Read a duration. Before v1.13 there is only the sum of all compute parts."""
+    """Read the duration ``name``. Servers before v1.13 report only the sum of the compute parts."""
     duration = getattr(stats, name)
     if name == "compute_infer" and not duration.count:
         duration = stats.compute

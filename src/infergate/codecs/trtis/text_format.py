@@ -1,8 +1,8 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
-Parsing with the library's ``text_format`` takes about 1 µs per byte. Clients send the same header
-again and again, so short messages are cached, as are short printed responses. The library is not
-used for printing, because it prints floats differently (``8.0`` where C++ prints ``8``). Printed
+Parsing with protobuf's ``text_format`` takes about 1 µs per byte. Clients send the same header
+again and again, so short messages are cached, and so are short printed responses. This module does
+not print with protobuf, which prints floats in another form (``8.0``; C++ prints ``8``). Printed
 text is ASCII without control characters.
 """
 
@@ -21,22 +21,23 @@ from google.protobuf.text_encoding import CEscape
 from infergate.core.bounded_cache import BoundedCache
 
 MAX_CACHED: Final = 2048
-"""Maximum number of characters of a cached text. The caches hold less than 8 MiB."""
+"""Maximum number of characters of a cached text. The caches take less than 8 MiB."""
 MAX_ON_LOOP: Final = 8192
-"""Maximum number of characters parsed on the event loop, at 1 to 2.5 µs each."""
+"""Maximum number of characters that are parsed on the event loop, at 1 to 2.5 µs each."""
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
-"""Cache size for longer texts: the header of a request is parsed several times."""
+"""Cache size for longer texts. They are cached because a request's header is parsed repeatedly."""
 _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Text with the escape sequences of C++ only. The library also accepts Python's, with a warning."""
+"""Text with only the escape sequences of C++. Protobuf also accepts those of Python, with a
+warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
-    """Parse ``text`` to a ``message_class``, which must not be modified. Raises ValueError."""
+    """Parse ``text`` as a ``message_class``. Do not modify the result. Raises ValueError."""
     return (_cached_parse if len(text) <= MAX_CACHED else _recent_parse)(message_class, text)
 
 
@@ -67,7 +68,7 @@ _printed_cache: Final = BoundedCache[Any, str](CACHE_SIZE)
 
 
 def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
-    """Print ``message``, cached by its bytes if these and the text are short."""
+    """Print ``message``. If its bytes and the text are short, the text is cached."""
     data = message.SerializeToString(deterministic=True)
     if len(data) > MAX_CACHED:
         return printer(message)
@@ -139,6 +140,6 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Format a 32-bit float like C++ ``SimpleFtoa``: in six digits if possible, else nine."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits if they suffice, else nine."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

@@ -1,11 +1,11 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
 Clients send the same header again and again, and servers respond with the same header; only the
-``id`` differs. The key is a header without its id. The entry of a request header is enough to check
-another body; the entry of a response header contains the header to send to the client.
+``id`` differs. The key of an entry is a header without its id. The entry of a request header holds
+all data to check another body. The entry of a response header holds the header for the client.
 
-A request's entry is valid for the metadata and limits that it was validated against, and contains
-the entries of responses. Only requests that pass through are cached.
+A request's entry holds the entries of its responses, and is valid only for the metadata and limits
+that the request was validated against. The cache holds only requests that pass through.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_KEY_LENGTH: Final = 2 * KIB
 HeaderKey = tuple[str | bytes, str, str]
 """A request's header without its id, the model and the version."""
 BytesTensors = tuple[tuple[int, Tensor], ...]
-"""The indices of a message's BYTES tensors, and the tensors without data."""
+"""The index of each BYTES tensor in a message, and the tensor without its data."""
 
 
 def _bytes_tensors(tensors: Iterable[Tensor]) -> BytesTensors:
@@ -52,9 +52,10 @@ def _check_bytes_data(bytes_tensors: BytesTensors, raw: Sequence[Buffer]) -> Non
 class ValidatedResponse:
     """A response header that passed validation.
 
-    ``sizes`` are the sizes of the server's outputs in bytes, ``output_order`` the indices of the
-    requested outputs among them. ``header`` is the header for the client, without the id.
-    ``is_unchanged``: the client gets all outputs in the order of the server, unchecked.
+    ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
+    the indices of the requested outputs in this list. ``header`` is the header for the client,
+    without the id. If ``is_unchanged`` is true, the client gets all outputs unchecked, in the order
+    of the server.
     """
 
     sizes: tuple[int, ...]
@@ -75,8 +76,9 @@ class ValidatedResponse:
 
 @record
 class ValidatedHeader:
-    """A request header that passed validation against ``metadata``. ``sizes`` are those of the
-    inputs in bytes. ``can_pass_through``: every server release accepts the header unchanged."""
+    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
+    inputs in bytes. ``can_pass_through`` is true if every server release accepts the header
+    unchanged."""
 
     metadata: ModelMetadata
     limits: Limits
@@ -88,7 +90,7 @@ class ValidatedHeader:
     responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Return whether the validation would have the same result."""
+        """Return whether the entry holds for ``metadata`` and ``limits``."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
@@ -102,7 +104,7 @@ class ValidatedHeader:
 
 
 class ValidatedHeaderCache:
-    """A bounded cache of validated request headers."""
+    """A bounded cache of validated request headers for a codec."""
 
     __slots__ = ("_entries",)
 
@@ -110,7 +112,7 @@ class ValidatedHeaderCache:
         self._entries: Final = BoundedCache[HeaderKey, ValidatedHeader](MAX_HEADERS)
 
     def find(self, key: HeaderKey | None) -> ValidatedHeader | None:
-        """Return the entry of ``key``, if any."""
+        """Return the entry of ``key``, or None."""
         return None if key is None else self._entries.get(key)
 
     def add(
@@ -121,7 +123,7 @@ class ValidatedHeaderCache:
         metadata: ModelMetadata,
         limits: Limits,
     ) -> ValidatedHeader:
-        """Return an entry for ``header``, parsed as ``parsed``, and cache it under ``key``."""
+        """Create an entry for ``header``, parsed as ``parsed``, and cache it under ``key``."""
         request = parsed.operation
         assert isinstance(request, InferRequest)
         sizes = tuple([len(tensor.data) for tensor in request.inputs])
@@ -141,9 +143,9 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged: not if server releases interpret
-    it differently (repeated outputs, no outputs, 0 classes), if it has fields that not all
-    releases support, or if tensors are in shared memory, which may be the gateway's."""
+    """Return whether ``header`` may be sent to a server unchanged. This is false for headers
+    that server releases interpret differently (repeated outputs, no outputs, 0 classes), for fields
+    that some releases do not support, and for shared memory, which may be the gateway's."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -166,9 +168,9 @@ def validate_response(
 ) -> tuple[ValidatedResponse, list[Buffer], bool]:
     """Validate a server's ``header`` as the response to ``parsed``.
 
-    The model and version in ``names`` replace the server's where they are not empty. Returns the
-    ``ValidatedResponse``, whose header is a message; the data of the server's outputs; and whether
-    the response may be cached, which is false if it has classes. Raises BACKEND_GARBAGE, TOO_LARGE.
+    The model and version in ``names`` replace the server's unless they are empty. Returns the
+    ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
+    the response may be cached. A response with classes may not. Raises BACKEND_GARBAGE, TOO_LARGE.
     """
     model, version = names
     request = parsed.operation

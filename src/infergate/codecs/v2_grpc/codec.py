@@ -50,7 +50,7 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-# Fields 1, 2 and 3 of both ModelInfer messages; 1 and 2 also of requests about a model.
+# Fields 1 to 3 of both ModelInfer messages; fields 1 and 2 of requests about a model.
 _MODEL: Final = 1
 _VERSION: Final = 2
 _ID: Final = 3
@@ -62,9 +62,9 @@ _MAX_REQUEST_FIELDS: Final = 24 * KIB
 """Maximum number of fields of such a request, and of a response about one model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference. One model takes 1 to 4 KiB."""
+"""Maximum size of a response, except to an inference. One model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
-"""Maximum number of fields of a response about all models, each of which has up to 100."""
+"""Maximum number of fields of a response about all models; each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
@@ -79,7 +79,7 @@ class _SharedRequest(RpcRequest):
 
 class V2Grpc:
     """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients,
-    `stream` ("triton" or "plain") that of stream messages to clients."""
+    `stream` ("triton" or "plain") is the form of stream messages to clients."""
 
     name: str = "v2-grpc"
     capabilities: Capabilities = Capabilities(
@@ -98,19 +98,19 @@ class V2Grpc:
         self._options: Final = (contents, stream)
         self._is_plain: Final = stream == "plain"
         self._write_response: Final = _WRITERS[contents]
-        # A response that passes through keeps the form that the backend chose.
+        # In a response that passes through, tensors keep the form that the backend chose.
         self.can_pass_through: bool = contents == "raw"
         self._request_heads: Final = RequestHeads()
         self._response_heads: Final = ResponseHeads()
         self._pass_through_heads: Final = PassThroughHeads()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return V2Grpc, self._options  # without the caches
+        return V2Grpc, self._options  # a pickled codec has empty caches
 
     # ---- towards clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Read operation and names from the top-level fields alone."""
+        """Read the operation and the names from the top-level fields only."""
         operation = _operation(wire)
         if operation is InferRequest:
             split = self._request_heads.find(wire)
@@ -241,7 +241,7 @@ class V2Grpc:
             return method.read_response(message)
         except MalformedMessageError as error:
             raise backend_garbage(
-                f"the backend's answer to {method.path} cannot be read", str(error)
+                f"the backend's response to {method.path} cannot be read", str(error)
             ) from None
 
     # ---- streams
@@ -259,14 +259,14 @@ class V2Grpc:
         return None if self._is_plain else stream_messages.build_end(parsed)
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
-        """Build an error as a message of the stream, or as a status, which ends the stream, in the
-        plain form or if the client's metadata requests it."""
+        """Build an error as a stream message. In the plain form, or if the client's metadata
+        requests it, build a status instead, which ends the stream."""
         if self._is_plain or stream_messages.wants_status(wire):
             return errors.build_error(error)
         return stream_messages.build_error(error, wire)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Return whether the metadata reports if a model is decoupled, as Triton's does."""
+        """Return whether the server's model metadata reports decoupled models, as Triton's does."""
         return profile.reports_decoupled
 
     def build_stream_request(
@@ -284,7 +284,7 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse a stream message of either form, which its fields determine."""
+        """Parse a stream message; its fields determine its form."""
         del model
         if wire.code:
             raise_status(wire)
@@ -295,7 +295,7 @@ class V2Grpc:
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check all that `parse_request` checks; remove empty typed contents beside raw ones."""
+        """Check all that `parse_request` checks; drop empty typed contents beside raw contents."""
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -327,8 +327,8 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """Replace model and version. The client's metadata is dropped.
 
-        Return None if classes are requested and the server may not return them, or if tensors are
-        in shared memory, because the gateway checks their regions.
+        Return None if the request contains a classification that the server may not support, or if
+        tensors are in shared memory, because the gateway must check their regions.
         """
         if isinstance(wire, _SharedRequest):
             return None
@@ -350,7 +350,7 @@ class V2Grpc:
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Replace names and id as needed, and typed contents by raw ones."""
+        """Replace names and id as needed, and replace typed contents by raw contents."""
         if wire.code:
             raise_status(wire)
         # "If specified, this identifier must be returned"; MLServer generates one if missing.
@@ -396,7 +396,7 @@ class _TypedV2Grpc(BinaryEstimates, V2Grpc):
         return typed_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds of the size; an integer takes up to 10 bytes."""
+        """Return the minimum and maximum size; an integer takes up to 10 bytes."""
         return 0, 10 * self.response_text_bytes(response, parsed)
 
 

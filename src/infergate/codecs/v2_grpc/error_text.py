@@ -1,8 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
 Only errors that Triton reports before it runs a model are recognized; any other text is a failure
-of the server. Source: the responses of Triton 2.51 to the same requests by ModelInfer, which also
-returns the code, and by ModelStreamInfer.
+of the server. Source: Triton 2.51's responses to the same requests through ModelInfer, which also
+returns the code, and through ModelStreamInfer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from infergate.core.errors import Kind
 
 _NO_ID: Final = "<id_unknown>"
-"""The id in Triton's text for a request without one."""
+"""The id in Triton's text for a request without an id."""
 _NOT_FOUND: Final = (
     "Request for unknown model: '",
     "Unable to find shared memory region: '",
@@ -50,7 +50,7 @@ _BAD_REQUEST: Final = (
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),
 )
-"""The start of a text, and a part that must follow somewhere in it."""
+"""The start of an error text, and a part that must follow anywhere after the start."""
 
 
 def kind_of(text: str, request_id: str) -> Kind:

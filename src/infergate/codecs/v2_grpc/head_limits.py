@@ -40,8 +40,8 @@ _DIMENSION_BYTES: Final = 10
 
 
 def max_fields(limits: Limits) -> int:
-    """Return the maximum number of top-level fields of a valid message: for each tensor its
-    description, the request for an output, its raw entry and a parameter, and a few names."""
+    """Return the maximum number of top-level fields of a valid message: a few names and, for each
+    tensor, a description, a requested output, a raw entry and a parameter."""
     return min(4 * limits.tensors + 16, MAX_FIELDS)
 
 

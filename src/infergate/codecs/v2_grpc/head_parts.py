@@ -32,7 +32,7 @@ def build_head(
     tensors: Sequence[Tensor],
     requested_outputs: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """Return all of `message` but its raw entries; None if anything in it has parameters or is in
+    """Return all of `message` except its raw entries; None if any part has parameters or is in
     shared memory. Raises ValueError for values that protobuf cannot hold."""
     if message.parameters:
         return None
@@ -65,7 +65,7 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return an input of a request, which is encoded like an output of a response."""
+    """Return the description of an input or output; requests and responses encode it alike."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()

@@ -69,7 +69,7 @@ _KEY: Final = 1
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _MAX_SEARCHED: Final = 16 * KIB
-"""Messages up to this size are searched faster than they are scanned."""
+"""Maximum size of a message that is searched for the name first, which is faster than a scan."""
 
 
 @record
@@ -147,7 +147,9 @@ def _input_data(
         if region is None:
             in_message.append(index)
         elif typed[index].has_elements():
-            raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
+            raise bad_request(
+                f"tensor '{message.name}': it has both contents and a shared memory region"
+            )
         else:
             input_data[index] = region
     if raw:

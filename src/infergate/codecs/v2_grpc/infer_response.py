@@ -1,8 +1,8 @@
 """ModelInferResponse ⇄ InferResponse.
 
-Clients get raw contents by default, as from Triton: tritonclient's ``as_numpy`` reads no typed
-contents but BYTES. Backends may mix both forms: KServe responds typed, MLServer in the form of the
-request, Triton raw with one entry per output.
+Clients get raw contents by default, as from Triton, because tritonclient's ``as_numpy`` reads typed
+contents only for BYTES. Backends may mix both forms: KServe sends typed contents, MLServer uses the
+form of the request, and Triton sends raw contents with one entry per output.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _describe(
     regions: Mapping[str, RegionRef | None],
 ) -> Iterator[DescribedTensor]:
     """Pair each output with its contents. In mixed messages, the raw entries belong, in order, to
-    the outputs without typed contents. If there is one entry per output, it takes precedence
-    unless it is empty."""
+    the outputs without typed contents. If there is one raw entry per output, each non-empty entry
+    takes precedence over typed contents."""
     if len(raw) == len(outputs):
         contents: list[Buffer | TypedContents] = [
             entry if len(entry) or not typed_contents.has_elements() else typed_contents
@@ -95,7 +95,7 @@ def _describe(
             yield message, datatype, content
         elif content.has_elements() if isinstance(content, TypedContents) else len(content):
             raise backend_garbage(
-                f"output '{message.name}' has data and was to be in shared memory"
+                f"output '{message.name}' has data but was requested in shared memory"
             )
         else:
             yield message, datatype, written_region(region, datatype, message.shape)
@@ -113,7 +113,7 @@ def _head(response: InferResponse) -> Any:
 
 
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with raw contents. Raises ValueError for values beyond protobuf."""
+    """Build `response` with raw contents. Raises ValueError if protobuf cannot hold a value."""
     head = build_head(response, response.outputs)
     if head is None:
         head = _head(response).SerializeToString(deterministic=True)
@@ -121,7 +121,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with typed contents; raw if any output is FP16 or BF16."""
+    """Build `response` with typed contents, or with raw contents if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
     head = _head(response)

@@ -77,8 +77,9 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(response: ModelConfig) -> Any:
-    """Build a ModelConfigResponse from the server's own message, if any, with the current names,
-    otherwise from the settings. Raises ValueError for settings that do not fit the message."""
+    """Build a ModelConfigResponse from the server's own message with the current names or, without
+    such a message, from the settings. Raises ValueError for settings that do not fit the
+    message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]

@@ -1,4 +1,4 @@
-"""The methods of the service other than inferences, one row for each."""
+"""The table of the service's methods other than inferences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.core.messages import Acknowledgement, HealthStatus, InferRequest,
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""The health check of servers without ServerReady; an empty message means the whole server."""
+"""The health check of servers without ServerReady; an empty request checks the whole server."""
 _SERVING: Final = 1
 
 
@@ -36,7 +36,7 @@ class Method:
     special_response: Callable[[Any], Any] = lambda _: None
     """Returns a special response (KServe's) for a request, or None to use `write_response`."""
     holds_files: bool = False
-    """Whether a request may be as large as an inference."""
+    """Whether a request may hold files, and so be as large as an inference."""
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
@@ -67,7 +67,7 @@ def _read_model(message: Any) -> tuple[str, str]:
 
 
 def _read_index_request(message: Any) -> messages.ModelIndexRequest:
-    if message.repository_name:  # like Triton for an unknown repository
+    if message.repository_name:  # as Triton does for an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
     return messages.ModelIndexRequest(ready_only=message.ready)
 
@@ -132,7 +132,7 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        response=pb.HealthCheckResponse,  # SERVING has the encoding of ``ready``; see HEALTH
+        response=pb.HealthCheckResponse,  # also reads ``ready``, which is encoded alike; see HEALTH
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),

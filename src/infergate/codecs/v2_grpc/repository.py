@@ -1,6 +1,6 @@
 """Loading and unloading ⇄ canonical operations.
 
-KServe's messages hold only the model's name, as field 1, which in other servers' messages is the
+KServe's messages hold only the model's name, in field 1. In other servers' messages, field 1 is the
 repository's name. No client sends a repository without a model, so a request with field 1 alone is
 KServe's and gets KServe's response.
 """
@@ -29,14 +29,14 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def read_name(message: Buffer, max_fields: int) -> str:
-    """Return the model's name from a message that may hold files, without parsing these. Raises
-    MalformedMessageError, also for more than `max_fields` fields."""
+    """Return the model's name from a message that may hold files, without parsing the files. Raises
+    MalformedMessageError, including for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
 def read_request(message: Any) -> tuple[str, str, Parameters]:
-    """Return the model, repository and parameters in a request of any server's clients."""
+    """Return the model, repository and parameters in a request from a client of any server."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
@@ -49,7 +49,7 @@ def _is_kserve_request(message: Any) -> bool:
 
 
 def kserve_response(message: Any) -> Any:
-    """Return the response to one of KServe's requests, None for other requests."""
+    """Return the response to a KServe request; None for other requests."""
     if not _is_kserve_request(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)

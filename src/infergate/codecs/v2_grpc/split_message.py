@@ -1,9 +1,9 @@
 """Splits a message into its head, its id and its raw tensor data.
 
-The head of a ModelInferRequest or ModelInferResponse is everything in it but the id and the raw
+The head of a ModelInferRequest or ModelInferResponse is the whole message except the id and the raw
 tensor data. Clients send the same head over and over, so a message is split in one pass and the
 parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split; the
-full check reads them, and it alone reports errors.
+full check reads them. Only the full check reports errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_LENGTH_BYTES: Final = 5
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `head` has `fields` fields; `id_field` is the whole field of the `id`."""
+    """A split message. `fields` counts the fields of `head`; `id_field` is the encoded `id`."""
 
     head: bytes
     fields: int

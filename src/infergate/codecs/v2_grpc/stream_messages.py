@@ -5,7 +5,7 @@ Triton wraps each response in a ModelStreamInferResponse with ``error_message`` 
 id (3) or outputs (5), so the field numbers distinguish the forms.
 
 Triton marks the last response to a request with a parameter. A decoupled model may detect the end
-only afterwards; a request with another parameter then gets an empty final response.
+only after its last response; a request with another parameter then gets an empty final response.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 _FINAL_RESPONSE: Final = "triton_final_response"
 _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
-"""A metadata name."""
+"""The metadata key with which a client requests errors as a status."""
 _MAX_TEXT: Final = MIB
-"""Maximum size of an error message, and of the model name and the id that an error repeats."""
+"""Maximum size of an error message, and of the model name and id that an error message repeats."""
 # ModelStreamInferResponse
 _ERROR: Final = 1
 _RESPONSE: Final = 2

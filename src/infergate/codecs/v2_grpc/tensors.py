@@ -1,7 +1,7 @@
 """Tensors of a ModelInferRequest or ModelInferResponse ⇄ canonical tensors.
 
-Both messages encode tensors alike. Tensors that are read are validated (Rule 1 of `core.tensor`)
-with the client's errors, which the caller converts for a backend.
+Both messages encode tensors alike. Reading validates a tensor (Rule 1 of `core.tensor`) and raises
+client errors, which the caller converts for a backend's message.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 _MAX_SHOWN: Final = 80
 _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
-"""The cost of writing a byte of integers, relative to that of a byte of floats."""
+"""The cost of writing a byte of integers, relative to a byte of floats."""
 TYPED_ON_LOOP: Final = MIB
 """Maximum size of other typed contents that are read on the event loop: 15 ms."""
 
 DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
-"""A description, its datatype, and its contents or its region in shared memory."""
+"""A tensor's description, its datatype, and its contents or shared memory region."""
 
 
 def read_datatype(name: str, datatype_name: str) -> Datatype:
@@ -110,8 +110,8 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """Return the cost of writing typed contents, as a number of bytes of JSON with the same cost:
-    each integer or string takes some tenths of a microsecond."""
+    """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
+    to write: each integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

@@ -38,7 +38,7 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field of a datatype's elements, their wire type, and the dtype of the field's range."""
+    """The field of a datatype's elements, their wire type, and the dtype of the field's values."""
 
     field: str
     number: int
@@ -90,7 +90,7 @@ class TypedContents:
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` has elements. Other wire types are ignored, as by protobuf."""
+    """Return whether `field` has elements. Other wire types are ignored, as protobuf does."""
     spec = _BY_NUMBER.get(field.number)
     if spec is None or field.wire_type not in (DELIMITED, spec.element):
         return False
@@ -98,8 +98,9 @@ def _is_set(field: WireField) -> bool:
 
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
-    """Return the elements of `typed` in the canonical layout; of BYTES at most one more than
-    `expected`, so that the caller detects the excess. Raises MalformedMessageError, BAD_REQUEST."""
+    """Return the elements of `typed` in the canonical layout. For BYTES, return at most `expected`
+    + 1 elements, so that the caller detects an excess. Raises MalformedMessageError,
+    BAD_REQUEST."""
     spec = TYPED_FIELDS.get(datatype)
     if spec is None:
         raise bad_request(

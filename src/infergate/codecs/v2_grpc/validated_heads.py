@@ -1,4 +1,4 @@
-"""Caches of heads, validated or with their names only, for requests and for responses.
+"""Caches of request heads and response heads, either validated or with their names only.
 
 The cache gives the same result as the full check. A message that does not match its cached head is
 read by the full check. Heads with typed elements or regions in shared memory are not cached.
@@ -44,7 +44,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class HeadNames:
-    """Model and version of a head, and the head with the names that last replaced them."""
+    """The model and version of a head, and the head with the latest replacement names."""
 
     __slots__ = ("_head", "_latest_head", "_latest_names", "model", "version")
 
@@ -92,7 +92,7 @@ class RequestHead:
 
 class SplitRequest(NamedTuple):
     """A request split into head and raw entries: `message`, joined to `data`, and its `head`.
-    `has_recurred`: its head, not cached yet, occurred recently."""
+    `has_recurred`: the head is not cached yet but occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -179,8 +179,8 @@ class RequestHeads:
         self._heads.store(head, entry)
 
     def find_names(self, split: SplitRequest) -> RequestHead | None:
-        """Read and cache the names of `split`, whose head was not cached, because the request was
-        not validated. None if the fast path does not apply."""
+        """Read and cache the names of `split`, a request that was not validated, so its head was
+        not cached. None if the fast path does not apply."""
         if not split.has_recurred:
             return None
         data = split.split.head
@@ -261,7 +261,7 @@ class PassThroughHead:
 
     names: HeadNames
     has_outputs: bool
-    """Whether it describes any outputs."""
+    """Whether the head describes any outputs."""
 
 
 class PassThroughResponse(NamedTuple):

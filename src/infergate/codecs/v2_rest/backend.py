@@ -1,4 +1,4 @@
-"""Requests to servers, and the responses to everything except inferences."""
+"""Requests to servers, and their responses to everything except inferences."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference. A model takes 1 to 4 KiB."""
+"""Maximum size of a response, except to an inference. One model takes 1 to 4 KiB."""
 MAX_VALUES: Final = 1 << 19
 """Maximum number of values in such a response."""
 

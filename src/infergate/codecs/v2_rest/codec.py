@@ -61,14 +61,14 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON_HEADERS: Final = {"content-type": JSON_TYPE}
 _OVERLONG_DIGITS: Final = 19
-"""Longer length headers are ignored."""
+"""Length headers of this many digits or more are ignored."""
 
 
 class V2RestCodec:
     """The V2 REST codec.
 
     ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
-    to clients, ``compress_min`` the minimum size in bytes of a response that is compressed.
+    to clients; ``compress_min`` is the minimum size in bytes of a response that is compressed.
     """
 
     name: str = "v2-rest"
@@ -96,19 +96,19 @@ class V2RestCodec:
         self._response_heads: Final = ResponseHeadCache()
 
     def __reduce__(self) -> tuple[type[V2RestCodec], tuple[str, int]]:
-        return type(self), self._options  # without the caches
+        return type(self), self._options  # a pickled codec has empty caches
 
     # ---- towards clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Read operation, model and version from the path."""
+        """Read the operation, model and version from the path."""
         match = wire.codec_state = match_request(wire.method, wire.path)
         return match.summary
 
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse any request. Raises NOT_FOUND for an unknown path, and the client's errors."""
+        """Parse any request. Raises NOT_FOUND for an unknown path, and client errors."""
         match: V2PathMatch = wire.codec_state or match_request(wire.method, wire.path)
         operation = match.operation
         if operation is InferRequest:
@@ -152,14 +152,14 @@ class V2RestCodec:
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the maximum size of the JSON; of a compressed body, the inflated size."""
+        """Return the maximum size of the JSON, or of a compressed body after inflation."""
         headers, size = wire.headers, total_size(wire.body)
         if CONTENT_ENCODING in headers and not is_unencoded(headers):
             return max_decoded_bytes(headers, wire.body)
         return _max_json_bytes(wire, size) if JSON_LENGTH_HEADER in headers else size
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the length of the JSON by the length header, if any, else that of the body."""
+        """Return the length of the JSON: from the length header, else the length of the body."""
         json_bytes = _max_json_bytes(wire, max_bytes)
         return (
             json_bytes
@@ -168,7 +168,7 @@ class V2RestCodec:
         )
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return the inflated size, or that of a plain response that will be compressed."""
+        """Return the inflated size, or the size of a plain response that will be compressed."""
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
@@ -179,7 +179,7 @@ class V2RestCodec:
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds. Binary outputs are only copied if they are compressed."""
+        """Return the minimum and maximum size. Binary outputs are copied only to compress them."""
         return response_size(response, parsed)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
@@ -251,7 +251,7 @@ class V2RestCodec:
     # ---- V2 REST on both sides
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Validate with the function of ``parse_request``, so that the errors are the same."""
+        """Validate with the same function as ``parse_request``, so that the errors are the same."""
         match = _match_of(wire)
         if match.operation is InferRequest:
             return pass_through.validate_inference(wire, match, limits, self._request_heads)
@@ -265,13 +265,13 @@ class V2RestCodec:
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` for another model; None if the server requires another form."""
+        """Return ``wire`` addressed to another model; None if the server requires another form."""
         return pass_through.rewrite_request(wire, model, version, profile)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Replace names and id in place; compress the response as ``request`` accepts."""
+        """Replace names and id in place; compress the response if ``request`` accepts that."""
         names = {"model": model, "version": version}
         return pass_through.ResponseRewriter(request, names, limits, self._compress_min).rewrite(
             wire
@@ -279,7 +279,7 @@ class V2RestCodec:
 
 
 def _match_of(wire: HttpRequest) -> V2PathMatch:
-    """Return the match of ``summarize``, if it was called, else match the path."""
+    """Return the match that ``summarize`` stored; without a stored match, match the path."""
     match: V2PathMatch | None = wire.codec_state
     return match_request(wire.method, wire.path) if match is None else match
 
@@ -295,7 +295,7 @@ def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
 
 
 def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    if match.repository:  # like Triton for an unknown repository
+    if match.repository:  # as Triton does for an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
     return metadata.read_index_request(body, limits)
 

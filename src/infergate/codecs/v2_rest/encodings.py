@@ -1,4 +1,4 @@
-"""Content encodings: gzip and deflate, inflated under a limit and applied on request."""
+"""Content encodings: inflates gzip and deflate up to a limit, and compresses on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from infergate.core.wire import HttpRequest, join_parts, total_size
 CONTENT_ENCODING: Final = "content-encoding"
 _MAX_SMALL_BYTES: Final = 64 * KIB
 _SMALL_LIMITS: Final = Limits(body=256 * KIB)
-"""Limits of a short body. Inflating this much takes half a millisecond."""
+"""The limits for a short body. Inflating this much takes half a millisecond."""
 _COMPRESSION_LEVEL: Final = 1
 """Higher levels hardly reduce the size of tensors and are many times slower."""
 
@@ -44,7 +44,7 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
         )
-    max_bytes = max_inflated_bytes(data, window)  # as in the memory accounting
+    max_bytes = max_inflated_bytes(data, window)  # the memory accounting charges the same size
     try:
         return b"".join(inflate_pieces(data, window, min(max_bytes, limits.body), MAX_MEMBERS))
     except CorruptDataError as error:
@@ -65,14 +65,14 @@ def inflate_small(wire: HttpRequest) -> None:
 
 
 def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``headers`` for a body whose encoding was undone."""
+    """Return ``headers`` for a decoded body, without the content encoding."""
     if CONTENT_ENCODING not in headers:
         return headers
     return {name: value for name, value in headers.items() if name != CONTENT_ENCODING}
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """Return the maximum length of the decoded ``body``, by its own length field."""
+    """Return the maximum length of the decoded ``body``, according to its own length field."""
     if is_unencoded(headers):
         return total_size(body)
     data = join_parts(body)

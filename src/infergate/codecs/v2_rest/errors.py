@@ -1,4 +1,4 @@
-"""Errors towards clients and from backends."""
+"""Errors that are sent to clients, and errors that backends return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_MESSAGE_CHARACTERS: Final = 2000
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     **http_status.STATUS_BY_KIND,
-    Kind.ALREADY_EXISTS: 400,  # as Triton
+    Kind.ALREADY_EXISTS: 400,  # as Triton does
 }
 
 

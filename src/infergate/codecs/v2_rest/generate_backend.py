@@ -1,6 +1,6 @@
 """Triton's ``generate_stream`` towards backends, for decoupled models.
 
-Its messages have neither shapes nor datatypes; the model's metadata supplies them for responses.
+The messages have neither shapes nor datatypes; for responses, the model's metadata supplies both.
 Requests that Triton would interpret differently, and requests with outputs of unknown shape, are
 rejected before they are sent. Sources: as for ``generate_frontend``.
 """
@@ -120,7 +120,7 @@ def _unsupported(subject: str) -> GatewayError:
 def _output_dimensions(
     output: TensorMetadata, operation: InferRequest, model: ModelMetadata
 ) -> Sequence[int]:
-    """Return the known dimensions of an output. Its batch dimension is that of the inputs."""
+    """Return the known dimensions of an output, with the batch dimension of the inputs."""
     shape = output.shape
     first = next((tensor.shape for tensor in operation.inputs), ())
     if model.max_batch_size and shape and first:

@@ -63,8 +63,8 @@ class GenerateFormat:
 def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
-    """Read a request, which the model's metadata completes. Raises errors of the body; ``complete``
-    raises errors of the JSON."""
+    """Read a request, which the model's metadata completes. Raises errors about the body;
+    ``complete`` raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")

@@ -1,8 +1,8 @@
 """The inference request: JSON with data, JSON followed by binary data, or raw binary data.
 
 *Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request, which
-overrides the default, JSON. (Triton ignores ``binary_data_output`` if outputs are listed, unlike
-the extension's specification.)
+overrides the default, JSON. (If a request lists outputs, Triton ignores ``binary_data_output``,
+contrary to the extension's specification.)
 
 *Rule 2.* A length header of 0 marks a raw request, without JSON (``raw_request``).
 
@@ -80,19 +80,19 @@ _NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 @record
 class ResponseFormat:
-    """The requested response format: for single outputs, and for all others."""
+    """The requested format of individual outputs, and of all other outputs."""
 
     binary_by_output: Mapping[str, bool]
     binary_by_default: bool
     accept_encoding: str
 
     def is_binary(self, output: str) -> bool:
-        """Whether ``output`` is wanted as binary data (Rule 1)."""
+        """Whether ``output`` is requested as binary data (Rule 1)."""
         return self.binary_by_output.get(output, self.binary_by_default)
 
 
 JSON_FORMAT: Final = ResponseFormat({}, binary_by_default=False, accept_encoding="")
-"""The format of a response by default: JSON that is not compressed."""
+"""The default format of a response: JSON without compression."""
 
 # ---- read -------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ def read_request(
     limits: Limits,
     heads: RequestHeadCache | None = None,
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-    """Parse an inference of ``model``. Raises the client's errors."""
+    """Parse an inference of ``model``. Raises client errors."""
     parts = wire.body
     if len(parts) == 1 and CONTENT_ENCODING not in wire.headers and len(parts[0]) <= limits.body:
         body = parts[0]
@@ -162,7 +162,7 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
     limits: Limits,
     heads: RequestHeadCache | None = None,
 ) -> InferRequestReading:
-    """Parse an inference whose body's content encoding is undone."""
+    """Parse an inference with a decoded body."""
     parsed, response_format, features = _read_parts(wire, body, model, version, limits, heads)
     if isinstance(parsed, PartialInferRequest):
         return InferRequestReading(parsed, response_format)
@@ -188,7 +188,7 @@ def _read_parts(  # noqa: PLR0913, PLR0917 - its callers' parameters
 ) -> tuple[
     ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
 ]:
-    """Parse an inference; return also its response format and the features of its message."""
+    """Parse an inference; also return its response format and the features of its message."""
     headers = wire.headers
     accept = headers.get("accept-encoding", "")
     header = headers.get(JSON_LENGTH_HEADER)

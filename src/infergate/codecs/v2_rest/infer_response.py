@@ -1,8 +1,8 @@
 """The inference response, as JSON with or without binary data after it.
 
-BYTES that are not UTF-8 are written to JSON as base64, the whole tensor, marked by the parameter
-``content_type: base64`` (like rest-proxy and MLServer). BYTES that a backend marked this way are
-decoded and lose the mark. A backend's content type is ignored.
+If any element of a BYTES tensor is not UTF-8, the whole tensor is written to JSON as base64 and
+marked by the parameter ``content_type: base64`` (as in rest-proxy and MLServer). BYTES that a
+backend marked this way are decoded and lose the mark. A backend's content type is ignored.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory. It has no parameters, as from Triton: perf_analyzer
-    expects ``binary_data_size`` in any."""
+    """Return an output in shared memory, without parameters, as Triton does: perf_analyzer expects
+    ``binary_data_size`` in any parameters."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 
@@ -167,8 +167,8 @@ def _write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> 
 def ok_response(
     headers: dict[str, str], body: list[Buffer], accept_encoding: str, compress_min: int
 ) -> HttpResponse:
-    """Return a response with status 200, compressed if the client accepts that and it has at least
-    ``compress_min`` bytes."""
+    """Return a response with status 200, compressed if the client accepts compression and the body
+    has at least ``compress_min`` bytes."""
     if accept_encoding and total_size(body) >= compress_min:
         encoding = preferred_encoding(accept_encoding)
         if encoding:
@@ -181,8 +181,8 @@ def ok_response(
 
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
-    """Return the decoded body of a 200. Raises the backend's error for any other status, and
-    NeedsOffloadError on the event loop."""
+    """Return the decoded body of a response with status 200. Raises the backend's error for any
+    other status, and NeedsOffloadError on the event loop."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:
@@ -251,7 +251,7 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response; return also whether it names the model, and the number of outputs that are
+    """Read any response; also return whether it names the model, and the number of outputs that are
     binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
@@ -276,7 +276,7 @@ def _read_message(
 
 
 def _error_member(members: dict[str, Node]) -> GatewayError:
-    """Return the error of a response with status 200, which therefore has no kind."""
+    """Return the error in a response with status 200, which does not indicate a kind."""
     error = members["error"]
     message = (
         error
@@ -287,7 +287,7 @@ def _error_member(members: dict[str, Node]) -> GatewayError:
         Kind.BACKEND_ERROR,
         message[:MAX_MESSAGE_CHARACTERS],
         origin=Origin.BACKEND,
-        detail="under HTTP 200",
+        detail="sent with HTTP status 200",
     )
 
 

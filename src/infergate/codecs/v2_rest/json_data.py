@@ -8,7 +8,7 @@ literals or strings.
 booleans, BYTES takes strings. Float types take any number, rounded to the nearest value, ties to
 even; a finite number that rounds to infinity is an error.
 
-*Rule 2.* Data may be nested or flat, like in Triton; only the number of elements must match the
+*Rule 2.* Data may be nested or flat, as in Triton; only the number of elements must match the
 shape. The loop stops at the first element beyond the shape.
 """
 
@@ -143,7 +143,7 @@ def _flatten(node: Node, max_elements: int) -> list[Node]:
         for item in pending[-1]:
             if type(item) not in _ARRAY_TYPES:
                 flat.append(item)
-            elif len(item) > max_elements - len(flat):  # probably too many
+            elif len(item) > max_elements - len(flat):  # a longer array probably exceeds the limit
                 pending.append(iter(item))
                 break
             else:
@@ -275,9 +275,9 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """Return the elements of a BYTES tensor, or None if they must be written as base64: if one is
-    not UTF-8, or if the parameters declare base64 and one element is not base64. (MLServer also
-    marks elements that hold base64 over gRPC.)"""
+    """Return the elements of a BYTES tensor; None if they must be written as base64, because an
+    element is not UTF-8, or because the parameters declare base64 and an element is not base64.
+    (MLServer also marks elements that hold base64 over gRPC.)"""
     if (
         tensor.parameters
         and is_base64(tensor.parameters)

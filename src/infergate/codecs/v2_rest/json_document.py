@@ -4,8 +4,8 @@ simdjson parses the bytes, and a value becomes a Python object only when it is r
 numbers never does. If simdjson rejects a document, the standard library parses it again, because
 some servers and clients send NaN and integers over 64 bits, and for its error messages.
 
-*Rule 1.* Each document has its own parser: simdjson does not reuse a parser while values of it
-exist, and an exception's traceback may hold one.
+*Rule 1.* Each document has its own parser: simdjson does not reuse a parser while its values exist,
+and an exception's traceback may hold such a value.
 
 *Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last.
 
@@ -38,7 +38,7 @@ MAX_CONTAINERS_ON_LOOP: Final = 16384
 MAX_DEPTH: Final = 100
 """Maximum nesting depth (Triton: 100)."""
 MAX_CONTAINERS: Final = 1 << 18
-"""Maximum number of arrays and objects. Each takes up to 1 µs and may have only 3 bytes."""
+"""Maximum number of arrays and objects. Reading takes up to 1 µs for each, even of 3 bytes."""
 MAX_MEMBERS: Final = 1 << 16
 """Maximum number of members of an object: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
@@ -57,7 +57,7 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 """A string, or the rest of an unterminated one, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
-"""Brackets per block: numpy needs about 20 bytes for each."""
+"""Number of brackets per block; numpy needs about 20 bytes per bracket."""
 
 
 @mypyc_attr(native_class=False)

@@ -29,8 +29,8 @@ _ID: Final = re.compile(
     rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
-"""An ``id`` before all members but the names, where clients and servers write it. The id has no
-characters with a special meaning in JSON, so another id in its place is equally valid."""
+"""An ``id`` that follows no members except the names, where clients and servers write it. The id
+has no characters with a special meaning in JSON, so another id in its place is equally valid."""
 
 
 class SplitJson(NamedTuple):
@@ -52,7 +52,7 @@ def split_json(text: bytes) -> SplitJson:
 
 class JsonHead(Generic[T]):
     """A cached head, valid under ``limits``: its ``fields`` without the tensors, and the layout of
-    the binary data. ``id`` is the message's if the head contains it."""
+    the binary data. ``id`` is the message's id if the head contains it."""
 
     __slots__ = ("_layout", "_raw", "_size", "fields", "id", "limits")
 

@@ -35,7 +35,7 @@ from infergate.core.wire import HttpResponse
 _MAX_ENTRIES: Final = 32_768
 """Maximum number of entries of a list in a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
-"""Maximum size of a health response, which usually has 15 bytes."""
+"""Maximum size of a health response in bytes; the usual size is 15 bytes."""
 _STATE_PREFIX: Final = "State."
 """The prefix of a state in MLServer 1.7."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -143,7 +143,7 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
 
 
 def read_health(body: bytes) -> messages.HealthStatus:
-    """Read the body of a 200, which may be negative (``{"live": false}``, ``{"ready": false}``)."""
+    """Read the body of a 200 response, which may report false for ``live`` or ``ready``."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":

@@ -61,7 +61,7 @@ _WHITESPACE: Final = b" \t\r\n"
 _MAX_DECODED_ON_LOOP: Final = 4 * MIB
 """Maximum size of text other than ASCII that is decoded on the event loop."""
 _TAIL_BYTES: Final = 64
-"""Bytes at the end of a response's JSON that are searched for its last two brackets."""
+"""Number of bytes at the end of a response's JSON that are searched for the last two brackets."""
 
 
 @dataclass(slots=True)
@@ -115,14 +115,14 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 def rewrite_request(
     wire: HttpRequest, model: str, version: str, profile: Profile
 ) -> HttpRequest | None:
-    """Return ``wire`` for another model, or None if ``profile`` requires translation."""
+    """Return ``wire`` addressed to another model; None if ``profile`` requires translation."""
     if JSON_LENGTH_HEADER in wire.headers and not profile.supports_binary:
         return None
     if isinstance(wire, CheckedRequest) and not is_supported(wire.features, profile):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
-    # encoded only on a route whose requests are not validated
+    # the body is still encoded if the route does not validate requests
     return HttpRequest("POST", path, "", {**_message_headers(wire.headers), **encoding}, wire.body)
 
 
@@ -144,8 +144,9 @@ def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class ResponseRewriter:
     """Rewrites a backend's response into the response to ``request``.
 
-    The response gets the ``names`` ("model", "version") that are not empty and the id of
-    ``request``, which may be empty; if ``request`` was not validated, it keeps the backend's id.
+    The response gets each non-empty name in ``names`` ("model", "version") and the id of
+    ``request``, which may be empty. If ``request`` was not validated, the response keeps the
+    backend's id.
     """
 
     request: HttpRequest
@@ -226,7 +227,7 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Whether the object ends in an array, which is then ``outputs``."""
+    """Whether the object ends in an array, which must then be ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 

@@ -21,16 +21,16 @@ STATISTICS_PATH: Final = "/v2/models/stats"
 LOGGING_PATH: Final = "/v2/logging"
 TRACE_PATH: Final = "/v2/trace/setting"
 TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""Inference requests that few servers understand; the gateway translates them."""
+"""The actions of inference requests that few servers support; the gateway translates them."""
 
 
 @record
 class V2PathMatch:
     """The operation and the names in a path; absent names are empty.
 
-    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes
-    inference requests. ``region`` is a shared memory region, on a GPU if ``cuda``. ``summary``
-    describes a request for the path.
+    ``method`` is the HTTP method that the path requires; ``allows_get`` also allows GET. ``action``
+    distinguishes the kinds of inference requests. ``region`` is a shared memory region, on a GPU if
+    ``cuda``. ``summary`` describes a request for the path.
     """
 
     method: str

@@ -78,7 +78,7 @@ def _to_list(name: str, value: Any) -> list[str]:
 
 
 def write_request(operation: SettingsOperation) -> HttpRequest:
-    """Write a request for settings, as a GET if none is changed. Raises UNSUPPORTED."""
+    """Write a request for settings, as a GET if no setting changes. Raises UNSUPPORTED."""
     if isinstance(operation, LogSettingsRequest):
         path, settings = LOGGING_PATH, dict(operation.settings)
     else:

@@ -1,7 +1,7 @@
 """Conversion of a few elements between JSON and the canonical layout with ``struct``.
 
-Each numpy call costs 1 to 3 µs (docs/decisions/0016-small-json-reader.md). The result is that of
-``json_data``, or None where the two might differ.
+Each numpy call costs 1 to 3 µs (docs/decisions/0016-small-json-reader.md). The result equals the
+result of ``json_data``; it is None if they might differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes
 
 MAX_WRITTEN_BYTES: Final = 256
-"""Maximum size in bytes of a tensor that is written here."""
+"""Maximum size in bytes of a tensor that this module writes."""
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of data."""
 _STRUCT_CODES: Final = {

@@ -1,7 +1,7 @@
 """A fast reader for short inference requests (docs/decisions/0016-small-json-reader.md).
 
-*Rule 1.* This reader rejects nothing: it leaves invalid and rare input to the full reader. For all
-other input, both readers return the same result.
+*Rule 1.* This reader never rejects input; it leaves invalid and rare input to the full reader. For
+all other input, both readers return the same result.
 
 *Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
 colon, so there are no duplicates if the text has as many colons as there are members and colons
@@ -28,7 +28,7 @@ from infergate.core.region_ref import REGION_PARAMETER
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 
 MAX_BYTES: Final = 4 * KIB
-"""Maximum size in bytes of a body that is read here."""
+"""Maximum size in bytes of a body that this reader accepts."""
 _INT64_END: Final = 2**63
 _MAX_SHORT_NAME: Final = 64
 """Maximum length of a tensor name that is only checked for being printable."""
@@ -39,7 +39,7 @@ _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 class RequestFields(NamedTuple):
     """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` request binary
-    data of single outputs, and of all others (None if not given)."""
+    data for individual outputs and for all others (None if not given)."""
 
     id: str
     parameters: Parameters
@@ -208,7 +208,7 @@ def _read_outputs(
 
 
 def _check_parameters(parameters: Any) -> Parameters:
-    """Check that the parameters are flat and hold no special ones."""
+    """Return ``parameters`` unless the full reader must read them."""
     if type(parameters) is not dict or not _SPECIAL_PARAMETERS.isdisjoint(parameters):
         raise _NotSimpleError
     for value in parameters.values():

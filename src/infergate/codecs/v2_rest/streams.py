@@ -32,7 +32,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""Statuses for an unknown path, or for an unknown model, which the next request reports."""
+"""The statuses for an unknown path. An unknown model has the same; the next request reports it."""
 
 # ---- towards clients --------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ _NO_STREAM_STATUSES: Final = frozenset({404, 405})
 def read_request(
     wire: HttpRequest, match: V2PathMatch, limits: Limits
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-    """Parse the inference at the path of ``match``. Raises the client's errors."""
+    """Parse the inference at the path of ``match``. Raises client errors."""
     if match.action == "infer_stream":
         parsed = infer_request.read_request(wire, match.model, match.version, limits)
         if isinstance(parsed, ParsedRequest):

@@ -79,7 +79,7 @@ MAX_PARAMETER_VALUES: Final = 1 << 14
 
 @record
 class MessageBody:
-    """A message's JSON, and the binary data after it, None without a length header."""
+    """A message's JSON and the binary data after it, which is None without a length header."""
 
     json: bytes
     binary: memoryview | None
@@ -176,7 +176,7 @@ def read_tensors(
 @dataclass(frozen=True, slots=True)
 class TensorRules:
     """Rules for tensors of requests or responses. ``parse_datatype`` returns None for an unknown
-    name; ``default_data`` returns the data of a tensor without data and size."""
+    name; ``default_data`` returns the data of a tensor that has neither data nor a size."""
 
     data_rules: DataRules
     parse_datatype: Callable[[str], Datatype | None]
@@ -185,7 +185,7 @@ class TensorRules:
 
 @dataclass(slots=True)
 class TensorReader:
-    """The state of reading one message's tensors, with counts of values and characters."""
+    """Reads one message's tensors, and counts parameter values and characters of text."""
 
     rules: TensorRules
     binary_data: BinaryDataReader
@@ -198,7 +198,7 @@ class TensorReader:
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Read members without null, and record whether one is null."""
+        """Read the members that are not null, and record whether any member is null."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):

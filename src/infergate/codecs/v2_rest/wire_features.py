@@ -1,4 +1,4 @@
-"""Features of request messages that this codec accepts but some servers do not."""
+"""Features of request messages that this codec accepts but some servers reject or misread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.core.tensor import Buffer, float32_from_bf16
 
 
 class WireFeature(enum.Enum):
-    """A feature of a message that some server would misread if the message passed through."""
+    """A feature that some server would misread if the message passed through."""
 
     NULL = "null for an optional member"
     """Triton: 500, "Unable to parse 'id'"."""
@@ -31,9 +31,9 @@ class WireFeature(enum.Enum):
     SHARED_MEMORY = "tensors in shared memory"
     """The gateway checks the regions, because an invalid one may crash a server."""
     CLASSIFICATION = "an output as classes instead of values"
-    """Servers without the classification extension ignore it."""
+    """Servers without the classification extension ignore the parameter."""
     STREAM = "``stream``: the client wants all responses"
-    """Servers ignore it, or return a stream."""
+    """Servers ignore the parameter, or return a stream."""
 
 
 def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:

@@ -32,12 +32,13 @@ _PRIVATE_SUFFIXES: Final = (
 
 
 def is_from_browser(headers: Mapping[str, str]) -> bool:
-    """Whether the request has headers that only browsers add."""
+    """Return whether the request has headers that only browsers add."""
     return any(name in headers for name in _BROWSER_HEADERS)
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
-    """Return the name in the Host header if it may be an attacker's (Rule 2), else empty."""
+    """Return the name in the Host header if it may be an attacker's (Rule 2), else an empty
+    string."""
     name = _host(headers.get("host", ""))
     if (
         not name

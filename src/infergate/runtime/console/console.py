@@ -32,7 +32,8 @@ PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
 _MAX_BODY_BYTES: Final = MIB
 _MAX_CONCURRENT_ACTIONS: Final = 8
-"""Test requests are exempt from the limits of clients, and each may hold a whole body."""
+"""Maximum number of concurrent actions: test requests are exempt from the limits of clients, and
+each may hold a whole body."""
 _MAX_LOGGED_CHARS: Final = 128
 _audit = logging.getLogger("infergate.audit")
 _JSON_HEADERS: Final = {"content-type": "application/json", **HEADERS}
@@ -185,7 +186,7 @@ class Console:
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
         """Compare the configuration with the file in a thread, one comparison at a time: the file
-        system may hang, and reloads need a thread, too."""
+        system may hang, and reloads also need a thread."""
         task = self._comparisons.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))

@@ -20,12 +20,12 @@ from infergate.runtime.console.explanations import explain
 
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
-"""The number of failures in the JSON."""
+"""Maximum number of failures in the JSON."""
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
 _BOUNDS: Final = (*REQUEST_BUCKETS, None)
-"""The last bound is null, because JSON has no infinity."""
+"""The bucket bounds; the last bound is null, because JSON has no infinity."""
 _BUCKET_INDEX: Final = {
     bound: index for index, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
 }
@@ -83,7 +83,8 @@ Families = Mapping[str, Iterable[Sample]]
 
 
 def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
-    """Return the flows of running processes, and those of exited ones from the metrics."""
+    """Return the flows of running processes and, from the metrics, the flows of exited
+    processes."""
     rows = _Rows(_FLOW_LABELS)
     for flow in flows:
         row = _with_counters(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
@@ -161,7 +162,7 @@ def _endpoints(families: Families) -> list[Json]:
 def _health(endpoint: Json) -> str:
     """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up for
     some addresses or processes); ``ejected``; ``down``; ``failing`` (no check or request has
-    succeeded, but some have failed); or ``unknown`` (there have been none)."""
+    succeeded, but some have failed); or ``unknown`` (no check or request so far)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

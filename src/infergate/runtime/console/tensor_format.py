@@ -24,11 +24,13 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 64
-"""Longer examples have one value, which fills the tensor."""
+"""Maximum number of values in an example; a longer example has one value, which fills the
+tensor."""
 _DYNAMIC_SIZE: Final = 4
-"""The size of a dynamic dimension in an example. The first one is 1, as it is often the batch."""
+"""The size of a dynamic dimension in an example. A dynamic first dimension of several has size 1,
+because it is often the batch."""
 MAX_BYTES: Final = 16 * MIB
-"""The maximum size of a tensor. Processing it, above all as JSON, delays other requests."""
+"""The maximum size of a tensor. Processing a tensor, especially as JSON, delays other requests."""
 _MAX_ELEMENTS: Final = 256
 """The maximum number of output elements shown."""
 _MAX_ELEMENT_BYTES: Final = 256
@@ -67,7 +69,8 @@ def _encode(datatype: Datatype, data: list[Any]) -> bytes:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Not recursive, because JSON may be nested deeper than Python can recurse."""
+    """Flatten nested lists. Not recursive, because JSON may be nested deeper than Python can
+    recurse."""
     elements: list[Any] = []
     iterators = [iter(data)]
     while iterators:

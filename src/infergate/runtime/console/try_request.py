@@ -48,7 +48,7 @@ _QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
     "server live": lambda _model, _version: messages.ServerLiveRequest(),
     "server metadata": lambda _model, _version: messages.ServerMetadataRequest(),
 }
-"""The operations other than inference, from a model and a version."""
+"""Builds each operation other than inference from a model and a version."""
 _TIMEOUT_SECONDS: Final = 60.0
 """The deadline of a test request."""
 _MAX_INPUTS: Final = 64
@@ -232,7 +232,7 @@ def _build_request(
             )
     wire = codec.build_request(operation, profile, metadata)
     if plugin.supports_framing and isinstance(wire, HttpRequest):
-        # The codec's request does not name the model, because such a server has only one.
+        # The codec's request does not name the model, because such a server has one model.
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
         path = f"/{plugin.claims[0]}/{_quote_name(model)}"

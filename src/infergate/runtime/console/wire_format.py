@@ -1,6 +1,6 @@
 """Human-readable wire messages for the console. Pure.
 
-*Rule.* Messages are truncated, and long ones are truncated before they are decoded: a backend's
+*Rule.* Messages are truncated, and long messages are truncated before they are decoded: a backend's
 message may be as long as ``limits.body``, and formatting delays other requests.
 """
 
@@ -21,17 +21,17 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 Json = dict[str, Any]
 _BYTES_PER_ROW: Final = 16
 _MAX_DUMP_BYTES: Final = 1024
-"""The number of bytes in a hex dump."""
+"""Maximum number of bytes in a hex dump."""
 _MAX_TEXT_CHARS: Final = 8192
-"""The number of characters shown of a decoded message."""
+"""Maximum number of characters shown of a decoded message."""
 _MAX_ITEMS: Final = 32
-"""The number of elements shown of a list."""
+"""Maximum number of elements shown of a list."""
 _MAX_JSON_BYTES: Final = MIB
 """JSON is decoded up to this size (about 10 ms); longer JSON is shown undecoded and truncated."""
 _MAX_DEPTH: Final = 24
-"""The number of levels shown of nested JSON."""
+"""Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
-"""The number of bytes or characters shown of one protobuf value."""
+"""Maximum number of bytes or characters shown of one protobuf value."""
 _MAX_LENGTH_DIGITS: Final = 19
 _JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 """The header of V2 REST with the size of the JSON at the beginning of the body."""

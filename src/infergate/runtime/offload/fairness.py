@@ -1,15 +1,15 @@
 """A queue of jobs for helper processes that is fair between clients.
 
 Weighted fair queueing on two levels: between clients (an identity, else an address), and between
-the connections of a client. The next job is the one that would finish first if all clients and
+the connections of a client. The next job is the job that would finish first if all clients and
 connections were served concurrently. Time is measured in estimated job costs, so small jobs of one
 client overtake large jobs of another.
 
 *Rule 1.* Jobs of one connection keep their order.
-*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
-leaves half of it to others. The same applies to the connections of a client, because they may be
-several clients behind one address. A job that does not fit replaces the last jobs of the client's
-heaviest connection, unless the job's connection would then be as heavy.
+*Rule 2.* A client's jobs may occupy at most as much of the queue as is free, so a client that fills
+the queue leaves half of it to others. The same applies to the connections of a client, because they
+may be several clients behind one address. A job that does not fit replaces the last jobs of the
+client's heaviest connection, unless the job's connection would then be as heavy.
 *Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
 by the number of sharing flows, and jobs of new flows start at the clock.
 """
@@ -46,7 +46,7 @@ class _Flow(Generic[T]):
 
     def earliest(self, max_cost: float) -> tuple[float, str, int]:
         """Return the next flow: the virtual finish time of its first job, its name, and the job's
-        cost. Flows with a first job above ``max_cost`` are skipped; with none left, the time is
+        cost. Flows with a first job above ``max_cost`` are skipped; if no flow is left, the time is
         infinite."""
         best = (math.inf, "", 0)
         for name, flow in self.flows.items():
@@ -139,8 +139,8 @@ class FairQueue(Generic[T]):
         return removed
 
     def take(self, max_cost: float = math.inf) -> T | None:
-        """Remove and return the next job, among those that are first in their connection and cost
-        at most ``max_cost``; None if there is none."""
+        """Remove and return the next job, among the jobs that are first in their connection and
+        cost at most ``max_cost``; None if there is no such job."""
         root = self._root
         end, client, cost = root.earliest(max_cost)
         if not cost:

@@ -4,7 +4,7 @@ Each slot of the pool starts its process on first use, and again if it has died.
 job at a time; further jobs wait in a bounded queue that is fair between clients (``fairness``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
-*Rule 2.* A cancelled job leaves the queue immediately. A running one may finish within a grace
+*Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
 period, because a new process costs more than most jobs.
 *Rule 3.* Large jobs leave one process free for others, if there are several.
 """
@@ -30,16 +30,16 @@ from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job: a hundred times that of the worst document of the default size. A
-process that exceeds it is stuck and blocks its slot."""
+"""Maximum duration of a job: a hundred times the duration of the worst document of the default
+size. A process that exceeds it is stuck and blocks its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
 """Maximum duration of a job after its caller was cancelled: several times the startup time of a
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never get the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum duration of waiting and running without a deadline: the default timeout of backends,
-which starts when a request is sent."""
+"""Maximum duration of waiting and running, for a job without a deadline. It equals the default
+timeout of backends, which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class HelperPool:
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):
-            if not rejected.done():  # done: its caller was just cancelled
+            if not rejected.done():  # its caller may just have been cancelled
                 counters.queue_rejected += 1
                 rejected.set_exception(_queue_full_error())
         counters.queued += 1
@@ -121,7 +121,7 @@ class HelperPool:
         self._assign()  # a small job may take the process that large jobs leave free
         try:
             slot = await waiter
-        except asyncio.CancelledError:  # also at the deadline
+        except asyncio.CancelledError:  # raised also at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
             elif waiter.exception() is None:  # the slot was assigned in the meantime
@@ -138,7 +138,7 @@ class HelperPool:
 
     def _assign(self) -> None:
         while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # done: its caller was just cancelled
+            if not waiter.done():  # its caller may just have been cancelled
                 waiter.set_result(self._free_slots.pop())
 
     async def close(self) -> None:
@@ -147,8 +147,8 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a
-    job that exceeds the budget waits for running jobs; it is rejected only if none is running."""
+    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
+    that exceeds the budget waits for running jobs; it is rejected only if no job is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0
@@ -248,7 +248,7 @@ async def _start_process() -> _HelperProcess:
     _, process = await asyncio.get_running_loop().subprocess_exec(
         _HelperProcess,
         *python_command(_HELPER_MODULE),
-        stderr=None,  # inherited
+        stderr=None,  # inherit the stream of this process
     )
     return process
 

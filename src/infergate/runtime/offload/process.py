@@ -22,7 +22,7 @@ from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 
 _NICENESS: Final = 5
-"""Gives the serving process priority over long text."""
+"""The niceness of a helper, which gives the serving process priority over long text."""
 _MAX_FREED_BYTES: Final = 128 * MIB
 """Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a text."""
 IDLE_SECONDS: Final = 2.0
@@ -32,7 +32,7 @@ hundreds of MiB."""
 
 def main() -> None:
     """Run the jobs of the parent process."""
-    # A signal to the process group is meant for the serving process, which ends this one.
+    # A signal to the process group is meant for the serving process, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICENESS)

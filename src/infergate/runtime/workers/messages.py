@@ -80,8 +80,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class GetModelStatistics:
-    """Return the statistics of ``model`` and ``version``: a worker returns its own, the supervisor
-    the sum of all workers. Response: ModelStatistics."""
+    """Return the statistics of ``model`` and ``version``: a worker returns its own statistics, the
+    supervisor the sum over all workers. Response: ModelStatistics."""
 
     model: str
     version: str

@@ -2,7 +2,8 @@
 sockets.
 
 *Rule 1.* Signals are ignored, because the supervisor controls the workers.
-*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new one.
+*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new
+supervisor.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ RunningGateway for the admin listener.
 
 *Rule 1.* If a worker cannot start at first, the gateway fails with the worker's error. A worker
 that ends later is restarted, with growing delays.
-*Rule 2.* All workers accept a configuration, or none. A worker that ends meanwhile is restarted
-with the active configuration.
+*Rule 2.* All workers accept a configuration, or none. A worker that ends during a reload is
+restarted with the active configuration.
 *Rule 3.* A worker that does not respond blocks nothing: its last reported metrics are used.
 """
 
@@ -71,9 +71,9 @@ Prometheus' default timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
 """Timeout of a readiness check, which may contact backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
-"""Timeout of a console action, which has a shorter limit itself."""
+"""Timeout of a console action; the action's own limit is shorter."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds in which a worker must exit after the grace period of requests."""
+"""Seconds that a worker has to exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 
 
@@ -186,8 +186,8 @@ class Supervisor:
     async def _bind_all(
         self, config: Config, existing: Mapping[str, ListenerSockets]
     ) -> dict[str, ListenerSockets]:
-        """Return the sockets of ``config``: those in ``existing``, and newly bound ones. Raises
-        OSError."""
+        """Return the sockets of ``config``: existing sockets (``existing``) and newly bound
+        sockets. Raises OSError."""
         sockets: dict[str, ListenerSockets] = {}
         bind_grpc = load_engine(config.engine).bind_grpc
         addresses = {_socket_key(*item): item for item in worker_addresses(config).items()}

@@ -49,7 +49,7 @@ class Worker(asyncio.SubprocessProtocol):
                     *python_command(_WORKER_MODULE, str(number), engine, *map(str, passed_fds)),
                     pass_fds=passed_fds,
                     stdin=subprocess.DEVNULL,
-                    stdout=None,  # inherited
+                    stdout=None,  # inherit both streams of this process
                     stderr=None,
                 )
             except BaseException:

@@ -20,7 +20,7 @@ _PREPARE_TIMEOUT_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """``last_metrics`` are those of the current worker."""
+    """A slot and its current worker. ``last_metrics`` has the worker's last reported metrics."""
 
     number: int
     worker: Worker | None = None

@@ -1,4 +1,4 @@
-"""A limit on the number of concurrent exchanges per endpoint; further ones wait. Some servers
+"""Limits the number of concurrent exchanges per endpoint; further exchanges wait. Some servers
 (graphpipe-py) serve one connection at a time, and refuse connections beyond a short backlog."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDi
 
 
 class LimitedUpstream:
-    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint; others wait in order."""
+    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint; further exchanges queue."""
 
     def __init__(self, upstream: HttpStreamingUpstream, max_exchanges: int) -> None:
         self._upstream: Final = upstream
@@ -24,7 +24,7 @@ class LimitedUpstream:
         )
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Wait for a free slot, then exchange. ``timeout`` covers both."""
+        """Wait for a free slot, then run the exchange. ``timeout`` covers both."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._slot(endpoint, deadline):
@@ -33,7 +33,7 @@ class LimitedUpstream:
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Wait for a free slot, then stream. The stream keeps its slot until it ends."""
+        """Wait for a free slot, then start the stream, which keeps its slot until it ends."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         async with self._slot(endpoint, deadline):

@@ -14,7 +14,7 @@ from infergate.transport.base import Endpoint
 from infergate.transport.tls.client_context import ClientTlsContext
 
 _HAPPY_EYEBALLS_DELAY: Final = 0.25
-"""Seconds before the next address of a name is tried in parallel (RFC 8305)."""
+"""Seconds until the next address of a name is also tried, in parallel (RFC 8305)."""
 
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence before the first probe and between probes; number of unanswered probes."""
@@ -27,7 +27,7 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return GATEWAY if this machine is out of descriptors, memory or ports, otherwise BACKEND."""
+    """Return GATEWAY if this machine is out of descriptors, memory or ports, else BACKEND."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 

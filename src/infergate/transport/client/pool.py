@@ -2,8 +2,8 @@
 
 The most recently used idle connection is reused first, so the others age and are closed. A
 connection returns to the pool only if its response is complete with nothing after it, the request
-was sent completely, and neither side wants to close; anything else closes it. ``Admission``, not
-the pool, limits the load.
+was sent completely, and neither side wants to close; otherwise it is closed. ``Admission``, not the
+pool, limits the load.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from infergate.transport.client.response_waiter import ResponseWaiter
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
-"""Seconds to keep an idle connection: less than servers do (uvicorn, used by MLServer and KServe:
-5 s), to avoid sending a POST on a connection that is closing."""
+"""Seconds until an idle connection is closed. This is less than the idle timeout of servers
+(uvicorn, used by MLServer and KServe: 5 s), to avoid sending a POST on a connection that is
+closing."""
 
 
 class StaleError(GatewayError):
@@ -38,7 +39,7 @@ class StaleError(GatewayError):
 
 
 class PooledConnection(asyncio.BaseProtocol):
-    """One connection of ``pool``: one request and response at a time, in a subclass's format."""
+    """A connection of ``pool`` with one exchange at a time. A subclass implements the format."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._limits = pool.limits
@@ -75,7 +76,7 @@ class PooledConnection(asyncio.BaseProtocol):
         memory: MemoryAccount,
         callbacks: ExchangeCallbacks[HttpResponse],
     ) -> None:
-        """Send ``parts``, and report the response, or its absence at ``deadline`` (loop time)."""
+        """Send ``parts``, and report the response, or a timeout at ``deadline`` (loop time)."""
         self._response_started = False
         self._memory, self._counted = memory, 0
         self._callbacks = callbacks
@@ -84,14 +85,14 @@ class PooledConnection(asyncio.BaseProtocol):
         self._timeout_handle = self._loop.call_at(deadline, self._on_timeout)
 
     def cancel_exchange(self, callbacks: ExchangeCallbacks[HttpResponse]) -> None:
-        """Cancel the exchange that reports to ``callbacks``, unless it is over."""
+        """Cancel the exchange that reports to ``callbacks``, unless it has ended."""
         if self._callbacks is callbacks:  # otherwise the connection may already be in use again
             self._take_callbacks()
             self._transport.abort()
             self._uncount_bytes()
 
     def _take_callbacks(self) -> ExchangeCallbacks[HttpResponse] | None:
-        """End the exchange."""
+        """End the exchange and return its callbacks."""
         callbacks, self._callbacks = self._callbacks, None
         if self._timeout_handle is not None:
             self._timeout_handle.cancel()
@@ -99,7 +100,7 @@ class PooledConnection(asyncio.BaseProtocol):
         return callbacks
 
     def _count_bytes(self, size: int) -> bool:
-        """Count ``size`` more bytes; if memory does not suffice, fail and return False."""
+        """Count ``size`` more bytes; return False, and fail, if memory does not suffice."""
         try:
             self._memory.grow(size)
         except GatewayError as error:
@@ -281,8 +282,8 @@ AnyPool = TypeVar("AnyPool", bound=_Closable)
 
 
 class EndpointPools(dict[Endpoint, AnyPool]):
-    """The pool of each endpoint, created with ``create`` when first used. ``tls`` has the
-    authorities and the client certificate; None: the system's authorities. ``protocol`` is
+    """The pool of each endpoint, created with ``create`` when first used. ``tls`` holds the
+    authorities and the client certificate; None selects the system's authorities. ``protocol`` is
     offered in ALPN. Raises CertificateError."""
 
     def __init__(

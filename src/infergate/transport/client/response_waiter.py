@@ -29,8 +29,8 @@ class ResponseWaiter(Generic[Resp]):
             self._future.set_result(None)
 
     async def wait(self) -> Resp:
-        """Return the response. Raises the error, and forgets it: its traceback refers to this
-        object."""
+        """Return the response or raise the error. The error is not kept, because its traceback
+        refers to this object."""
         await self._future
         error, self._error = self._error, None
         if error is not None:

@@ -38,7 +38,7 @@ _MAX_RESPONSE_HEADERS: Final = 256
 
 
 class _NoFlowControl:
-    """The flow control that a parser expects from its protocol."""
+    """A protocol without flow control, which the parser requires."""
 
     _reading_paused = False
 

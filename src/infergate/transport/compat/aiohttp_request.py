@@ -18,8 +18,8 @@ _JOIN_BELOW: Final = 16 * 1024
 
 
 class AiohttpRequest(IncomingHttpRequest):
-    """A request. Its body is in ``wire`` once complete. ``received`` counts its bytes so far,
-    ``missing`` the announced bytes not yet received."""
+    """A request. ``wire`` holds the body when it is complete. ``received`` counts the received
+    bytes of the body, ``missing`` the announced bytes that have not arrived."""
 
     __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 
@@ -52,7 +52,7 @@ class AiohttpRequest(IncomingHttpRequest):
         self.received = self.missing = 0
 
     def admit(self, message: RawRequestMessage) -> None:
-        """Check the head and admit the request. Raises GatewayError."""
+        """Validate the head and admit the request. Raises GatewayError."""
         headers = self.wire.headers
         message_head.check_fields(message.raw_headers, self._limits)
         message_head.check_head(
@@ -79,7 +79,7 @@ class AiohttpRequest(IncomingHttpRequest):
                 self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
-            # Large chunks are kept; small ones are joined, so that a slow body does not cost an
+            # Large chunks are kept; small chunks are joined, so that a slow body does not cost an
             # object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)

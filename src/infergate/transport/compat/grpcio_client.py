@@ -1,10 +1,10 @@
 """A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
-distinguishes them: first by the channel's state and the clock, which a server cannot influence, and
-only then by grpc-core's texts. CONNECT is raised only if the call certainly was not sent: the
-channel is not connected *and* grpc-core reports a failed connection. Any other failure is
-BACKEND_GARBAGE, which is never retried.
+distinguishes them by the channel's state and the clock, which a server cannot influence, before it
+considers grpc-core's texts. CONNECT is raised only if the call certainly was not sent: the channel
+is not connected *and* grpc-core reports a failed connection. Any other failure is BACKEND_GARBAGE,
+which is never retried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_CONNECTED: Final = (
 )
 """Prefixes of the messages of grpc-core's load balancer and resolver if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Failures after TCP connected; they only select an error text."""
+"""Messages of failures after TCP has connected; they only select an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -47,7 +47,7 @@ _LOCAL_STATUSES: Final = (
 )
 """Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
 _SERVER_PREFIX: Final = "SERVER:"
-"""grpc-core's prefix for messages that the server, not the client, rejected."""
+"""grpc-core's prefix if the server, not the client, rejected a message."""
 _CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop's
 
 _MethodStubs = dict[str, Any]
@@ -80,8 +80,8 @@ class GrpcioUpstream:
             connected = channel.get_state() is _READY
             return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
         if response is None:  # status OK, but no complete message
-            raise backend_garbage("the backend's answer holds no message", endpoint.authority)
-        if len(response) > MIN_ACCOUNTED_BYTES:  # the library delivers it in one piece
+            raise backend_garbage("the backend's response has no message", endpoint.authority)
+        if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers it in one piece
             wire.memory.grow(len(response))
         metadata = _merged_metadata(await call.initial_metadata(), await call.trailing_metadata())
         return RpcResponse((response,), metadata=metadata)
@@ -89,8 +89,9 @@ class GrpcioUpstream:
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Yield each response message; a status other than OK is the last response. Metadata
-        accompanies the first message, trailing metadata a last response without a message."""
+        """Yield each response message; a status other than OK is the last response. The first
+        message carries the metadata, and a last response without a message carries the trailing
+        metadata."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()
@@ -131,7 +132,7 @@ class GrpcioUpstream:
         target, options = endpoint.authority, self._options
         if endpoint.address:
             target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
-            # The library requires the authority to match the certificate.
+            # grpcio requires the authority to match the certificate.
             authority = self._tls.server_name or endpoint.authority
             options = [*options, ("grpc.default_authority", authority)]
         if endpoint.tls:
@@ -192,7 +193,7 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # As in `grpc.client_connection`: servers treat more frequent pings as abuse.
+        # The same interval as in `grpc.client_connection`: servers treat more pings as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         # A restarted backend is found within two seconds. The first option also limits the
@@ -229,10 +230,10 @@ def _response_or_raise(
         and _TOO_LARGE.search(details)
         and not details.startswith(_SERVER_PREFIX)
     ):
-        public = "the backend's answer is too large"
+        public = "the backend's response is too large"
         raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
-        raise backend_garbage("the backend's answer broke off", detail) from error
+        raise backend_garbage("the backend's response broke off", detail) from error
     initial_metadata = () if has_started else error.initial_metadata()
     metadata = _merged_metadata(initial_metadata, error.trailing_metadata())
     return RpcResponse(code=code.value[0], details=details, metadata=metadata)

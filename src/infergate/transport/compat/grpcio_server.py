@@ -1,6 +1,6 @@
-"""A gRPC server on grpcio; messages of all methods pass as bytes. One generic handler takes all
-calls: the methods in `app.streams` and `app.request_streams` are bidirectional streams, which
-on the wire includes server streaming, and all others are unary."""
+"""A gRPC server on grpcio; messages of all methods pass as bytes. One generic handler serves all
+calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams (server
+streaming looks the same on the wire); all other methods are unary."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class GrpcioServer:
         admission: Admission,
         gate: ConnectionGate | None = None,
     ) -> None:
-        """Use only the TLS settings and the connection limit of `gate`: the library owns the
-        connections and does not report them."""
+        """Only the TLS settings and the connection limit of `gate` are used, because grpcio owns
+        the connections and does not report them."""
         self._requested_address = address
         self._certificates = None if gate is None else gate.certificates
         self._max_connections = (
@@ -88,12 +88,12 @@ class GrpcioServer:
         self._port_holder: BoundSockets | None = None
         self._server: Any = None
 
-    sockets: Final = ()  # the library does not expose them
+    sockets: Final = ()  # grpcio does not expose its sockets
 
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Bind the address, which the library shares with no other listener of this process."""
+        """Bind the address, which no other listener of this process may share."""
         del closing
         address = self._requested_address
         if bind is not None:
@@ -116,7 +116,7 @@ class GrpcioServer:
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
-            # Between the two limits grpc refuses at random, so they are equal.
+            # Between the soft and the hard limit, grpc refuses at random, so the limits are equal.
             ("grpc.max_metadata_size", limits.headers),
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
@@ -128,7 +128,7 @@ class GrpcioServer:
             ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
             ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
             ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-            # Without this, clients without open calls would be pinged every two hours at most.
+            # Without this, grpc pings clients without open calls at most every two hours.
             ("grpc.keepalive_permit_without_calls", 1),
         ]
 
@@ -139,7 +139,7 @@ class GrpcioServer:
         await self._server.start()
 
     def set_app(self, app: RpcApp, limits: Limits) -> None:
-        """Serve `app` from now on. The library keeps the limits in `FIXED_LIMITS`."""
+        """Serve `app` from now on. The limits in `FIXED_LIMITS` do not change."""
         self._methods.app = app
         self._methods.admission.apply_limits(limits)
 
@@ -147,10 +147,10 @@ class GrpcioServer:
         return tuple(self._methods.active)
 
     def stop_accepting(self) -> None:
-        """Do nothing: the library cannot stop accepting before it stops."""
+        """Do nothing: grpcio cannot stop accepting before `stop`."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, end the messages of streams, wait `grace` seconds, then cancel calls."""
+        """Stop accepting, end the input of streams, wait `grace` seconds, then cancel all calls."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
@@ -164,7 +164,7 @@ class GrpcioServer:
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the reason why `address` cannot be bound, found by binding it; else `message`."""
+    """Return the error of binding `address`, or an error with `message` if binding succeeds."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -180,8 +180,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves all methods with `app`. `stopped` is set when the server stops; `active`: active
-    calls."""
+    """Serves all methods with `app`. `stopped` is set when the server stops; `active` holds the
+    calls in progress."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]

@@ -1,5 +1,5 @@
-"""TLS of a listener on grpcio, which accepts every client with a valid certificate. Calls of
-clients with other names are therefore rejected one by one."""
+"""TLS of a listener on grpcio, which accepts every client with a valid certificate. Each call of a
+client whose names are not allowed is therefore rejected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) 
 
 
 def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tuple[str, ...]]:
-    """Return a function that reads `RequestContext.peer_identity` from a servicer context. It
-    raises UNAUTHENTICATED if no name is allowed."""
+    """Return a function that reads `RequestContext.peer_identity` from a servicer context. The
+    function raises UNAUTHENTICATED if no name is allowed."""
     if certificates is None or certificates.settings.client_certificates == "none":
         return lambda _: ()
 

@@ -1,5 +1,5 @@
-"""A pooled client for size-prefixed frames. Only a POST can be sent, and never twice; the response
-frame becomes the body of a 200 response, because frames have no status."""
+"""A pooled client for size-prefixed frames. Only POST requests can be sent, and no request is sent
+twice. The response frame becomes the body of a 200 response, because frames have no status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infergate.transport.http1 import message_head
 from infergate.transport.http1.client import H1Upstream
 
 _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
-"""The start of an HTTP response, read as a frame length (over 1 GB)."""
+"""The start of an HTTP response, interpreted as a frame length (over 1 GB)."""
 
 
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):

@@ -3,7 +3,8 @@ No sockets, no clock.
 
 Bytes are received into a small fixed buffer, so a short frame needs one system call; the rest of a
 longer frame is received directly into its own buffer. Only ``open`` allocates that buffer, after
-the caller has checked the length; it is not zeroed, so an announcement uses no memory.
+the caller has checked the length; the buffer is not zeroed, so a length that is only announced uses
+no memory.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ def encode_prefix(body: Sequence[Buffer]) -> bytes:
 
 class FrameReader:
     """Splits received bytes into frames. Between frames, ``announced_length`` is the length of the
-    next one; ``open`` or ``skip`` it. Once it is complete, ``take`` returns the opened frame."""
+    next frame, which the caller must ``open`` or ``skip``. ``take`` returns the open frame when it
+    is complete."""
 
     __slots__ = ("_body", "_end", "_length", "_read_ahead", "_start", "received")
 
     def __init__(self) -> None:
         self._read_ahead = memoryview(bytearray(MAX_READ_AHEAD))
         self._start = self._end = 0
-        self._body: memoryview | None = None  # one byte longer, for the next frame
+        self._body: memoryview | None = None  # one byte longer than the frame
         self._length = 0
         self.received = 0  # received bytes of the open frame
 
@@ -66,7 +68,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """Bytes of the open frame that have not arrived."""
+        """Number of bytes of the open frame that have not arrived."""
         return self._length - self.received
 
     @property

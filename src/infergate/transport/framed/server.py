@@ -1,9 +1,9 @@
 """A listener for size-prefixed frames: requests and responses in frames, in order.
 
-To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent
-back, so the application must report errors there; a response without a body is an empty frame. A
-frame is rejected as soon as its length is known. If it has arrived completely it is skipped and the
-connection continues; otherwise the connection ends.
+To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent,
+so the application must report errors in the body. A response without a body is an empty frame. A
+frame is rejected as soon as its length is known. A rejected frame that has arrived completely is
+skipped, and the connection continues; otherwise, the connection is closed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def _begin_request(self, length: int) -> None:
         listener, frames = self._listener, self._frames
-        # Read as a length, a ClientHello is many megabytes.
+        # Interpreted as a length, the start of a ClientHello is many megabytes.
         if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
             listener.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED
@@ -140,8 +140,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this response. The protocol cannot announce a shutdown,
-        so requests that have already arrived still get responses."""
+        """Whether the connection is closed after this response. The protocol cannot announce a
+        shutdown, so requests that have already arrived still get responses."""
         return self._listener.is_stopping and not self._frames.has_partial_frame
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002

@@ -1,12 +1,12 @@
 """A gRPC client on the built-in HTTP/2 engine.
 
-Each endpoint has a small pool of connections: a call uses the first one with a free stream, and a
-new connection is opened only if there is none. A connection enters the pool when the server's
-SETTINGS have arrived.
+Each endpoint has a small pool of connections: a call uses the first connection with a free stream,
+and a new connection is opened only if no stream is free. A connection enters the pool when the
+server's SETTINGS have arrived.
 
 CONNECT is raised only if the server certainly did not process the call: no connection could be
-opened, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
-attempts. Any other failure is BACKEND_GARBAGE, which is never retried.
+opened, or the server refused the stream on two attempts (with REFUSED_STREAM, or a GOAWAY that
+excludes the stream). Any other failure is BACKEND_GARBAGE, which is never retried.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
 from infergate.transport.tls.client_context import NO_HTTP2, NO_TLS, ClientTlsContext
 
 _MAX_CONNECTIONS: Final = 8
-"""Connections per endpoint; beyond that, calls wait for others to end."""
+"""Maximum number of connections per endpoint; further calls wait until other calls end."""
 _MAX_ATTEMPTS: Final = 2
 _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` as in `EndpointPools`."""
+    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` is described in `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -155,7 +155,7 @@ class _EndpointPool:
         return connection
 
     async def _wait_for_change(self, deadline: float | None) -> None:
-        """Wait, in order, for a change of capacity. Raises CONNECT and TIMEOUT."""
+        """Wait in the queue for a change of capacity. Raises CONNECT and TIMEOUT."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -210,7 +210,7 @@ class _EndpointPool:
         self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
-        """Wake waiting calls: streams may be free, or `connection` accepts no more calls."""
+        """Wake waiting calls, because streams may be free or `connection` accepts no more calls."""
         if connection is not None:
             if connection not in self._connections:
                 return

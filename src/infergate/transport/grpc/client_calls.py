@@ -23,8 +23,8 @@ from infergate.transport.net.deferred_inflation import DeferredInflation
 
 
 class UnaryClientCall(ClientCall):
-    """A call with one response, which is reported to `callbacks`. `retry`, if given, is called if
-    the server refused the stream, and gives another response."""
+    """A call with one response, which is reported to `callbacks`. If the server refuses the stream,
+    the response of `retry`, if given, is reported instead."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class UnaryClientCall(ClientCall):
         elif message is None:
             self._set_counted(0)
             detail = self._detail("status OK")
-            callbacks.on_error(backend_garbage("the backend's answer holds no message", detail))
+            callbacks.on_error(backend_garbage("the backend's response has no message", detail))
         else:
             callbacks.on_response(RpcResponse((message,), 0, "", metadata))
 
@@ -130,7 +130,7 @@ class UnaryClientCall(ClientCall):
 
 
 class StreamingClientCall(ClientCall):
-    """A call with any number of responses, each read from the connection on request."""
+    """A call with any number of responses, each read from the connection on demand."""
 
     _reader: framing.MessageReader | None = None
     _has_returned_end = False

@@ -33,8 +33,8 @@ _MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
 _AGENT: Final = f"infergate/{__version__}"
 _CACHED_METHODS: Final = 256  # number of cached request header blocks, one per method
 _MAX_SILENCE = 310.0
-"""Seconds without received bytes before the server is pinged while calls without a deadline are
-open. gRPC servers treat pings more often than every 300 s as abuse."""
+"""Seconds without received bytes until the server is pinged, if calls without a deadline are open.
+gRPC servers treat intervals of less than 300 s as abuse."""
 _PING_TIMEOUT = 20.0
 """Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
@@ -51,9 +51,9 @@ class Http2NotNegotiatedError(ssl.SSLError):
 
 
 class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
-    """One connection to `endpoint`. `on_ready` is called when it may be used; `on_capacity_change`
-    with None when a stream is free for one of `waiters`, and with the connection when it accepts no
-    more calls."""
+    """One connection to `endpoint`. `on_ready` is called when the connection may be used.
+    `on_capacity_change` is called with None when a stream is free for one of `waiters`, and with
+    the connection when it accepts no more calls."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
@@ -89,7 +89,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         await self._ready_future
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection immediately."""
         self._transport.abort()
 
     def encode_prefix(self, method: str) -> bytes:
@@ -100,13 +100,13 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         return block
 
     def has_received_since(self, moment: float) -> bool:
-        """Whether the server sent bytes since `moment` (loop time) and no output is pending."""
+        """Whether the server has sent bytes since `moment` (loop time) and no output is pending."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
         )
 
     def retire(self) -> None:
-        """Send no more calls to a server that does not respond; calls in progress may finish."""
+        """Send no more calls: the server does not respond. Calls in progress may finish."""
         self.engine.is_retired = True
         self._capacity_callback(self)
 
@@ -118,7 +118,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
             self._transport.close()
 
     def register(self, call: ClientCall) -> None:
-        """Register `call`, whose request is queued."""
+        """Register `call`, whose request has been queued."""
         self._calls.add(call)
         if call.deadline < self._deadline_timer.due:
             self._deadline_timer.set_at(call.deadline)
@@ -150,7 +150,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer = self.loop.call_later(_PING_TIMEOUT, self._check_silence, now)
 
     def unregister(self, call: ClientCall) -> None:
-        """Remove `call`, which is over."""
+        """Remove `call`, which has ended."""
         self._calls.discard(call)
         self._calls_without_deadline.discard(call)
         if self.engine.is_retired:
@@ -162,7 +162,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     # ---- asyncio callbacks and engine events
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail the calls: the connection is closed."""
+        """Fail all calls, because the connection is closed."""
         self._is_lost = True
         self.engine.is_retired = True
         self._deadline_timer.close()
@@ -196,7 +196,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._close()
         for call in tuple(self._calls):
             call.fail(
-                backend_garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}")
+                backend_garbage("the backend's response is not HTTP/2", f"{self.endpoint}: {event}")
             )
 
 
@@ -207,7 +207,7 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 
 
 class ClientCall:
-    """A call. The connection calls its methods for the events on its stream."""
+    """The base class of calls. The connection calls its methods for events on the stream."""
 
     _initial_metadata: Mapping[str, str] = NO_HEADERS
 
@@ -249,7 +249,7 @@ class ClientCall:
     # ---- stream events
 
     def headers(self, fields: HeaderBlock, end: bool) -> None:  # noqa: FBT001
-        """Process the response headers. `end`: nothing follows."""
+        """Process the response headers. `end`: the response ends with them."""
         self._has_response = True
         response: ResponseHeaders | None = fields.interpretation
         if response is None:
@@ -262,7 +262,7 @@ class ClientCall:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._end_with(response)
         else:
-            public = "the backend's answer is not gRPC"
+            public = "the backend's response is not gRPC"
             self.fail(backend_garbage(public, self._detail("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
@@ -277,7 +277,7 @@ class ClientCall:
             self.fail(refusal)
         else:
             if end:
-                public = "the backend's answer broke off"
+                public = "the backend's response broke off"
                 self.fail(backend_garbage(public, self._detail("no grpc-status")))
 
     def end(self, fields: HeaderBlock) -> None:
@@ -298,7 +298,7 @@ class ClientCall:
         elif self._is_late:
             self.expire()
         else:
-            self.fail(backend_garbage("the backend's answer broke off", self._detail(detail)))
+            self.fail(backend_garbage("the backend's response broke off", self._detail(detail)))
 
     @property
     def _is_late(self) -> bool:
@@ -308,7 +308,7 @@ class ClientCall:
         """Fail the call, because the connection is closed."""
         detail = self._detail(repr(error))
         if self._has_response:
-            self.fail(backend_garbage("the backend's answer broke off", detail))
+            self.fail(backend_garbage("the backend's response broke off", detail))
         else:
             self.fail(backend_garbage("the backend closed the connection before answering", detail))
 
@@ -329,7 +329,7 @@ class ClientCall:
         self._end_headers = response
         if code is None or is_abandoned:
             reason = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
-            self._error = backend_garbage("the backend's answer broke off", self._detail(reason))
+            self._error = backend_garbage("the backend's response broke off", self._detail(reason))
         self._finish()
 
     def _finish(self) -> None:
@@ -354,7 +354,7 @@ class ClientCall:
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
 
     def _set_counted(self, size: int) -> None:
-        """Record that `size` bytes of the response are held. Raises OVERLOADED."""
+        """Count the `size` bytes of the response that are held. Raises OVERLOADED."""
         growth = size - self._counted_bytes
         if growth < 0:
             self._memory.shrink(-growth)
@@ -377,8 +377,8 @@ class ClientCall:
     def _message_error(self, error: framing.MessageError) -> GatewayError:
         detail = self._detail(error)
         if isinstance(error, framing.InvalidMessageError):
-            return backend_garbage("the backend's answer broke off", detail)
-        return backend_failure(Kind.TOO_LARGE, "the backend's answer is too large", detail)
+            return backend_garbage("the backend's response broke off", detail)
+        return backend_failure(Kind.TOO_LARGE, "the backend's response is too large", detail)
 
     def _detail(self, reason: object) -> str:
         return f"{self._connection.endpoint}: {reason}"

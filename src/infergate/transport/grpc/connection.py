@@ -2,9 +2,9 @@
 call methods of the subclass; its output is written once per event loop iteration.
 
 Long messages: an event loop returns each read as a new bytes object, which costs a copy. While a
-peer sends much, the bytes are received into a buffer that all connections of a thread share; the
-engine's events refer to it, and are handled before the next read. For short reads, the bytes object
-costs less than another callback.
+peer sends long messages, the bytes are received into a buffer that all connections of a thread
+share. The engine's events refer to this buffer and are handled before the next read. For short
+reads, a bytes object costs less than another callback.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
-"""Bytes in the transport's write buffer above which the peer is too slow."""
+"""Bytes in the transport's write buffer above which writing is paused."""
 _MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
 _LARGE_READ: Final = 64 * KIB
 """A connection that received at least this many bytes at once receives into the shared buffer."""
 _SMALL_READ: Final = 16 * KIB
-"""A connection that received fewer bytes at once receives bytes objects again."""
+"""A connection that received fewer bytes at once receives into bytes objects again."""
 _BUFFER_SIZE: Final = 256 * KIB
-"""The most bytes of one read: as DATA frames of one byte, they take 70 ms of the event loop."""
+"""Maximum bytes of one read. In DATA frames of one byte, they take 70 ms of the event loop."""
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
 
@@ -34,7 +34,7 @@ _thread: Final = threading.local()
 
 
 def _shared_buffer() -> bytearray:
-    """Return the buffer of this thread, and so of its event loop."""
+    """Return the shared buffer of this thread, which runs one event loop."""
     buffer: bytearray | None = getattr(_thread, "buffer", None)
     if buffer is None:
         buffer = _thread.buffer = bytearray(_BUFFER_SIZE)
@@ -79,7 +79,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self.flush()
 
     def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
-        """Pass the bytes, or the first `size`, to the engine and handle its events."""
+        """Pass the first `size` bytes (-1: all) to the engine and handle its events."""
         for event in self.engine.receive(data, self.loop.time(), size):
             kind = type(event)
             if kind is events.Data:
@@ -101,11 +101,11 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def _start_large_reads(self) -> None:
         if not self._is_tls and not self._transport.is_closing():
-            # It is not kept: a cycle would keep a closed connection until garbage collection.
+            # No reference is kept: a cycle would keep closed connections until garbage collection.
             self._transport.set_protocol(LargeReads(self))
 
     def stop_large_reads(self) -> None:
-        """Receive bytes objects again."""
+        """Stop using the shared buffer."""
         if not self._transport.is_closing():
             self._transport.set_protocol(self)
 
@@ -125,11 +125,11 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 self._on_failed(event)
 
     def pause_writing(self) -> None:
-        """Pause the writers."""
+        """Make writers wait, because the write buffer is full."""
         self.is_write_paused = True
 
     def resume_writing(self) -> None:
-        """Wake the writers: the write buffer has drained."""
+        """Wake the writers, because the write buffer has drained."""
         self.is_write_paused = False
         self._wake()
 
@@ -184,7 +184,7 @@ class LargeReads(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass the received bytes on."""
+        """Pass the received bytes to the connection."""
         self._connection.data_received(self._buffer, nbytes)
         if nbytes < _SMALL_READ:
             self._connection.stop_large_reads()

@@ -1,5 +1,5 @@
-"""Ends the request messages of a stream when the server stops, so that the stream ends normally:
-it could otherwise wait hours for its client's next message."""
+"""Ends the request messages of a stream when the server stops, so that the stream ends normally.
+Otherwise, the stream could wait hours for the client's next message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 DRAIN_GRACE: Final = 0.5
-"""Seconds after the stop in which messages are still accepted, because they may be in flight."""
+"""Seconds after the stop during which messages that were in flight are still accepted."""
 _READY_TIMEOUT: Final = 0.02  # seconds to wait for a message that has already arrived
 _MAX_LATE_MESSAGES: Final = 100  # maximum number of messages accepted after the grace period
 
@@ -18,7 +18,7 @@ _MAX_LATE_MESSAGES: Final = 100  # maximum number of messages accepted after the
 async def until_stopped(
     messages: AsyncIterator[Buffer], stopped: asyncio.Event
 ) -> AsyncGenerator[Buffer, None]:
-    """Yield `messages` until shortly after `stopped` is set. Must be closed with `aclose`."""
+    """Yield `messages` until shortly after `stopped` is set. The caller must call `aclose`."""
     iterator = aiter(messages)
     loop = asyncio.get_running_loop()
     end = asyncio.create_task(stopped.wait())

@@ -20,14 +20,14 @@ PREFIX: Final = struct.Struct(">BI")
 _PREFIX_SIZE: Final = PREFIX.size
 _LONG_MESSAGE: Final = 64 * KIB
 MESSAGE_OVERHEAD: Final = 64 * KIB
-"""Bytes by which a message may exceed `limits.body`: the fields around a tensor's data."""
+"""Bytes by which a message may exceed `limits.body`, for the fields around a tensor's data."""
 ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
-"""Accepted compressions, and zlib's parameter for each; deflate means the zlib format."""
+"""Accepted compressions with zlib's `wbits` for each; deflate means the zlib format."""
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
 class MessageError(GatewayError):
-    """A message cannot be read."""
+    """The error for a message that cannot be read."""
 
 
 class MessageTooLongError(MessageError):
@@ -115,7 +115,7 @@ class SingleMessageReader:
                 else:
                     self._fill(part)
             elif self.message is None:
-                # A whole uncompressed message, the usual case, takes no further call.
+                # The usual case, a whole uncompressed message, needs no further call.
                 size = len(part) - _PREFIX_SIZE
                 if size >= 0 and not self._partial_prefix and size <= self._max_length:
                     flag, length = PREFIX.unpack_from(part)
@@ -161,7 +161,7 @@ class SingleMessageReader:
 
 class MessageReader:
     """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
-    split off on request; a long one is assembled in its final buffer."""
+    split off on demand; a long message is assembled in its final buffer."""
 
     __slots__ = (
         "_body",
@@ -216,7 +216,7 @@ class MessageReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held, not even part of a message."""
+        """Whether no bytes are held, not even part of a message."""
         return not self._body and self._buffer is None
 
     @property
@@ -226,7 +226,7 @@ class MessageReader:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes still to come of the message that has begun."""
+        """Number of bytes of the current message that have not arrived."""
         if self._buffer is not None:
             return len(self._buffer) - self._filled
         body = self._body

@@ -1,4 +1,4 @@
-"""gRPC calls in the headers of an HTTP/2 stream, for both ends.
+"""Reads and writes the HTTP/2 headers of gRPC calls, for both ends.
 
 Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". Unspecified
 cases follow grpc-core; for example, an invalid timeout sets no deadline.
@@ -50,7 +50,7 @@ _HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
 
 
 def overload_code(overload: GatewayError) -> int:
-    """Return the status code for a request that the gateway has no capacity for."""
+    """Return the status code for a request that exceeds the gateway's capacity."""
     return RESOURCE_EXHAUSTED if overload.limit == IN_FLIGHT_BYTES else UNAVAILABLE
 
 
@@ -62,8 +62,9 @@ def is_abandoned(code: int, details: str) -> bool:
 
 @mypyc_attr(native_class=False)
 class RequestHeaders:
-    """The parsed headers of a request. `refusal` is the gRPC code and message if the headers allow
-    no call; `status` is its HTTP status, and `limit` the name of the exceeded limit, if any."""
+    """The parsed headers of a request. If the headers do not permit a call, `refusal` is the gRPC
+    code and message, `status` the HTTP status, and `limit` the name of the exceeded limit, if
+    any."""
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
@@ -80,7 +81,7 @@ class RequestHeaders:
 
 
 def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
-    """Return the parsed headers of `block`, which is a request, and remember them in it."""
+    """Return the parsed headers of the request `block`, and cache them in the block."""
     request: RequestHeaders | None = None
     template = block.template
     if template is not None and block.size <= limits.headers:
@@ -94,7 +95,7 @@ def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
 
 
 def _with_values(request: RequestHeaders, changed: Sequence[tuple[str, str]]) -> RequestHeaders:
-    """Return `request`, which is not refused, with other values."""
+    """Return a copy of `request`, which is not refused, with the `changed` values."""
     headers, timeout, encoding = dict(request.headers), request.timeout, request.encoding
     for name, value in changed:
         if name in headers:
@@ -131,7 +132,7 @@ def _read_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
 
 
 def is_grpc(content_type: str) -> bool:
-    """Whether `content_type` is that of gRPC."""
+    """Whether `content_type` is a gRPC content type."""
     return content_type == _CONTENT_TYPE or content_type.startswith(_CONTENT_TYPE_PREFIXES)
 
 
@@ -142,8 +143,8 @@ def read_timeout(value: str) -> float | None:
 
 
 def write_timeout(seconds: float) -> str:
-    """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse unit
-    gives calls of one route the same value, which receivers can cache."""
+    """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse
+    rounding gives all calls of a route the same value, which receivers can cache."""
     unit = "u" if seconds < 1 else "m" if seconds < _MAX_MILLISECOND_TIMEOUT else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
@@ -180,7 +181,7 @@ def _percent_encoded(details: str) -> str:
 def encode_trailers_only(
     status: int, code: int, details: str, metadata: Mapping[str, str]
 ) -> bytes:
-    """Return the header block of a response that consists of its status alone."""
+    """Return the header block of a response that consists only of its status."""
     head = header_blocks.encode_block((":status", str(status)), ("content-type", _CONTENT_TYPE))
     return head + encode_trailers(code, details, metadata)
 
@@ -190,7 +191,7 @@ def encode_trailers_only(
 
 class ResponseHeaders:
     """The parsed headers or trailers of a response. `status` is 0 for trailers; `code` is None
-    without a valid grpc-status. `is_abandoned` is the result of that function."""
+    without a valid grpc-status. `is_abandoned` is the result of the function `is_abandoned`."""
 
     __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 
@@ -257,7 +258,7 @@ def encode_metadata(entries: Mapping[str, str]) -> bytes:
 
 @functools.lru_cache(_CACHED_NAMES)
 def _encoded_name(name: str) -> bytes:
-    """Return the encoded name of a text metadata entry, or nothing for any other name."""
+    """Return the encoded name of a text metadata entry; empty for any other name."""
     return header_blocks.encode_name(name) if grpc_metadata.is_text(name) else b""
 
 

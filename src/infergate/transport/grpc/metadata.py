@@ -1,5 +1,5 @@
-"""gRPC metadata as the canonical mapping of header names to text, and back. Binary values (names
-ending in ``-bin``) stay base64 without padding, so forwarded metadata arrives unchanged."""
+"""Converts gRPC metadata to the canonical mapping of header names to text, and back. Binary values
+(names ending in ``-bin``) stay base64 without padding, so forwarded metadata arrives unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONNECTION_NAMES: Final = frozenset(
 )
 """Names that concern one connection or encoding and are not forwarded."""
 _HIDDEN_NAMES: Final = frozenset({"te", "content-type", "content-length"})
-"""Names that grpc's own library hides from applications."""
+"""Names that grpcio hides from applications."""
 _IP_SCHEMES: Final = frozenset({"ipv4", "ipv6"})
 _NAME = re.compile("[0-9a-z_.-]+")
 _VALUE = re.compile("[\x20-\x7e]*")
@@ -88,7 +88,7 @@ def parse_peer(peer: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Whether metadata of that name is sent, as plain text."""
+    """Whether metadata with this name is sent as plain text."""
     return (
         name not in _CONNECTION_NAMES
         and not name.startswith(_RESERVED_PREFIXES)

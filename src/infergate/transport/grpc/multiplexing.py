@@ -1,8 +1,8 @@
 """Multiplexes a stream whose messages are requests with separate responses (`RequestStream`).
 
 One task reads the requests, as fast as `max_concurrent` allows, and one task per request forwards
-its responses. A response is pulled only when the previous one was sent, so a slow reader slows down
-the backend.
+its responses. A response is pulled only after the previous response was sent, so a slow reader
+slows down the backend.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from infergate.transport.server.admission import Admission, RequestAccount
 async def multiplex(
     request_stream: RequestStream, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
-    """Yield the responses to all `messages`; `aclose` cancels the rest. Raises GatewayError if
-    refused."""
+    """Yield the responses to all `messages`; `aclose` cancels the requests in progress. Raises
+    GatewayError if the stream is refused."""
     await request_stream.open()
     queue = _ResponseQueue()
     reading = asyncio.create_task(_read_requests(request_stream, messages, admission, queue))
@@ -51,11 +51,11 @@ class _ResponseQueue:
         self._queue.put_nowait(message)
 
     def close(self) -> None:
-        """End the queue after the messages that are in it."""
+        """End the queue after its current messages."""
         self._queue.put_nowait(None)
 
     async def messages(self) -> AsyncGenerator[RpcResponse, None]:
-        """Yield all messages. Capacity for the next is freed when the consumer pulls it."""
+        """Yield all messages. Pulling the next message frees the capacity of the previous one."""
         while (message := await self._queue.get()) is not None:
             yield message
             self._capacity.release()

@@ -1,4 +1,4 @@
-"""Helpers with which a gRPC server calls its ``RpcApp``."""
+"""Helpers for gRPC servers that call an ``RpcApp``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A gRPC server on the built-in HTTP/2 engine; messages of all methods pass as bytes.
 
-Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
-includes server streaming; all others are unary. While a client does not read
-responses, the server does not read its requests, which would only add to the unread output. (Two
-peers that both did this could deadlock; gRPC clients always read.)
+Methods in `app.streams` and `app.request_streams` are bidirectional streams (server streaming looks
+the same on the wire); all other methods are unary. While a client does not read responses, the
+server does not read its requests, because their responses would add to the unread output. (Two
+peers that both behave like this could deadlock; gRPC clients always read.)
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class GrpcServerConnection(server_call.CallConnection):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """Cancel the calls: the connection is closed."""
+        """Cancel all calls, because the connection is closed."""
         self._is_lost = True
         self._unsent_output.finish()
         self._release_early()
@@ -198,7 +198,7 @@ class GrpcServerConnection(server_call.CallConnection):
             self.listener.unregister(self)
 
     def flush(self) -> None:
-        """Write pending output; close the connection if that was the last of a drain."""
+        """Write pending output; close the connection if this completes a drain."""
         if self.is_write_paused and not self._transport.is_closing():
             buffered = self._transport.get_write_buffer_size()
             super().flush()
@@ -240,7 +240,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._check_silence(now, limits)
 
     def _check_silence(self, now: float, limits: Limits) -> None:
-        """Ping a silent client, and close if it does not respond. Idle clients may stay."""
+        """Ping a silent client, and close if it does not respond. Idle clients stay connected."""
         active_at = max(self._active_at, self.engine.last_received_at)
         silent = now - active_at
         if silent >= limits.keepalive_time and self._pinged_at <= active_at:
@@ -252,7 +252,7 @@ class GrpcServerConnection(server_call.CallConnection):
             self.abort()
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
-        """Whether a handshake, header block or small frame is incomplete for too long."""
+        """Whether a handshake, header block or small frame has been incomplete for too long."""
         engine = self.engine
         if engine.is_closed:
             return False
@@ -294,7 +294,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def _start_drain(self) -> None:
-        """Announce the shutdown; close when all calls are done, including those already sent."""
+        """Announce the shutdown; close when all calls are done, including calls in flight."""
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()

@@ -41,11 +41,11 @@ from infergate.transport.server.listener import SocketListener
 log = logging.getLogger(__name__)
 
 CLOSING_SECONDS: Final = 1.0
-"""Seconds to acknowledge a shutdown, or to end a request after an early response."""
+"""Seconds for a client to acknowledge a shutdown, or to end a request after an early response."""
 _DEADLINE_GRACE: Final = 0.1
 """Grace period after a client's deadline for the application to report the expiry."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
-MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
+MESSAGE_TIMEOUT_TEXT: Final = "the message did not arrive in time"
 TRUNCATED: Final = "the call ended in the middle of a message"
 
 
@@ -59,13 +59,13 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
         self.complete_calls: list[ServerCall] = []
-        """Calls whose messages are complete. They begin after the other received frames were
-        handled, because one of these may reset the stream."""
+        """Calls whose messages are complete. They begin after the other received frames are
+        handled, because one of these frames may reset the stream."""
         self._calls: Final[set[ServerCall]] = set()
         self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Reset a stream that the client has not ended a moment after the response. Some clients
+        """Reset the stream soon after the response, unless the client has ended it. Some clients
         (curl) treat an immediate reset as a failure, contrary to RFC 9113, 8.1."""
         if stream.remote_open:
             self.reset_stream_soon(stream)
@@ -85,7 +85,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerCall(IncomingRequest):
-    """A call. The connection calls its methods for the events on its stream."""
+    """The base class of calls. The connection calls its methods for events on the stream."""
 
     __slots__ = (
         "_completion",
@@ -163,8 +163,8 @@ class ServerCall(IncomingRequest):
             task.cancel()
 
     def completion(self) -> asyncio.Future[None] | None:
-        """Return a future that is done when the application has served the call; None if it has not
-        begun."""
+        """Return a future that is done when the application has served the call; None if the call
+        has not begun."""
         if self._relayed is not None and self.task is None and self._completion is None:
             self._completion = self._connection.loop.create_future()
         return self._completion or self.task
@@ -193,7 +193,7 @@ class ServerCall(IncomingRequest):
             self._incoming_message.finish()
 
     def reject_slow_body(self) -> None:
-        """Disconnect a slow sender, after reading the bytes already in the socket buffer."""
+        """Disconnect a slow sender after reading the bytes that are in the socket buffer."""
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
@@ -215,7 +215,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Whether the response waits for too long, in which case the call is ended."""
+        """Return whether the response has been unread for too long; if so, end the call."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False
@@ -300,7 +300,7 @@ class ServerCall(IncomingRequest):
 
     @staticmethod
     def invalid_message_status(error: framing.MessageError) -> RpcResponse:
-        """Return the same status for an error that the application has already recorded."""
+        """Return the status for an invalid message that the application has already recorded."""
         is_too_long = isinstance(error, framing.MessageTooLongError)
         code = headers.RESOURCE_EXHAUSTED if is_too_long else headers.INTERNAL
         return RpcResponse(code=code, details=error.public)
@@ -335,6 +335,6 @@ class ServerCall(IncomingRequest):
     _is_stream: ClassVar = False
 
     def _unexpected_error_response(self) -> RpcResponse:
-        """Return the response to an unexpected exception; to be called in its handler."""
+        """Return the response to the unexpected exception that is being handled."""
         log.exception("answering %s failed", self._request.method, extra=BUG)  # noqa: LOG004
         return self.build_refusal(internal_error())

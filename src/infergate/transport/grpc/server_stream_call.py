@@ -1,6 +1,7 @@
 """A gRPC stream on a client's HTTP/2 connection.
 
-The next message is admitted when the application pulls it; only then is the stream's window raised.
+The next message is admitted when the application pulls it, and the stream's window is raised only
+then.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class StreamCall(ServerCall):
         self._wake()
 
     def start_drain(self) -> None:
-        """Accept messages for `DRAIN_GRACE` seconds more, then end them."""
+        """Accept messages for another `DRAIN_GRACE` seconds, then end the requests."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
@@ -89,9 +90,9 @@ class StreamCall(ServerCall):
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream, which may be idle for hours between messages. A
-        message that the application waits for has the limits of a unary call, from the first
-        check that finds it incomplete. Responses must be read even if the client acknowledges
+        """Check the time limits of the stream, which may be idle for hours between messages. If the
+        application waits for a message, the limits of a unary call apply from the first check that
+        finds the message incomplete. The client must also read responses, even if it acknowledges
         PINGs."""
         if self._is_reader_slow(now, limits):
             return True
@@ -134,7 +135,7 @@ class StreamCall(ServerCall):
                 connection.engine.release(self._stream, length)
                 connection.flush_soon()
                 yield message
-                del message, item  # the next message may be hours away
+                del message, item  # the next message may arrive hours later
                 continue
             if self._is_request_complete or (self._is_draining and self._reader.is_empty):
                 return
@@ -165,7 +166,7 @@ class StreamCall(ServerCall):
         self._fail(refusal.code or headers.overload_code(error), refusal.details or error.public)
 
     def _admit(self, missing: int) -> bool:
-        """Admit a message of which `missing` bytes are due; return False if it is refused."""
+        """Admit a message that lacks `missing` bytes; return False if it is refused."""
         try:
             if not self.account.is_admitted:
                 self.account.admit(self._reader.held_bytes + missing)

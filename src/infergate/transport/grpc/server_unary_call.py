@@ -1,6 +1,6 @@
 """A unary gRPC call on a client's HTTP/2 connection.
 
-Its message is admitted when its length is announced; only then is the stream's window raised.
+The message is admitted when its length is announced, and the stream's window is raised only then.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from infergate.transport.net.timer import body_deadline
 
 
 class UnaryCall(ServerCall):
-    """A call with one request message and one response. The application relays it by callbacks
-    (`RelayCallbacks`), or serves it in a task."""
+    """A call with one request message and one response. The application relays the call by
+    callbacks (`RelayCallbacks`), or serves it in a task."""
 
     __slots__ = (
         "_counted_bytes",
@@ -160,7 +160,7 @@ class UnaryCall(ServerCall):
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the pause and the total time of the arriving message or of the response."""
+        """Check the time limits of the arriving message or of the response."""
         if self._stream.remote_open and self.task is None:
             received, last_progress = self._received_bytes, self._last_progress
             due = body_deadline(limits, self._started_at, received, last_progress)

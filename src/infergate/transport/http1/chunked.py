@@ -34,8 +34,8 @@ class ChunkedBody:
         self.body = bytearray()
         self.is_complete = False
         self._limits = limits
-        self._missing = 0  # bytes missing of the current chunk
-        self._expects_crlf = False  # the CRLF after a chunk is due
+        self._missing = 0  # bytes of the current chunk that have not arrived
+        self._expects_crlf = False  # whether the CRLF after a chunk must follow
         self._in_trailers = False  # the last chunk has arrived
         self._trailers = 0
 

@@ -1,4 +1,4 @@
-"""A pooled HTTP/1.1 client. Plain responses are parsed here, all others by ``LenientReader``.
+"""A pooled HTTP/1.1 client that parses plain responses; ``LenientReader`` parses all others.
 Connections share a scratch buffer for received bytes; the rest of a plain response's body is
 received directly into its own buffer."""
 
@@ -33,7 +33,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         self._scratch: Final = scratch
         self._plain_parser: Final = PlainResponseParser()
         self._plain: PlainResponseHead | None = None  # the response being received
-        self._body_buffer: memoryview | None = None  # for its body and one excess byte
+        self._body_buffer: memoryview | None = None  # one byte longer than the body
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return the buffer for the next bytes; never empty."""

@@ -21,7 +21,7 @@ from infergate.transport.http1.exchange import (
 
 
 class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
-    """A connection for one exchange; yields the events of the response."""
+    """A connection for one exchange that yields the events of the response."""
 
     def __init__(self, create_reader: ResponseReaderFactory, pool: Pool[Any]) -> None:
         super().__init__(create_reader, pool)

@@ -17,8 +17,8 @@ from infergate.transport.http1 import message_head
 
 class ResponseReader(Protocol):
     """Parses the response to one request and skips 1xx responses before it. ``status`` is 0, and
-    all other fields undefined, until the head is complete. ``keep_alive``: the connection can
-    carry another exchange, because nothing followed the response."""
+    all other fields undefined, until the head is complete. ``keep_alive``: the connection can carry
+    another exchange; no bytes followed the response."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,7 +26,7 @@ class ResponseReader(Protocol):
     keep_alive: bool
 
     def feed(self, data: bytes) -> None:
-        """Parse ``data``. Raises ValueError if it is not HTTP."""
+        """Parse ``data``. Raises ValueError if ``data`` is not HTTP."""
         ...
 
     def end(self) -> None:

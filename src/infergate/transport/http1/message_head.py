@@ -34,10 +34,10 @@ HOP_BY_HOP: Final = frozenset(
         "content-length",
     }
 )
-"""Hop-by-hop fields (RFC 9110, 7.6.1), and the length, which each transport writes."""
+"""Hop-by-hop fields (RFC 9110, 7.6.1) and Content-Length, which each transport writes itself."""
 
 _TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
-"""Fields of a request to a backend that the transport writes itself, or omits."""
+"""Fields of requests to backends that the transport writes itself or omits."""
 
 _TARGET = re.compile("[\x21-\x7e]+")
 _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
@@ -53,16 +53,16 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _MAX_VALID_NAMES: Final = 256
 _MAX_VALID_NAME_CHARS: Final = 64
 _valid_names: Final = BoundedCache[str, None](_MAX_VALID_NAMES)
-"""Field names that were validated: nearly all heads have the same ones."""
+"""Cache of valid field names, because nearly all heads have the same names."""
 _status_lines: Final = {
     status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in _REASONS.items()
 }
 JOIN_BELOW: Final = 64 * 1024
-"""Smaller parts are joined by copying, which is cheaper than a system call for each."""
+"""Smaller parts are joined by copying, which is cheaper than a system call for each part."""
 
 
 class HeadError(GatewayError):
-    """A request rejected with an HTTP status that no ``Kind`` has."""
+    """The error for a request rejected with an HTTP status that no ``Kind`` has."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -89,13 +89,13 @@ def not_http() -> HeadError:
 
 
 def uri_too_long(limits: Limits) -> HeadError:
-    """Return the error for a request line over its limit."""
+    """Return the error for a request line that exceeds its limit."""
     public = f"the request line is over the limit of {limits.headers} bytes"
     return HeadError(URI_TOO_LONG, public, limit="headers")
 
 
 def headers_too_large(limits: Limits) -> HeadError:
-    """Return the error for header lines over their limit in bytes."""
+    """Return the error for header lines that exceed their limit in bytes."""
     public = f"the headers are over the limit of {limits.headers} bytes"
     return HeadError(HEADERS_TOO_LARGE, public, limit="headers")
 
@@ -140,7 +140,7 @@ def check_head(
     codings = headers.get("transfer-encoding")
     if codings is not None:
         if version == (1, 0):  # RFC 9112, 6.1: the end of the body is uncertain
-            raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+            raise HeadError(BAD_REQUEST, "HTTP/1.0 does not support Transfer-Encoding")
         check_codings(codings)
 
 
@@ -153,7 +153,7 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
 
 
 def is_host(value: str) -> bool:
-    """Whether ``value`` is valid in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
+    """Whether ``value`` is a valid Host field (RFC 9112, 3.2: else 400). ``value`` may be empty."""
     return _HOST.fullmatch(value) is not None
 
 
@@ -190,8 +190,9 @@ def drop_content_length(data: bytes) -> bytes:
 
 
 def merge_headers(items: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return header lines as a mapping: names in lower case, repeated ones joined. A value that is
-    not UTF-8 is decoded as Latin-1, so that it can be written to a log or a socket."""
+    """Return header lines as a mapping with lower-case names; values of repeated names are joined.
+    A value that is not UTF-8 is decoded as Latin-1, so that it can be written to a log or a
+    socket."""
     headers: dict[str, str] = {}
     for name, value in items:
         key = name.lower()
@@ -216,7 +217,7 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
     line = _status_lines.get(status)
     if reason or line is None:
         if _PLAIN.fullmatch(reason) is None:
-            raise ValueError("the reason holds a character that HTTP does not allow")
+            raise ValueError("the reason contains a character that HTTP does not allow")
         line = f"HTTP/1.1 {status} {reason}\r\n"
     lines = _field_lines(line, response.headers, HOP_BY_HOP) + extra
     if length is None or status in _BODILESS:
@@ -230,7 +231,7 @@ def request_head(
     """Return the head of a request; ``own_lines`` include Host and User-Agent. Raises
     ValueError for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
-        raise ValueError("the request target holds a character that HTTP does not allow")
+        raise ValueError("the request target contains a character that HTTP does not allow")
     line = f"{method} {target} HTTP/1.1\r\n{own_lines}"
     lines = _field_lines(line, headers, _TRANSPORT_FIELDS)
     if length or method not in _WITHOUT_LENGTH:
@@ -253,7 +254,7 @@ def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]
 
 def _field_value(name: str, value: str) -> str:
     if _CONTROL.search(value) or _NAME.fullmatch(name) is None:
-        raise ValueError(f"header {name!r} holds a character that HTTP does not allow")
+        raise ValueError(f"header {name!r} contains a character that HTTP does not allow")
     if len(name) <= _MAX_VALID_NAME_CHARS:
         _valid_names[name] = None
     return value.encode("utf-8").decode("latin-1")
@@ -265,7 +266,7 @@ def has_body(method: str, status: int) -> bool:
 
 
 def join_small(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
-    """Join ``head`` and ``parts`` into few buffers: only small parts are copied."""
+    """Join ``head`` and ``parts`` into few buffers. Only small parts are copied."""
     buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     pending = len(head)

@@ -23,12 +23,12 @@ _BYTES_PER_FIELD: Final = 256
 """Cost of a header line in addition to its bytes: two strings and a dict entry."""
 
 MAX_TEMPLATE_BYTES: Final = 16 * KIB
-"""Maximum size of a template, calculated like that of a cached head."""
+"""Maximum size of a template, calculated like the size of a cached head."""
 _FIXED_FIELDS: Final = message_head.HOP_BY_HOP | {"host", "expect"}
-"""Fields with a meaning for the transport: a head with other values is always parsed."""
+"""Fields with a meaning for the transport. A head in which they differ is always parsed."""
 
 _REQUEST_LINE_EXTRA: Final = 32
-"""Upper bound for the method, the version and two spaces of a request line."""
+"""Maximum bytes of the method, the version and two spaces of a request line."""
 _SINGLE_VALUED: Final = frozenset(
     {
         "content-length",
@@ -43,7 +43,7 @@ _SINGLE_VALUED: Final = frozenset(
         "user-agent",
     }
 )
-"""Fields with a single value (aiohttp's list). Implementations disagree on repeated ones."""
+"""Fields with a single value (aiohttp's list). Implementations disagree on repeated fields."""
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 
@@ -82,7 +82,7 @@ class HttpRequestHead:
         self.query = query
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.is_chunked = "transfer-encoding" in headers  # llhttp: the last one is chunked
+        self.is_chunked = "transfer-encoding" in headers  # llhttp: as the last coding
         self.is_http10 = is_http10
         self.keep_alive = keeps_alive(headers, is_http10=is_http10)
         self.expects_continue = (
@@ -135,7 +135,7 @@ def _parse(raw: bytes, limits: Limits) -> HttpRequestHead:
 
 def _parse_target(method: bytes, target: str, headers: dict[str, str]) -> tuple[str, str]:
     """Return the path and the query of a target in absolute or asterisk form (RFC 9112, 3.2), and
-    set the Host field to that of an absolute form."""
+    set the Host field to the host of an absolute form."""
     if target == "*" and method == b"OPTIONS":
         return target, ""
     parts = _ABSOLUTE.fullmatch(target)
@@ -170,7 +170,7 @@ class HeadFields:
         self.has_repeated = False
 
     def on_url(self, target: bytes) -> None:
-        """Parser callback: the target, or a part of it."""
+        """Parser callback: the target or a part of the target."""
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -194,10 +194,10 @@ ParsedT = TypeVar("ParsedT")
 
 
 class HeadCache(WeightedCache[bytes, ParsedT]):
-    """The parsed heads of one connection by their bytes.
+    """A cache of the parsed heads of one connection, keyed by their bytes.
 
     The last head is also a template for heads that differ from it only in plain values, such as a
-    request id, a trace or a legacy status. These are not cached: each one is different.
+    request id, a trace or a legacy status. Such heads are not cached, because each is different.
     """
 
     __slots__ = ("_headers", "_lines", "_names", "template")
@@ -229,8 +229,8 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
                 self._names[index] = b"%b:" % name, key
 
     def similar_headers(self, raw: bytes) -> dict[str, str] | None:
-        """Return the headers of ``raw`` if the parser would find the same head as the template with
-        other values; else None."""
+        """Return the headers of ``raw`` if it differs from the template only in plain values, else
+        None."""
         known = self._lines
         lines = raw.split(b"\r\n")
         if self.template is None or len(lines) != len(known):

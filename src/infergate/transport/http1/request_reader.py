@@ -1,7 +1,8 @@
 """Splits the bytes of a client into requests, one at a time; pipelined bytes stay unparsed.
 
-Bytes are received into a shared scratch buffer. An incomplete body of known length continues in its
-own buffer, allocated in ``get_buffer``, so a request rejected before that has none.
+Bytes are received into a shared scratch buffer. The rest of an incomplete body of known length is
+received into its own buffer. ``get_buffer`` allocates this buffer, so a request that was rejected
+before has no buffer.
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
 and Transfer-Encoding, because only the start of the first request is certain. The connection is
@@ -23,7 +24,7 @@ _PREFIX_BYTES: Final = 16  # number of bytes returned to recognize data that is 
 
 
 class RequestReader:
-    """``read_head`` returns the next head, then ``read_body`` its body when complete."""
+    """``read_head`` returns the next head, then ``read_body`` returns its complete body."""
 
     __slots__ = (
         "_accepts_both_lengths",
@@ -78,7 +79,7 @@ class RequestReader:
 
     @property
     def missing(self) -> int:
-        """Missing bytes of the body; 0 if its length is unknown."""
+        """Number of bytes of the body that have not arrived; 0 if its length is unknown."""
         return self._length - self.received if self._chunked_body is None else 0
 
     @property
@@ -157,7 +158,7 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark the bytes up to ``at`` as taken; free them if none are left."""
+        """Mark the bytes up to ``at`` as taken; free the data if no bytes are left."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

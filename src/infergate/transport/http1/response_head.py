@@ -1,5 +1,5 @@
 """Fast parsing of plain response heads: complete, strict HTTP/1.1, with exactly one length.
-``response_reader`` parses all others."""
+``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum size of an unfinished head, or of chunk sizes and trailers in one piece."""
+"""Maximum bytes without progress: an unfinished head, or chunk sizes and trailers."""
 
 
 class LenientReader:
@@ -40,7 +40,7 @@ class LenientReader:
         self._has_body = method != "HEAD"
         self._fields: HeadFields | None = HeadFields()  # until the head is complete
         self._overhead_bytes = 0  # bytes since the last progress
-        self._ends_with_connection = False  # the end of the connection ends the body
+        self._ends_with_connection = False  # the body ends when the connection closes
         self._parts: list[bytes] = []
         self.status = 0
         self.headers: Mapping[str, str] = NO_HEADERS
@@ -74,7 +74,7 @@ class LenientReader:
             self._parser = None  # breaks a reference cycle
         elif self._overhead_bytes > _MAX_OVERHEAD_BYTES:
             self._parser = None
-            raise ValueError("a head or trailer that does not end")
+            raise ValueError("the head or trailer is too long")
 
     def end(self) -> None:
         """Handle the end of the connection. Raises ValueError if the body is incomplete."""

@@ -1,4 +1,4 @@
-"""Builds responses, including those to failures of the application, and writes them."""
+"""Builds and writes responses, including error responses if the application fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infergate.transport.http1 import message_head
 log = logging.getLogger(__name__)
 
 FALLBACK_RESPONSE: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-"""Sent instead of a response whose headers would break the message framing."""
+"""Replaces a response whose headers would break the message framing."""
 _CLOSE: Final = "connection: close\r\n"
 _KEEP: Final = "connection: keep-alive\r\n"
 _CHUNKED: Final = "transfer-encoding: chunked\r\n"
@@ -46,7 +46,7 @@ def _is_being_cancelled() -> bool:
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the response to ``failure`` of the application; re-raise the task's cancellation."""
+    """Return the response to a ``failure`` of the application. Re-raises a task's cancellation."""
     if isinstance(failure, asyncio.CancelledError) and _is_being_cancelled():
         try:
             raise failure
@@ -61,7 +61,7 @@ def response_to_failure(
 def rejection(
     app: HttpApp, error: GatewayError, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the application's response to ``error``, with its HTTP-only status if it has one."""
+    """Return the application's response to ``error``, with the status of a ``HeadError``."""
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), context)
     except Exception:
@@ -112,6 +112,6 @@ def write_part(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1); no parts for an empty body."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -26,7 +26,7 @@ from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
 _SCRATCH_BYTES: Final = 64 * KIB
-"""Up to this many bytes of a body are copied; the rest is received into its final buffer."""
+"""Maximum bytes of a body that are copied; the rest is received into its final buffer."""
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
 """If at least this many bytes of a long body arrive in one read, the loop is next notified after
@@ -139,7 +139,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark after ``arrived`` body bytes were read; ``missing`` are due."""
+        """Set the receive watermark; ``arrived`` body bytes were just read, ``missing`` are due."""
         watermark = self._watermark
         if watermark is None:
             if missing < BODY_WATERMARK:

@@ -1,14 +1,15 @@
 """The server side of a connection that serves an ``HttpApp``, for every framing of requests.
 
-A state machine in the protocol's callbacks. Subclasses (``http1``, ``framed``, ``compat``) parse
-the bytes and collect a request. The connection's only task starts when the request is complete;
-until then a rejection is written directly from the callback. One timer covers all limits.
+The callbacks of the asyncio protocol drive a state machine. Subclasses (``http1``, ``framed``,
+``compat``) parse the bytes and collect a request. The connection's only task starts when the
+request is complete; until then a rejection is written directly from the callback. One timer covers
+all limits.
 
 - Rule 1. The task is cancelled when the client disconnects. End of file counts as a disconnect,
   because TCP does not distinguish a half-close from a close.
-- Rule 2. Every request is released, either when its response is known or when its task ends.
-- Rule 3. A request rejected before its body was read ends the connection: send the response,
-  discard the rest of the body for a while, then close. Closing immediately would reset the
+- Rule 2. Every request is released, when its response is known or when its task ends.
+- Rule 3. If a request is rejected before its body is read, the connection sends the response,
+  discards the rest of the body for a while, then closes. Closing immediately would reset the
   connection and could destroy the response in transit.
 - Rule 4. The next part of a streamed response is pulled only when the write buffer is nearly empty.
 """
@@ -145,19 +146,19 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._stop_awaiting_body()
         if self._request is not None:
             self._request.release()
-        # The error of a cancelled task refers to frames whose data would otherwise stay alive until
+        # The error of a cancelled task refers to frames, whose data would stay alive until
         # garbage collection.
         self._task = None
         self._complete()
         self._listener.unregister(self)
 
     def pause_writing(self) -> None:
-        """Pause writing, because the client does not keep up with a response."""
+        """Pause writing, because the client is slow to read a response."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Continue when the write buffer has drained, but outside this callback: asyncio's
-        transport would report its end twice if it were closed inside."""
+        """Continue in the next event loop iteration: asyncio's transport would report its end twice
+        if it were closed inside this callback."""
         self._is_paused = False
         self._unsent_response.finish()
         if self._state is ConnectionState.FLUSH:
@@ -189,7 +190,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._incoming_body.finish()
 
     def reject_slow_body(self) -> None:
-        """Reject the body soon if it is still slow; bytes pending in the socket are read first."""
+        """Read the bytes pending in the socket, then reject the body if it is still slow."""
         self._listener.loop.call_later(CATCH_UP_SECONDS, self._reject_if_slow)
 
     def _reject_if_slow(self) -> None:
@@ -352,7 +353,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.close()
 
     def _wait_for_last_read(self) -> None:
-        """Wait until the client has read earlier responses, although it has closed its half."""
+        """Wait until the client, which has closed its half, has read earlier responses."""
         if self._state is not ConnectionState.CLOSED:
             self._wait_for_client(ConnectionState.LAST)
 
@@ -391,7 +392,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.abort()
 
     def _disconnect_if_unread(self) -> None:
-        if not self._unsent_response.size:  # the client has read everything meanwhile
+        if not self._unsent_response.size:  # the client has read everything in the meantime
             return
         reason = "the client does not read its response"
         self._listener.gate.refuse(ConnectionRefusal.SLOW_READER, self._peer, reason)
@@ -427,15 +428,15 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        elif self._state is not ConnectionState.BUSY:  # otherwise an early response is next
+        elif self._state is not ConnectionState.BUSY:  # if busy, it sends an early response next
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this response, even if the client wants to keep it."""
+        """Whether to close after this response, even if the client wants to keep the connection."""
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:
-        """Return the task that is serving the request, or a future of a relayed request."""
+        """Return the task that is serving the request, or a future for a relayed request."""
         if self._relayed is not None and self._task is None and self._completion is None:
             self._completion = self._listener.loop.create_future()
         future = self._completion or self._task

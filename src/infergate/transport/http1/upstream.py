@@ -1,6 +1,6 @@
 """A pooled HTTP/1.1 client, independent of the response parser. Only a GET or HEAD is sent twice,
-on a new connection, if the backend was closing the first one. There are no cookies, redirects
-or proxies. Content encodings are never requested, but decoded."""
+on a new connection, if the backend was closing the first one. Cookies, redirects and proxies are
+not supported. Content encodings are decoded, but never requested."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Http1Upstream(PooledUpstream):
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response; other responses are
-        yielded whole. Each stream has a new connection, because no stream is sent twice."""
+        yielded whole. Each stream uses a new connection, because no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:
@@ -115,7 +115,7 @@ class Http1Upstream(PooledUpstream):
 
 
 class _BegunExchange:
-    """The callbacks of an exchange that was begun; a task decodes a compressed response."""
+    """The callbacks of an exchange in progress. A task decodes a compressed response."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Streams of an HTTP/2 connection that were reset, and the frames that may still arrive on them."""
+"""The reset streams of an HTTP/2 connection, and the frames that may still arrive on them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ClosedStreams:
             self._allowed.popitem(last=False)
 
     def accept_data(self, number: int, size: int) -> bool:
-        """Whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer sent
-        the reset."""
+        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer
+        reset the stream."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not 0 < size <= remaining_bytes:
             return False
@@ -38,7 +38,7 @@ class ClosedStreams:
         return True
 
     def accept_headers(self, number: int) -> bool:
-        """Whether a header block was in flight; raises as `accept_data` does."""
+        """Return whether a header block was in flight. Raises like `accept_data`."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not remaining_blocks:
             return False

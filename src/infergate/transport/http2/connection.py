@@ -1,10 +1,10 @@
 """The state machine of an HTTP/2 connection that both ends share (RFC 9113). `receive` takes bytes
-and returns events; output gathers until `take_output`.
+and returns events; output accumulates until `take_output`.
 
-- The connection's receive window is refilled as DATA is read from the socket, a stream's when its
-  owner calls `release`, which slows down the peer.
+- The connection's receive window is refilled as DATA is read from the socket. A stream's window is
+  refilled when its owner calls `release`, so a slow owner slows down the peer.
 - Every frame that advances no request is charged to a budget (`limits`).
-- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
+- A frame on a closed stream is a stream error, unless RFC 9113 requires a connection error, because
   other calls share the connection.
 """
 
@@ -30,7 +30,7 @@ _MAX_REASON: Final = 200  # characters of a GOAWAY reason that are sent or repor
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
-"""Header blocks that a peer may have sent before it received our RST_STREAM."""
+"""Number of header blocks that a peer may have sent before it received our RST_STREAM."""
 
 
 class Http2Connection(Http2FrameReader):
@@ -40,10 +40,10 @@ class Http2Connection(Http2FrameReader):
 
     def __init__(self, header_bytes: int) -> None:
         """`header_bytes` limits the headers of a request or response. Blocks of up to
-        `limits.HEADER_BLOCK_FACTOR` times that size are read to refuse the stream with an
-        error."""
+        `limits.HEADER_BLOCK_FACTOR` times that size are decoded, so that the stream can be refused
+        with an error."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0  # the greatest stream number used by the peer (client: by this end)
+        self.last_stream = 0  # the highest stream number of the peer (client: of this end)
         self.is_closed = False
         self.is_draining = False  # whether a GOAWAY of this end has announced the drain
         self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
@@ -78,7 +78,7 @@ class Http2Connection(Http2FrameReader):
     # ---- receiving
 
     def receive(self, data: bytes | bytearray, now: float, size: int = -1) -> list[Event]:
-        """Process received bytes, the first `size` of `data`, and return the events, which refer to
+        """Process the first `size` bytes of `data` (-1: all) and return the events, which refer to
         `data`. `now`: seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
@@ -93,7 +93,7 @@ class Http2Connection(Http2FrameReader):
 
     @property
     def is_frame_pending(self) -> bool:
-        """Whether a header block, or another frame that is held, is incomplete."""
+        """Whether a header block or another held frame is incomplete."""
         return self._block is not None or bool(self._unparsed)
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
@@ -385,12 +385,12 @@ class Http2Connection(Http2FrameReader):
     # ---- sending
 
     def take_output(self) -> list[Buffer]:
-        """Return the pending output, in order, and forget it."""
+        """Return the pending output in order, and clear it."""
         parts, self.outbound.output = self.outbound.output, []
         return parts
 
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """Send a header block (`header_blocks.encode_block`). `end`: nothing follows."""
+        """Send a header block (`header_blocks.encode_block`). `end`: the block ends the stream."""
         if stream.local_open:
             self.outbound.send_headers(stream, block, end=end)
             if end:
@@ -399,8 +399,8 @@ class Http2Connection(Http2FrameReader):
     def send_data(
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
-        """Send part of a body, and end it with `trailers` unless None (empty: without trailers).
-        Return False if data waits for the peer's windows; a `Sent` event follows."""
+        """Send part of a body. `trailers` end the body (empty: it ends without trailers; None: more
+        parts follow). Return False if data waits for the peer's windows; a `Sent` event follows."""
         if not stream.local_open:
             return True
         sent = self.outbound.send_data(stream, parts, trailers)
@@ -430,8 +430,8 @@ class Http2Connection(Http2FrameReader):
             self._remove_stream(stream)
 
     def release(self, stream: Stream, size: int) -> None:
-        """Let the peer send `size` more bytes on `stream`, unless `expect` has already granted
-        them."""
+        """Let the peer send `size` more bytes on `stream`, less the bytes that `expect` has already
+        granted."""
         extra = min(size, stream.extra_granted)
         stream.extra_granted -= extra
         stream.unreleased += size - extra
@@ -466,13 +466,13 @@ class Http2Connection(Http2FrameReader):
             self._events.append(Reset(stream, code, is_unprocessed=False))
 
     def _send_reset(self, number: int, code: Code) -> None:
-        """Send RST_STREAM, and ignore frames that the peer has already sent on the stream."""
+        """Send RST_STREAM, and ignore frames on the stream that are already in flight."""
         stream = self.streams.get(number)
         if stream is not None and stream.remote_open:
             self._closed_streams.add(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))
         elif stream is not None or number in self._closed_streams or code is Code.STREAM_CLOSED:
             self._closed_streams.add(number, (0, 0))
-        else:  # refused: open only from the peer's point of view
+        else:  # a refused stream, which is open only for the peer
             self._closed_streams.add(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
         self.outbound.output.append(frames.reset(number, code))
 

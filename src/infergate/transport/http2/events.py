@@ -54,7 +54,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Ready:
-    """The peer's first SETTINGS arrived, or later ones that allow more streams."""
+    """The peer's first SETTINGS arrived, or later SETTINGS that allow more streams."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Goaway:
 
 @dataclass(slots=True)
 class Failed:
-    """The last event: the connection is over; a GOAWAY with the reason is ready to be sent."""
+    """The last event: the connection has failed. The output ends with a GOAWAY."""
 
     code: int
     reason: str

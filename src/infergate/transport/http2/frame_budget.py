@@ -6,7 +6,7 @@ from typing import Final
 
 
 class FrameBudget:
-    """At most `max_tokens` tokens, refilled with `rate` tokens a second on a monotonic clock."""
+    """At most `max_tokens` tokens, refilled at `rate` per second on a monotonic clock."""
 
     __slots__ = ("_max_tokens", "_rate", "_tokens", "_updated_at")
 
@@ -31,5 +31,5 @@ class FrameBudget:
         self._tokens = min(self._max_tokens, self._tokens + tokens)
 
     def refill(self) -> None:
-        """Refill the bucket."""
+        """Refill the bucket to the maximum."""
         self._tokens = self._max_tokens

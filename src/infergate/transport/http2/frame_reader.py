@@ -1,6 +1,6 @@
 """Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
-small frames are held until complete; DATA is passed on as views of the received bytes. A length
-is checked when it is announced, before its bytes have arrived."""
+small frames are held until complete; DATA is passed on as views of the received bytes. A length is
+checked when it is announced, before the payload arrives."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Http2FrameReader:
         self._expected_preface = self.preface
         self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # SETTINGS have arrived
-        self._payload_left = 0  # missing bytes of a DATA frame, or of a discarded one
+        self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
         self._padding_left = 0  # the padding among them
         self._data_stream: Stream | None = None
         self._ends_stream = False
@@ -62,12 +62,12 @@ class Http2FrameReader:
     # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Handle any frame but DATA and those of header blocks."""
+        """Handle any frame except DATA and the frames of header blocks."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
-        """Process the start of a DATA frame of `length` bytes, `body` of them without padding.
-        Return its stream, or None to discard the data."""
+        """Process the start of a DATA frame of `length` bytes, `body` of which are not padding.
+        Return the stream, or None to discard the data."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
@@ -86,8 +86,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
-        """Handle a whole, non-empty DATA frame without padding. Return False if more is needed than
-        to pass it on."""
+        """Handle a whole, non-empty DATA frame without padding. Return False if passing it on does
+        not suffice."""
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:
@@ -98,7 +98,7 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _can_skip_block(self) -> bool:
-        """Return whether a header block may be discarded: it has no effect on later ones."""
+        """Return whether a header block may be discarded: later blocks do not depend on it."""
         raise NotImplementedError
 
     def _on_skipped_block(self, number: int) -> None:
@@ -191,8 +191,8 @@ class Http2FrameReader:
     def _read_frame(  # noqa: C901 - another call would cost time for each frame
         self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
-        """Read the frame at `at` (of an incomplete DATA frame only the header). `view` is a view
-        of `data`. Return the position after it, or `at` if it has not arrived."""
+        """Read the frame at `at`, or only the header of an incomplete DATA frame. `view` is a view
+        of `data`. Return the position after the frame, or `at` if it has not arrived."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
             return at
@@ -237,7 +237,7 @@ class Http2FrameReader:
         self, data: bytes | bytearray, at: int, end: int, number: int, length: int
     ) -> int:
         """Read consecutive DATA frames with equal headers in one step. Return the position after
-        them, or `at` if there are fewer than two."""
+        them, or `at` if there are fewer than two such frames."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= MAX_FRAME:
             return at
@@ -266,7 +266,7 @@ class Http2FrameReader:
             self._on_frame(kind, stream, flags, payload)
 
     def _check_frame(self, kind: int, stream: int, length: int) -> None:
-        """Check length, stream and order of a frame before its payload has arrived."""
+        """Check the length, stream and order of a frame before its payload arrives."""
         if length > MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings and kind != SETTINGS:
@@ -287,8 +287,8 @@ class Http2FrameReader:
             raise Http2ConnectionError("the frame's stream is wrong for its kind")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
-        """Return the stream of a DATA frame, or None to discard it. `padding` includes its length
-        byte."""
+        """Return the stream of a DATA frame, or None to discard it. `padding` includes the padding
+        length byte."""
         if length > MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:
@@ -326,7 +326,7 @@ class Http2FrameReader:
         self._on_data_payload(stream, (), 0, end=self._ends_stream)
 
     def _continue_frame(self, view: memoryview, at: int, end: int) -> int:
-        """Pass on, or discard, the available bytes of an unfinished DATA or unknown frame."""
+        """Pass on or discard the available bytes of an unfinished DATA or unknown frame."""
         body = self._payload_left - self._padding_left
         target = self._data_stream
         if target is None or not target.remote_open:
@@ -391,7 +391,7 @@ class Http2FrameReader:
 
 
 _WHOLE_BLOCK_FLAGS: Final = frozenset({END_HEADERS, END_HEADERS | END_STREAM})
-"""Flags of HEADERS frames that are a whole header block without padding and priority."""
+"""Flags of HEADERS frames that hold a whole header block without padding or priority."""
 _ANY_LENGTH: Final = frames.LARGEST_FRAME_SIZE
 _BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
 _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
@@ -406,5 +406,5 @@ _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (4, 4, None),  # WINDOW_UPDATE
     (0, _ANY_LENGTH, True),  # CONTINUATION
 )
-"""By kind: minimum and maximum length; whether it belongs to a stream, to the connection, or (None)
-to either."""
+"""For each kind of frame: its minimum and maximum length, and whether it belongs to a stream
+(True), to the connection (False) or to either (None)."""

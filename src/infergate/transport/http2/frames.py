@@ -36,7 +36,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 LAST_STREAM: Final = 2**31 - 1
-"""The largest stream number. In a GOAWAY: all streams are processed."""
+"""The highest stream number. In a GOAWAY, it means that all streams are processed."""
 MIN_FRAME_SIZE: Final = 16_384  # the payload size that every peer accepts
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
 
@@ -101,7 +101,7 @@ def goaway(last: int, code: int, reason: str) -> bytes:
 
 
 def read_goaway(payload: bytes) -> tuple[int, int, bytes]:
-    """Return last stream, code and reason from a GOAWAY payload of at least eight bytes."""
+    """Return the last stream, code and reason of a GOAWAY payload of at least eight bytes."""
     last, code = _LAST_AND_CODE.unpack_from(payload)
     return last & LAST_STREAM, code, payload[_LAST_AND_CODE.size :]
 

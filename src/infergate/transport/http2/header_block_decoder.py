@@ -1,9 +1,9 @@
-"""Decodes the header blocks of a connection, and remembers them.
+"""Decodes and caches the header blocks of a connection.
 
 The gateway announces a dynamic table of size 0. A block that neither reads nor changes the table
-always has the same meaning, so its parsed form is cached; where only some values differ from an
-earlier block, only these are read (`header_templates`). Encoders that do not know the table's size
-(grpcio) add every field to the table: with size 0, this adds nothing (RFC 7541, 4.4).
+always has the same meaning, so its parsed form is cached; if only some values differ from an
+earlier block, only these values are decoded (`header_templates`). Encoders that ignore the table's
+size (grpcio) add every field to the table; with size 0, this has no effect (RFC 7541, 4.4).
 
 A decoding error ends the connection; an invalid field concerns one stream, so a block is validated
 after it was decoded completely.
@@ -25,8 +25,8 @@ from infergate.transport.http2.hpack_decoder import HpackDecoder
 
 
 class HeaderBlockDecoder:
-    """Decodes header blocks of at most `max_size` bytes when decoded. `cache` has the blocks used
-    most recently; looking there first saves a call."""
+    """Decodes header blocks of at most `max_size` decoded bytes. `cache` holds the most recently
+    used blocks; callers look there first to save a call."""
 
     __slots__ = ("_decoder", "_templates", "cache")
 
@@ -39,7 +39,7 @@ class HeaderBlockDecoder:
 
     def disable_table(self) -> None:
         """Drop the peer's dynamic table, because it acknowledged the SETTINGS. Cached blocks are
-        dropped, because one may set the table to a size that is now an error."""
+        dropped, because a cached block may set the table to a size that is now invalid."""
         self._decoder.disable_table()
         self._forget()
 

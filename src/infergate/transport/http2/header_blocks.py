@@ -26,11 +26,11 @@ REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 @mypyc_attr(native_class=False)
 class HeaderBlock:
     """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
-    the colon; `pairs` the others in order; `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does.
-    `is_malformed`: HTTP/2 forbids the block in any message. `is_request` and `is_trailers`: it may
-    start a request (8.3.1), or end a body (8.1). `status` is that of a response, None if the block
-    is not one (8.3.2). `interpretation` belongs to the user of the connection, and is cached with
-    the block.
+    the colon; `pairs` holds the other fields in order; `size` is defined like
+    SETTINGS_MAX_HEADER_LIST_SIZE. `is_malformed`: HTTP/2 forbids the block in any message.
+    `is_request` and `is_trailers`: the block may start a request (8.3.1), or end a body (8.1).
+    `status` is the status of a response, None for other blocks (8.3.2). `interpretation` belongs to
+    the user of the connection, and is cached with the block.
 
     A block may differ from the block `template` only in the values `changed`. Their names are
     unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`."""
@@ -127,7 +127,7 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 TABLE_SIZE_ZERO: Final = b"\x20"
-"""A table size update to 0 (RFC 7541, 6.3), which must precede the first field of this end."""
+"""A table size update to 0 (RFC 7541, 6.3), which this end must send before its first field."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 

@@ -4,8 +4,8 @@ not cause the whole block to be decoded and validated again.
 
 A *template* is a decoded block with the positions of the values that changed in later blocks. Only
 blocks without an effect on the dynamic table are used, so a block that equals the template except
-for such values has the same fields with these values. A block that does not fit, whatever the
-reason, is decoded from scratch, and only then are errors reported.
+for such values has the same fields with these values. A block that does not fit is decoded from
+scratch; only that reports errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from infergate.transport.http2.hpack_decoder import (
 
 class _SplitBlock(NamedTuple):
     """An encoded block, split at the values that may change. `skeleton` has one part before each
-    value, and the rest; the encoded `values` start with their length."""
+    value, and the part after the last value. The encoded `values` start with their length."""
 
     skeleton: tuple[bytes, ...]
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class _SplitBlock(NamedTuple):
 
 
 def _split(block: bytes) -> _SplitBlock:
-    """Split a block that was decoded without an error, and used only the static table."""
+    """Split a block that was decoded without an error and uses only the static table."""
     skeleton: list[bytes] = []
     names: list[str] = []
     values: list[bytes] = []
@@ -91,7 +91,7 @@ class _Template:
         self._indices: list[int] = []  # positions of the varying values in `HeaderBlock.pairs`
 
     def learn(self, split: _SplitBlock, fields: HeaderBlock) -> None:
-        """Let those values vary that differ in `split`, which has the same skeleton."""
+        """Mark the values that differ in `split`, which has the same skeleton, as varying."""
         self._varying |= {
             position
             for position, value in enumerate(split.values)
@@ -116,7 +116,7 @@ class _Template:
         self._tail = fixed + split.skeleton[-1]
 
     def read(self, block: bytes, max_size: int) -> HeaderBlock | None:
-        """Return the fields of `block`, or None if it differs in something else."""
+        """Return the fields of `block`, or None if it differs in more than the varying values."""
         fields = self._fields
         if fields is None:
             return None
@@ -143,8 +143,8 @@ class _Template:
         return result
 
     def _read_values(self, block: bytes) -> list[bytes] | None:
-        """Return the varying values of `block`; None if it differs in something else. Raises
-        IndexError and HPACKError."""
+        """Return the varying values of `block`, or None if it differs in more than these values.
+        Raises IndexError and HPACKError."""
         values: list[bytes] = []
         encoded: list[int] = []  # indices of values to decode, once the block is known to fit
         position = 0
@@ -172,8 +172,8 @@ class _Template:
 
 
 class HeaderTemplates:
-    """The templates of a connection, the most recently used first. A new one replaces the last, so
-    blocks that occur once do not displace those in use."""
+    """The templates of a connection, the most recently used first. A new template replaces the
+    last, so blocks that occur once do not displace templates in use."""
 
     __slots__ = ("_max_size", "_seen_names", "_templates")
 
@@ -191,7 +191,7 @@ class HeaderTemplates:
         self._templates.clear()
 
     def read(self, block: bytes) -> HeaderBlock | None:
-        """Return the fields of `block` if it fits a template."""
+        """Return the fields of `block`, or None if it fits no template."""
         templates, max_size = self._templates, self._max_size
         for index, template in enumerate(templates):
             fields = template.read(block, max_size)
@@ -207,7 +207,7 @@ class HeaderTemplates:
         names = tuple([name for name, _ in fields.pairs])
         if fields.is_malformed or len(set(names)) != len(names):
             return
-        # Splitting costs as much as decoding: not for names that occur once.
+        # Splitting costs as much as decoding, so blocks with new names are not split.
         digest = hash(names)
         if digest not in self._seen_names:
             self._seen_names[digest] = None

@@ -22,10 +22,10 @@ _FIRST_DYNAMIC_INDEX: Final = len(STATIC_FIELDS) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
 """Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
 MAX_PREFIX_LENGTH: Final = 0x7F
-"""The prefix of a string's length; shorter strings have their length in one byte, after the bit for
-the Huffman code."""
+"""The largest value of the 7-bit prefix of a string's length; shorter strings have their length in
+the same byte as the Huffman bit."""
 _MAX_SHIFT: Final = 28
-"""Maximum bits of an integer; no length or index is longer."""
+"""Maximum bits of an integer; no valid length or index is longer."""
 
 
 class HeaderBlockTooLargeError(Http2ConnectionError):
@@ -36,8 +36,8 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
 
 
 class HpackDecoder:
-    """Decodes the blocks of one connection. `is_stateless`: the last block neither read nor
-    changed the dynamic table. `is_resized`: it changed the table's size."""
+    """Decodes the blocks of one connection. `is_stateless`: the last block neither read nor changed
+    the dynamic table. `is_resized`: the last block changed the table's size."""
 
     __slots__ = (
         "_entries",
@@ -59,7 +59,7 @@ class HpackDecoder:
         self.is_stateless = True
 
     def disable_table(self) -> None:
-        """Drop the dynamic table: the peer acknowledged that its size is 0 (RFC 7541, 4.2)."""
+        """Drop the dynamic table, because the peer acknowledged size 0 (RFC 7541, 4.2)."""
         self._max_table_limit = self._table_limit = 0
         self._evict()
 

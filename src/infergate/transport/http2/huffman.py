@@ -1,6 +1,6 @@
 """The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
-`hpack` has a table of state transitions for half a byte; those for whole bytes are computed on
-first use and cached."""
+`hpack` has a table of state transitions for half a byte. Transitions for whole bytes are computed
+on first use and cached."""
 
 from __future__ import annotations
 

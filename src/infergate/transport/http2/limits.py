@@ -36,11 +36,11 @@ EARLY_STREAMS: Final = 1024
 RFC 9113 sets no limit until then. (Envoy starts a connection with all queued calls, at most
 1024.)"""
 EARLY_HEADER_BYTES: Final = 4 * MIB
-"""Total header bytes of a connection's early streams, with 32 bytes more per field."""
+"""Total header bytes of a connection's early streams, with 32 bytes added per field."""
 EARLY_SECONDS: Final = 10.0
-"""Seconds after a client's SETTINGS in which it may open early streams."""
+"""Seconds after a client's SETTINGS during which it may open early streams."""
 EARLY_REFUSED_STREAMS: Final = 4096
-"""Streams beyond the early ones that are refused without being counted as a flood."""
+"""Number of further streams that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0
 """Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""
 PING_RATE: Final = 2.0  # tokens per second for PINGs, twice the rate of a reasonable client

@@ -1,5 +1,5 @@
 """Outgoing frames of a connection, within the peer's flow-control windows. DATA beyond the windows
-waits on its stream as memory views, which are split into frames when they may be sent, and
+waits on its stream as memory views. These are split into frames when they may be sent, and are
 never copied. Streams with queued data are served in the order of queueing."""
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from infergate.transport.http2.header_blocks import TABLE_SIZE_ZERO
 from infergate.transport.http2.stream import Stream
 
 _MAX_DATA_FRAME: Final = 256 * KIB
-"""The longest DATA frame sent to any peer: other streams wait behind it."""
+"""The longest DATA frame sent to any peer, because other streams wait behind it."""
 
 
 class OutboundFrames:
     """The pending output of a connection. `window` is the connection's send window,
-    `initial_window` that of a new stream, `max_frame_size` the longest payload that the peer
-    accepts."""
+    `initial_window` the send window of a new stream, and `max_frame_size` the longest payload that
+    the peer accepts."""
 
     __slots__ = (
         "_has_sent_headers",
@@ -80,8 +80,8 @@ class OutboundFrames:
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> bool:
-        """Send a whole unary message: header block, body, trailers. Return False if part of it
-        waits."""
+        """Send a whole unary message: header block, body and trailers. Return False if part of the
+        message waits."""
         size = sum(map(len, parts))
         if (
             len(block) + size + len(trailers) > self.max_frame_size
@@ -108,8 +108,8 @@ class OutboundFrames:
         return True
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None) -> bool:
-        """Send the body `parts`, then `trailers` (`Stream.trailers`). Return False if part of it
-        waits."""
+        """Send the body `parts`, then `trailers` (`Stream.trailers`). Return False if part of the
+        body waits."""
         if stream.send_queue is None:
             size = sum(map(len, parts))
             if size <= stream.send_window and size <= self.window and size <= self.max_frame_size:
@@ -176,7 +176,7 @@ class OutboundFrames:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], frame_size: int, count: int) -> None:
-        """Send `count` frames of `frame_size` bytes, all from the first part, which is longer."""
+        """Send `count` frames of `frame_size` bytes. The first part is longer than all of them."""
         head = FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id)
         part = memoryview(queue.popleft())
         size = count * frame_size

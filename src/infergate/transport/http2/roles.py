@@ -14,7 +14,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
 _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
-"""Maximum number of window updates, for new streams, not charged to the budget."""
+"""Maximum number of window updates for new streams that are not charged to the budget."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
 """Payload of the PING after the first GOAWAY; its acknowledgement confirms the GOAWAY."""
@@ -65,7 +65,7 @@ class Http2ServerConnection(_RoleConnection):
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
         self._announced_last_stream: int | None = None
-        """The last stream that is served; None until it is announced."""
+        """The last stream that is served; None until the last stream is announced."""
         self._early_header_bytes = 0
         self._send_settings(
             (
@@ -91,7 +91,7 @@ class Http2ServerConnection(_RoleConnection):
             self.announce_last_stream()
 
     def announce_last_stream(self) -> None:
-        """Announce the last stream that is served, and serve none after it."""
+        """Announce the last stream that is served, and refuse all later streams."""
         if self._announced_last_stream is not None:
             return
         self.is_draining = True
@@ -117,7 +117,7 @@ class Http2ServerConnection(_RoleConnection):
 
     @property
     def is_drained(self) -> bool:
-        """Whether no stream is open and none will be served any more."""
+        """Whether no stream is open and no further stream will be served."""
         return self._announced_last_stream is not None and not self.streams
 
     @property

@@ -38,10 +38,10 @@ class Stream:
         self.extra_granted = 0
         """Bytes by which the receive window was raised above its initial size, by `expect`."""
         self.unreleased = 0
-        """Bytes that were received and released, but not yet returned by a WINDOW_UPDATE."""
+        """Bytes that were received and released, but not yet granted by a WINDOW_UPDATE."""
         self.send_queue: deque[Buffer] | None = None  # data that waits for the peer's windows
         self.trailers: bytes | None = None
         """The trailers that follow `send_queue`. Empty: the last DATA frame ends the stream. None:
         more data may follow."""
         self.remaining_length: int | None = None
-        """Body bytes still to come, if a content-length was announced."""
+        """Number of body bytes that have not arrived, if a content-length was announced."""

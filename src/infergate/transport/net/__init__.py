@@ -1,4 +1,4 @@
-"""Building blocks with sockets and clocks but without any protocol.
+"""Building blocks that use sockets and clocks but no protocol.
 
 ``bind`` opens listening sockets (``unix_socket`` claims a socket file), ``receive_watermark`` sets
 SO_RCVLOWAT, ``timer`` runs the time limits of a connection, ``buffer_pool`` reuses the memory of

@@ -23,8 +23,8 @@ async def bind_sockets(
 
     With ``listen=False`` the sockets only reserve the port, and processes of the same user may
     listen next to them with SO_REUSEPORT. The address may overlap those of ``closing``, sockets
-    that will be closed soon. A closing socket with an address that the new one covers is
-    duplicated, so that clients that connect meanwhile are not refused.
+    that will be closed soon. A closing socket is duplicated if the new socket covers its address,
+    so that clients that connect meanwhile are not refused.
     """
     if address.unix:
         file = SocketFile(address.unix, address.mode)
@@ -57,7 +57,7 @@ async def bind_sockets(
                     sock.listen(BACKLOG)
             if not listen:
                 _share_port(sock)
-            port = sock.getsockname()[1]  # all addresses of a name share one free port
+            port = sock.getsockname()[1]  # all addresses of a host name use the same free port
     except OSError:
         for sock in sockets:
             sock.close()

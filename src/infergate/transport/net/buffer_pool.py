@@ -1,4 +1,4 @@
-"""A pool of buffers for long bodies, which keeps them for a while for the next body.
+"""A pool of buffers for long bodies, which keeps unused buffers for a while.
 
 The C library returns blocks of this length to the system immediately, and new memory can take
 longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at most
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from infergate.core.limits import MIB
 
 MIN_POOLED_BYTES: Final = 32 * MIB
-"""Bytes. The C library keeps shorter blocks itself (``runtime.memory``)."""
+"""Minimum size in bytes. The C library keeps shorter blocks itself (``runtime.memory``)."""
 MAX_UNUSED_BYTES: Final = 640 * MIB
 IDLE_SECONDS: Final = 30.0
 
@@ -26,8 +26,8 @@ Memory = npt.NDArray[np.uint8]
 
 
 class BufferPool:
-    """Allocates buffers, and takes them back when nothing refers to them any more. At most
-    ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``."""
+    """Allocates buffers, and takes them back when they are no longer referenced. At most
+    ``max_unused_bytes`` of unused buffers are kept, for ``IDLE_SECONDS``."""
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
@@ -47,7 +47,7 @@ class BufferPool:
         return view.data
 
     def _take_unused(self, size: int) -> Memory | None:
-        """Return the unused buffer that was returned last and fits; older ones may expire."""
+        """Return the most recently returned buffer that fits, so that older buffers expire."""
         for index in reversed(range(len(self._unused))):
             if size <= self._unused[index][1].size <= 2 * size:
                 _, memory = self._unused.pop(index)

@@ -1,8 +1,9 @@
 """Decompression of long messages, one piece at a time.
 
-A message that inflates to at most one piece is inflated immediately. Otherwise only the beginning
-is inflated, which identifies the request, until the request is admitted. All such messages of an
-event loop share one piece per iteration, and each piece is counted in the memory budget.
+A message that inflates to at most one piece is inflated immediately. Of a longer message, only the
+beginning, which identifies the request, is inflated before the request is admitted. All such
+messages of an event loop share one piece per iteration, and each piece is counted in the memory
+budget.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _MAX_IMMEDIATE_PIECES: Final = 8  # maximum number of pieces inflated immediatel
 def inflate_or_defer(
     pieces: Iterator[bytes], length: int, max_bytes: int
 ) -> Buffer | DeferredInflation:
-    """Inflate a message of ``length`` compressed bytes, or defer it if it is long. ``pieces``
-    yields at most ``max_bytes`` bytes; its errors are raised."""
+    """Inflate a message of ``length`` compressed bytes, or defer the inflation of a long message.
+    ``pieces`` yields at most ``max_bytes`` bytes in total; errors of ``pieces`` are raised."""
     beginning: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,6 +1,6 @@
-"""The number of bytes that must arrive before the event loop is notified (SO_RCVLOWAT). A long
-body arrives in pieces of about 16 KiB, and a notification for each costs more than reading it.
-Fewer bytes are not reported, so the caller must lower the watermark when it expects fewer."""
+"""The number of bytes that must arrive before the event loop is notified (SO_RCVLOWAT). A long body
+arrives in pieces of about 16 KiB, and a notification for each costs more than reading it. Fewer
+bytes cause no notification, so the caller must lower the watermark when it expects fewer bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 _FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-"""Address families that support the option; on others it has no effect."""
+"""Address families that support the option, which has no effect on others."""
 
 
 class ReceiveWatermark:
@@ -20,7 +20,7 @@ class ReceiveWatermark:
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
-        # With TLS, the number of bytes due is unknown.
+        # With TLS, the number of bytes that will arrive is unknown.
         is_supported = (
             sys.platform == "linux"
             and sock is not None

@@ -13,14 +13,15 @@ from infergate.core.limits import Limits
 
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
-"""Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
+"""Minimum average rate of a body in bytes per second (Apache RequestReadTimeout: 500)."""
 LATE_SECONDS: Final = 0.1  # a timer that fires later than this counts as delayed
 CATCH_UP_SECONDS: Final = 0.01  # seconds to read the bytes pending in the sockets
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return the deadline for the next bytes of a body, which began to arrive at ``since`` and has
-    ``received`` bytes so far. Both the pause between bytes and the average rate are limited."""
+    """Return the deadline for the next bytes of a body that began to arrive at ``since`` and of
+    which ``received`` bytes have arrived. Both the pause between bytes and the average rate are
+    limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 
@@ -39,7 +40,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Fire in ``seconds``, unless set again before."""
+        """Fire in ``seconds``, unless the timer is set again before."""
         due = self._loop.time() + seconds
         if self._handle is not None and self._handle.when() <= due:
             self._due = due  # without another call: most timers are set again and again
@@ -47,7 +48,7 @@ class Timer:
             self.set_at(due)
 
     def set_at(self, due: float) -> None:
-        """Fire at ``due`` on the loop's clock, unless set again before."""
+        """Fire at ``due`` on the loop's clock, unless the timer is set again before."""
         self._due = due
         handle = self._handle
         if handle is None or handle.when() > due:
@@ -60,7 +61,7 @@ class Timer:
         self._due = _NEVER
 
     def close(self) -> None:
-        """Do not fire again."""
+        """Stop the timer for good."""
         self._due = _NEVER
         if self._handle is not None:
             self._handle.cancel()
@@ -81,11 +82,11 @@ class Timer:
 
 
 class CallWithDeadline(Protocol):
-    """A call that ends at its deadline, which is infinite if it has none."""
+    """A call that ends at its deadline."""
 
     @property
     def deadline(self) -> float:
-        """The deadline on the loop's clock."""
+        """The deadline on the loop's clock; infinite if the call has no deadline."""
         ...
 
     def expire(self) -> None:
@@ -94,9 +95,9 @@ class CallWithDeadline(Protocol):
 
 
 class DeadlineTimer:
-    """One timer for the deadlines of all ``calls`` of a connection. ``due``, when it fires, is not
-    later than any of them. Calls that end leave it unchanged: most end long before their deadlines,
-    and newer calls have later ones."""
+    """One timer for the deadlines of all ``calls`` of a connection. The timer fires at ``due``,
+    which is not later than any deadline. Calls that end do not change ``due``, because most calls
+    end long before their deadlines, and newer calls have later deadlines."""
 
     __slots__ = ("_calls", "_handle", "_loop", "due")
 

@@ -4,7 +4,8 @@
   file behind. A file on which something listens, or that is not a socket, is never changed.
 - Rule 2. Only the file created here is removed; another process may have replaced it.
 - Rule 3. A socket that is bound but not listening yet looks abandoned, so the path is claimed by
-  locking ``<path>.lock`` until the socket is closed. The lock ends with its process.
+  locking ``<path>.lock`` until the socket is closed. The system releases the lock when the process
+  ends.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SocketFile:
         return sock
 
     def remove(self) -> None:
-        """Delete the file if it is still the one created here, and release the lock."""
+        """Delete the file if this object created it, and release the lock."""
         with contextlib.suppress(OSError):
             if self._created is not None and self._identity() == self._created:
                 self._path.unlink()

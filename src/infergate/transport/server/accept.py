@@ -20,16 +20,16 @@ from infergate.transport.worker_loads import WorkerLoads
 
 _log = logging.getLogger(__name__)
 _WAIT_FOR_OTHERS: Final = 0.002
-"""Seconds to wait for another process; an idle process wakes up in a tenth of that."""
+"""Seconds to wait for another process; an idle process wakes up in a tenth of that time."""
 _MAX_BATCH: Final = 64
-"""Maximum number of connections accepted in a row when other processes do not accept."""
+"""Maximum number of connections accepted in a row if other processes do not accept."""
 _RETRY_AFTER_EXHAUSTION: Final = 1.0
 """Seconds until the next attempt when the system is out of descriptors or memory, as in asyncio."""
 
 
 class Acceptor:
     """Creates a protocol with ``create_protocol`` for each connection accepted from ``sockets``.
-    Call ``update_load`` when the result of ``count_connections`` falls."""
+    The caller must call ``update_load`` when the result of ``count_connections`` decreases."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Acceptor:
         self._timers[sock.fileno()] = self._loop.call_later(seconds, callback, sock)
 
     def _accept_batch(self, sock: socket.socket) -> None:
-        """Accept several connections if no other process took any."""
+        """Accept several connections if no other process has accepted any."""
         self._listen(sock)
         if self._other_loads != self._loads.others():
             self._batch = 1

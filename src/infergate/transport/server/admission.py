@@ -25,8 +25,9 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams
-    are counted apart from requests: a thousand idle health watches must not block inferences."""
+    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams are
+    counted separately from requests, because a thousand idle health watches must not block
+    inferences."""
 
     __slots__ = (
         "_checked_at",
@@ -56,7 +57,7 @@ class Admission:
         self._patience = limits.idle_body_time
 
     def admit(self, size: int) -> None:
-        """Count a new request of ``size`` bytes. Raises OVERLOADED, and then counts nothing."""
+        """Count a new request of ``size`` bytes. Raises OVERLOADED without counting the request."""
         if self.requests >= self._max_requests:
             raise _limit_reached(f"{self._max_requests} requests", "in_flight")
         if size <= MIN_ACCOUNTED_BYTES and self.bytes + size <= self._max_bytes:
@@ -66,7 +67,7 @@ class Admission:
         self.requests += 1
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counting nothing."""
+        """Count ``size`` more bytes of an admitted request, or none and raise OVERLOADED."""
         allowed = self._max_bytes
         if size > MIN_ACCOUNTED_BYTES:
             allowed -= allowed // RESERVED_PART
@@ -76,8 +77,8 @@ class Admission:
         self.bytes += size
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free, first those that would
-        hold the most memory for the longest time."""
+        """Disconnect slow clients until a quarter of the memory is free, beginning with the clients
+        that would hold the most memory for the longest time."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
             return
@@ -104,7 +105,7 @@ class Admission:
         self.bytes -= size
 
     def admit_stream(self) -> None:
-        """Count a new stream. Raises OVERLOADED, and then counts nothing."""
+        """Count a new stream. Raises OVERLOADED without counting the stream."""
         if self.streams >= MAX_STREAMS:
             raise _limit_reached(f"{MAX_STREAMS} streams", "transport.server.admission.MAX_STREAMS")
         self.streams += 1
@@ -131,7 +132,7 @@ class RequestAccount:
         self._bytes = size
 
     def count_body(self, size: int) -> None:
-        """Count a body of ``size`` bytes; admit the request first. Raises OVERLOADED."""
+        """Count a body of ``size`` bytes. Admits the request if needed. Raises OVERLOADED."""
         if not self.is_admitted:
             self._admission.admit(size)
             self.is_admitted = True
@@ -156,7 +157,7 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account without a request, which is closed, not released."""
+        """Move ``size`` bytes to a new account without a request; ``close`` it, not ``release``."""
         account = RequestAccount(self._admission)
         if self.is_admitted:
             self._bytes -= size
@@ -201,10 +202,10 @@ class BodySender(Protocol):
 
 
 class PendingTransfer:
-    """Memory held until a client has read, or sent, all of it, from ``start`` to ``finish``. When
-    memory is short, ``admission`` disconnects the slowest clients. Times are on the loop's
-    clock. The rate is measured from a mark that moves while memory is short, so that a fast
-    start does not excuse a slow client."""
+    """Memory held from ``start`` to ``finish``, until a client has read or sent all of it. When
+    memory is short, ``admission`` disconnects the slowest clients. Times are on the loop's clock.
+    The rate is measured from a mark that moves while memory is short, so that a fast start does not
+    excuse a slow client."""
 
     __slots__ = (
         "_admission",
@@ -238,7 +239,7 @@ class PendingTransfer:
         self._admission.transfers[self] = None
 
     def set_remaining(self, size: int, now: float) -> None:
-        """Record that ``size`` bytes are left."""
+        """Record that ``size`` bytes have not been transferred yet."""
         if size != self._remaining:
             self._last_progress = now
             self._transferred += self._remaining - size
@@ -250,7 +251,7 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds for the rest: infinite if paused, 0 while the rate is unknown."""
+        """Return the seconds needed for the rest: infinite if paused, 0 if the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:
@@ -278,8 +279,8 @@ class PendingTransfer:
 
 
 class UnsentResponse(PendingTransfer):
-    """The unsent part of a response that waits for a slow reader. It counts as memory but is never
-    refused, and stays counted until all of it is sent, because buffers are freed in one piece.
+    """The unsent part of a response that waits for a slow reader. The response counts as memory but
+    is never refused. It is counted until all of it is sent, because buffers are freed in one piece.
     The reader must read in every ``limits.idle_body_time`` and keep up the minimum body rate."""
 
     __slots__ = ()
@@ -307,7 +308,7 @@ class UnsentResponse(PendingTransfer):
 
 class IncomingBody(PendingTransfer):
     """A request body that is still arriving; the request's account counts its memory. Without an
-    announced length, the missing part is assumed to be as long as the received one."""
+    announced length, the missing part is assumed to be as long as the received part."""
 
     __slots__ = ("_sender",)
     _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly
@@ -317,7 +318,7 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that ``missing`` of the body's ``size`` bytes are missing (0 if unknown)."""
+        """Record that ``missing`` of the body's ``size`` bytes have not arrived (0 if unknown)."""
         if self._sender is None:
             self._sender = sender
             self._start(size, now)
@@ -336,7 +337,7 @@ class IncomingBody(PendingTransfer):
 
 def too_slow() -> GatewayError:
     """Return the error for a body that arrives slowly while memory is short."""
-    public = "the request came too slowly while the gateway's memory is short"
+    public = "the request arrived too slowly while the gateway's memory is short"
     return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=IN_FLIGHT_BYTES)
 
 

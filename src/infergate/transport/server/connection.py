@@ -12,7 +12,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 
 class AcceptedConnection(Protocol):
-    """A client's connection, for its listener."""
+    """The listener's view of a client's connection."""
 
     def close_when_idle(self) -> None:
         """Close after the request in progress, or now if there is none."""
@@ -27,12 +27,12 @@ class AcceptedConnection(Protocol):
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
-        """Return a future for each of its requests in progress."""
+        """Return a future for each request in progress on the connection."""
         ...
 
 
 class ConnectionHost(Protocol):
-    """A listener, for its connections."""
+    """The connections' view of their listener."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits

@@ -1,4 +1,4 @@
-"""The gate of a listener: how many connections it admits, and with which TLS settings. A refused
+"""The gate of a listener, which limits its connections and holds its TLS settings. A refused
 connection is closed, counted by reason, and logged, with at most 20 lines a second."""
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ConnectionRefusal(enum.Enum):
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:
-    """Return the address of the other end of ``transport`` for logs; "unix" for a Unix socket."""
+    """Return the peer address of ``transport`` for logs; "unix" for a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
 
 
 def is_client_hello(received: bytes) -> bool:
     """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
-    and 4), which no plain-text protocol served here does."""
+    and 4). No message of the plain-text protocols served here starts like this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"

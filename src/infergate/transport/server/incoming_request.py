@@ -21,8 +21,8 @@ class IncomingRequest:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingHttpRequest(IncomingRequest):
-    """A request to an ``HttpApp``. ``is_complete``: it has arrived completely.
-    ``body_started_at``: when its body began to arrive (loop time), or 0."""
+    """A request to an ``HttpApp``. ``is_complete``: it has arrived completely. ``body_started_at``:
+    the loop time at which the body began to arrive, or 0."""
 
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 

@@ -1,5 +1,5 @@
-"""The base of all listeners on asyncio sockets: bind, track connections, drain. A listener that
-stops closes idle connections, and lets each of the others close itself after its response."""
+"""The base of all listeners on asyncio sockets: bind, track connections, drain. When a listener
+stops, it closes idle connections; each busy connection closes itself after its response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
 
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds for clients to read how their requests ended, and for cancelled requests to clean up."""
+"""Seconds for clients to read the final responses, and for cancelled requests to clean up."""
 
 AppT = TypeVar("AppT")
 RelayFunction = Callable[[Any, RequestContext, Any], Cancellable | None]
@@ -174,9 +174,8 @@ class SocketListener(Generic[AppT]):
 
 
 class HttpAppListener(SocketListener[HttpApp]):
-    """A listener that serves an ``HttpApp``. ``accept_both_lengths``: a request may have
-    Content-Length besides Transfer-Encoding
-    (docs/decisions/0009-content-length-with-chunked.md)."""
+    """A listener that serves an ``HttpApp``. ``accept_both_lengths``: a request may have both
+    Content-Length and Transfer-Encoding (docs/decisions/0009-content-length-with-chunked.md)."""
 
     def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener
         self,

@@ -1,16 +1,16 @@
 """TLS between a client's socket and the protocol that serves it.
 
-A ``TlsTransport`` is the protocol of the socket's transport and the transport of the serving
-protocol. OpenSSL works between two memory BIOs. All connections of a listener share the receive
-buffers, because an event loop delivers bytes of one connection at a time.
+A ``TlsTransport`` is the protocol of the socket's transport, and the transport of the protocol that
+serves the client. OpenSSL works between two memory BIOs. All connections of a listener share the
+receive buffers, because an event loop delivers bytes of one connection at a time.
 (docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
   reader waits in plain text and counts in ``get_write_buffer_size``.
 - Rule 2. The serving protocol is connected only after the handshake, which must complete within
   ``limits.header_time``.
-- Rule 3. The connection ends with a close_notify after all written data, without awaiting the
-  client's.
+- Rule 3. The connection ends with a close_notify after all written data, without waiting for the
+  client's close_notify.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from infergate.transport.tls.client_hello import NO_APPLICATION_PROTOCOL, AlpnOf
 from infergate.transport.tls.san_match import SanMatcher, san_names
 
 _MAX_PIECE: Final = 256 * KIB
-"""Bytes received in one read, and encrypted before the socket's buffer is checked again."""
+"""Maximum bytes received in one read, or encrypted before the socket's buffer is checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
 _HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
@@ -129,7 +129,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end to the serving protocol."""
+        """Report the end of the connection to the serving protocol."""
         self._is_closing = True
         self._timer.close()
         self._unsent.clear()
@@ -283,7 +283,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
 
     def _next_piece(self) -> Buffer:
-        """Return the next data, in as few parts as possible: each starts a new TLS record."""
+        """Return the next data in as few parts as possible: each part starts a TLS record."""
         waiting, parts, size = self._unsent, [], 0
         while waiting and size < _MAX_PIECE:
             part = waiting.popleft()
@@ -315,7 +315,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # ---- asyncio.Transport, for the serving protocol
 
     def can_write_eof(self) -> bool:
-        """Return True: close_notify ends one direction."""
+        """Return True, because close_notify ends only one direction."""
         return True
 
     def write_eof(self) -> None:
@@ -375,7 +375,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._unsent_bytes + self._socket_transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information on the socket, or the certificate's names (``peer_identity``)."""
+        """Return information about the socket, or the certificate's names (``peer_identity``)."""
         match name:
             case "peer_identity":
                 return self._client_names
@@ -386,7 +386,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 def _describe(error: ssl.SSLError) -> tuple[ConnectionRefusal, str]:
-    """Return the reason of a failed handshake, as a metric label and as text for the log."""
+    """Return the reason for a failed handshake, as a metric label and as text for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionRefusal.CERTIFICATE, f"invalid client certificate: {error.verify_message}"
     if error.reason == _NO_CERTIFICATE:

@@ -1,5 +1,5 @@
 """Loads certificates and keys from PEM files, and reads when a certificate expires.
-``CertificateError`` names the file and the cause, which OpenSSL's errors mostly do not."""
+``CertificateError`` names the file and the cause, which most of OpenSSL's errors do not."""
 
 from __future__ import annotations
 

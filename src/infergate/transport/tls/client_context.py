@@ -1,6 +1,6 @@
 """TLS to backends, for HTTP and gRPC. A backend without configured authorities is verified against
-OpenSSL's defaults on this machine, which SSL_CERT_FILE and SSL_CERT_DIR replace. Changed files
-are loaded for the next connection; unusable files change nothing."""
+OpenSSL's default authorities on this machine, which SSL_CERT_FILE and SSL_CERT_DIR replace. Changed
+files are loaded for the next connection; unusable files are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
 """Error for the client if the backend does not agree on HTTP/2."""
 
 _HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-"""The file names that OpenSSL looks up in a directory (openssl-rehash)."""
+"""Matches the file names that OpenSSL looks up in a directory (openssl-rehash)."""
 
 
 class ClientTlsContext:

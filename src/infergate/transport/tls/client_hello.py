@@ -1,7 +1,7 @@
 """Reads the application protocols (ALPN) that a TLS client offers, before OpenSSL does.
 
-With Python's settings OpenSSL continues without a protocol if none is shared; RFC 7301, 3.2
-demands a fatal alert. Sources: RFC 8446, 4.1.2 and 5.1; RFC 7301, 3.1.
+With Python's settings, OpenSSL continues without a protocol if client and server share none; RFC
+7301, 3.2 requires a fatal alert. Sources: RFC 8446, 4.1.2 and 5.1; RFC 7301, 3.1.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection
 from typing import Final
 
 NO_APPLICATION_PROTOCOL: Final = b"\x15\x03\x03\0\2\2\x78"
-"""The alert as a record, in plain text because the server has sent nothing yet."""
+"""The fatal alert as a record, in plain text because the server has not sent any bytes yet."""
 _MAX_HELLO: Final = 64 * 1024
-"""Maximum size of a ClientHello that is examined; longer ones are left to OpenSSL."""
+"""Maximum size of a ClientHello that is examined; OpenSSL handles longer ClientHellos."""
 _HANDSHAKE, _CLIENT_HELLO, _ALPN = 0x16, 1, 16
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
 _VERSION_AND_RANDOM: Final = 34

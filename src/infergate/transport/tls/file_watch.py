@@ -11,12 +11,12 @@ _CHECK_INTERVAL: Final = 1.0  # seconds between two checks
 
 
 class FileWatch:
-    """Checks ``files`` for changed contents and replaced files, at most once a second."""
+    """Detects changed or replaced ``files``, checking them at most once a second."""
 
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """None in ``files`` is ignored. ``clock`` is in seconds."""
+        """Any None in ``files`` is ignored. ``clock`` returns seconds."""
         self._files: Final = [file for file in files if file is not None]
         self._clock: Final = clock
         self._checked_at = clock()

@@ -18,7 +18,7 @@ def san_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 class SanMatcher:
-    """Admits clients with a name that matches one of ``globs``; admits all if there are none."""
+    """Admits clients with a name that matches any of ``globs``, or all clients without globs."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         self._patterns: Final = [re.compile(fnmatch.translate(glob)) for glob in globs]

@@ -1,9 +1,9 @@
 """TLS settings of a listener: its certificate, client authentication, and reloading of changed
 files, which are checked at most once a second.
 
-Unusable files (for example half of a new pair) change nothing and are loaded again after the next
-change. A client certificate must be presented on every connection: a resumed session could outlive
-the certificate or its authority.
+Unusable files (for example, half of a new pair) are ignored until they change again. A client
+certificate must be presented on every connection: a resumed session could outlive the certificate
+or its authority.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ServerTlsContext:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``protocols`` are the ALPN names served, if any. ``on_reload`` is called after each
-        change of the files with whether they were loaded. Raises CertificateError."""
+        change of the files; its argument says whether they were loaded. Raises CertificateError."""
         self._name: Final = name
         self.settings: Final = settings
         self.san_matcher: Final = SanMatcher(settings.allowed_names)
@@ -65,7 +65,7 @@ class ServerTlsContext:
         return self._expires
 
     def reload_if_changed(self) -> bool:
-        """Load the files again if they have changed; return whether that was done."""
+        """Load the files again if they have changed; return whether new files were loaded."""
         if not self._watch.has_changed():
             return False
         try:

@@ -33,7 +33,7 @@ export class History {
     return this.states.at(-1);
   }
 
-  /** Return the state of ``seconds`` ago, or the oldest one. */
+  /** Return the state of ``seconds`` ago, or the oldest state. */
   before(seconds) {
     const from = this.last.time - seconds - 0.5;
     return this.states.find((state) => state.time >= from);

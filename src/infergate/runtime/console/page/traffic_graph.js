@@ -298,7 +298,7 @@ function targetsOf(route) {
   return targets;
 }
 
-/** Return the listener of a flow: the model's own listener if there is one, else a shared one. */
+/** Return the listener of a flow: the model's own listener, else a shared listener. */
 function portOf(listeners, plan, flow) {
   const candidates = listeners.filter((listener) => listener.protocols.includes(flow.protocol));
   const own = candidates.find((listener) => listener.model && listener.model === flow.route);
