@@ -82,7 +82,8 @@ class SharedBuckets:
             row = _row_of(hashed)
             times = self._empty_at[row].tolist()
             slot = row.start + times.index(min(times))  # rule 1
-        # Before the hash: the process may be killed between the two.
+        # The time is written before the hash, so that the new bucket never has the old bucket's
+        # time if the process is killed between the two writes.
         self._empty_at[slot] = empty_time
         self._hashes[slot] = hashed
 

@@ -1,4 +1,4 @@
-"""A histogram of durations."""
+"""A histogram of durations, and the bucket bounds of the request metrics."""
 
 from __future__ import annotations
 

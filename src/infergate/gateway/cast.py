@@ -2,7 +2,7 @@
 ``cast``.
 
 - A tensor is cast only if the other side does not support its datatype and the route names a
-  substitute; otherwise the tensor is rejected by name.
+  substitute. Without a substitute, the request is rejected with an error that names the tensor.
 - A client whose protocol does not support a datatype sees the substitute in the model's metadata;
   an input that it sends as the substitute is cast back.
 """
@@ -30,9 +30,9 @@ def cast_unsupported(
     side: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
-    """Return ``tensors`` in datatypes that ``protocol``, which does not support ``unsupported``,
-    can carry. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED naming a tensor without a
-    substitute."""
+    """Cast the ``tensors`` whose datatype is in ``unsupported``, the datatypes that ``protocol``
+    does not support. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED if ``casts`` has no
+    substitute for a tensor; the error names the tensor."""
     if unsupported.isdisjoint([tensor.datatype for tensor in tensors]):
         return tensors
     result: list[Tensor] = []

@@ -33,8 +33,8 @@ _MAX_WAITING: Final = 10_000
 _WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes; waking the thread for each line would cost more than writing it."""
 _LINES_PER_WAKE_UP: Final = 256
-"""Waiting lines that wake the thread early, so that it does not compete with requests for the
-interpreter for longer than a millisecond or two."""
+"""Number of waiting lines that wakes the thread before the interval ends. A larger batch would
+compete with requests for the interpreter for more than a millisecond or two."""
 _LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter, about 0.3 ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0

@@ -1,8 +1,9 @@
 """Metric families with lazily created samples.
 
-Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows (label
-values and a number or histogram): a tenth as many objects, created while they are read, and sent to
-another process in batches, which keeps the event loop responsive.
+Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows, each
+with label values and a number or histogram. There are a tenth as many rows as samples. Rows are
+created while they are read, and are sent to another process in batches, which keeps the event loop
+responsive.
 
 *Rule.* Rows can be iterated only once, unless they are a list.
 """
@@ -115,7 +116,7 @@ class MetricFamily(Metric):
         ]
 
     def with_rows(self, rows: Iterable[Row]) -> MetricFamily:
-        """Return the same family with ``rows``."""
+        """Return a copy of this family that has ``rows`` instead of its own."""
         family = copy(self)
         family.rows, family._samples = rows, None  # noqa: SLF001 - its own copy
         return family

@@ -54,7 +54,7 @@ class UnaryModel(abc.ABC):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
+        """The metadata that ``signature`` declares."""
         return self.signature.metadata
 
     @abc.abstractmethod

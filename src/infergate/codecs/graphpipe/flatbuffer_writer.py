@@ -109,11 +109,11 @@ class _MessageWriter:
         return range(start, len(self._head), 4)
 
     def write_empty_vector(self, field: int) -> None:
-        """Add an empty vector."""
+        """Point the offset at ``field`` to the empty vector that all such fields share."""
         self._empty_fields.append(field)
 
     def write_string(self, field: int, data: bytes) -> None:
-        """Write a string."""
+        """Write a string with its length and padding, and point the offset at ``field`` to it."""
         self._write_offset(field)
         self._head += _U32.pack(len(data)) + data + _STRING_PADDING[len(data) & 3]
 

@@ -61,7 +61,8 @@ def read_request(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``. Raises BAD_REQUEST, as ``complete`` does."""
+    """Return the inference in ``header``, whose validation needs the model's metadata. This
+    function, and the result's ``complete``, raise BAD_REQUEST."""
     check_counts(header, limits)
     complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
     return PartialInferRequest(target.model, target.version, complete)

@@ -11,8 +11,8 @@ from infergate.core.errors import Kind
 from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
-"""For each address, the number of descriptors sent over the other socket pair: first the memory
-with the workers' loads, then the sockets."""
+"""Each address with the number of its descriptors, which are sent over the other socket pair. The
+first descriptor of an address is the memory with the workers' loads; the rest are its sockets."""
 
 
 @dataclass(frozen=True, slots=True)

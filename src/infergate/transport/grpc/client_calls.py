@@ -57,7 +57,7 @@ class UnaryClientCall(ClientCall):
         message = reader.message
         if message is not None and len(message) > max(
             self._counted_bytes, MIN_ACCOUNTED_BYTES
-        ):  # compressed: longer than announced
+        ):  # decompressed, the message is longer than announced
             self._set_counted(len(message))
 
     def cancel(self) -> None:

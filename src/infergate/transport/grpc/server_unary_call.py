@@ -79,7 +79,7 @@ class UnaryCall(ServerCall):
                 self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
         if (
             message is not None and len(message) > self._counted_bytes
-        ):  # compressed: longer than announced
+        ):  # decompressed, the message is longer than announced
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
 

@@ -71,7 +71,8 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         if length > MIN_ACCOUNTED_BYTES and not self._count_bytes(length):
             return
         self._plain = plain
-        # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
+        # ``allocate`` does not zero the buffer as ``bytearray`` would, so a body that is announced
+        # but never sent uses no memory.
         self._body_buffer = allocate(length + 1)
         self._body_buffer[:available] = data[size:]
 

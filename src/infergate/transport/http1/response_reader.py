@@ -131,7 +131,7 @@ class LenientReader:
     def on_body(self, data: bytes) -> None:
         """Parser callback: a piece of a body."""
         if self.is_complete:
-            return  # of a second response
+            return  # the data belongs to a second response
         if not self.status:
             raise ValueError("a 1xx response has a body")
         self._overhead_bytes = 0

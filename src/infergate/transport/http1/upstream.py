@@ -131,7 +131,7 @@ class _BegunExchange:
         self._task: asyncio.Task[None] | None = None
 
     def on_response(self, response: HttpResponse) -> None:
-        """Report the response."""
+        """Pass the response to the caller's callbacks, after decoding it if it is compressed."""
         if "content-encoding" in response.headers:
             self._task = asyncio.get_running_loop().create_task(self._decode(response))
             return
@@ -140,13 +140,13 @@ class _BegunExchange:
             callbacks.on_response(response)
 
     def on_error(self, error: Exception) -> None:
-        """Report the error."""
+        """Pass the error to the caller's callbacks, unless the exchange was cancelled."""
         callbacks, self._callbacks = self._callbacks, None
         if callbacks is not None:
             callbacks.on_error(error)
 
     def cancel(self) -> None:
-        """Cancel the exchange."""
+        """Stop the exchange or the decoding; no callback is called afterwards."""
         self._callbacks = None
         if self._task is None:
             self._connection.cancel_exchange(self)

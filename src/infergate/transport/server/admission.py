@@ -67,7 +67,7 @@ class Admission:
         self.requests += 1
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes of an admitted request, or none and raise OVERLOADED."""
+        """Count ``size`` more bytes of a request. Raises OVERLOADED without counting them."""
         allowed = self._max_bytes
         if size > MIN_ACCOUNTED_BYTES:
             allowed -= allowed // RESERVED_PART
@@ -281,7 +281,7 @@ class PendingTransfer:
 class UnsentResponse(PendingTransfer):
     """The unsent part of a response that waits for a slow reader. The response counts as memory but
     is never refused. It is counted until all of it is sent, because buffers are freed in one piece.
-    The reader must read in every ``limits.idle_body_time`` and keep up the minimum body rate."""
+    The reader must read at least once per ``limits.idle_body_time``, at the minimum body rate."""
 
     __slots__ = ()
 
