@@ -13,6 +13,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -136,9 +137,24 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
 def _checked_out(revision: str, folder: Path) -> Iterator[Path]:
     _git("worktree", "add", "--detach", "--quiet", str(folder), revision)
     try:
+        _declare_plugins(folder)
         yield folder
     finally:
         _git("worktree", "remove", "--force", str(folder))
+
+
+def _declare_plugins(folder: Path) -> None:
+    """Write the entry points of the sources in ``folder`` where Python finds them before those of
+    the installed package, which may have more."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    info = folder / "src" / f"{project['name']}-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = (
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())])
+        for group, entries in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text("\n\n".join(groups))
 
 
 def _git(*arguments: str) -> str:
