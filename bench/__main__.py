@@ -196,7 +196,7 @@ def _conditions(options: argparse.Namespace) -> str:
     return (
         f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores; {options.rounds} "
         f"rounds of {options.seconds:g} s, 4 connections, one request at a time on each, or "
-        f"{comparisons.RATE:,} requests/s in total on 16 connections in the rows that name this rate; "
+        f"{comparisons.RATE:,} requests/s in total on 16 connections in the rows that name it; "
         f"by size (one connection) and by routes {rounds} rounds of {seconds:g} s; h2load, other "
         "clients, servers and proxies share the machine; one process each for infergate and Envoy, "
         "which has one worker thread."
