@@ -14,7 +14,7 @@ from faults.frames import CODEC as GRAPHPIPE
 from faults.legacy import OLD, OLD_INFER
 from faults.watch import MIB
 from infergate.codecs.base import Profile
-from infergate.codecs.protos.wire_scanner import field_prefix
+from infergate.codecs.protos.wire_scanner import MAX_NESTED_FIELDS_ON_LOOP, field_prefix
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import MAX_ELEMENTS_ON_LOOP
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
@@ -29,6 +29,9 @@ EMPTY: Final = bytes(4 * MILLION)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
 """The maximum number of elements that the event loop reads itself."""
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
+SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
+"""The maximum number of fields inside an input that the event loop reads, beside dtype and shape.
+"""
 TENSORS = 1024
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
 """-1 as a varint."""
@@ -292,7 +295,10 @@ WORST: dict[str, Callable[[], Worst]] = {
         predict("identity", 3, 6 * MIB, delimited(7, MINUS_ONE * (6 * MIB))), PREDICT
     ),
     "tfs-grpc, integers that are not packed": lambda: called(
-        predict("identity", 3, MANY, b"\x38\1" * MANY), PREDICT
+        predict("identity", 23, SINGLE, b"\x88\1\1" * SINGLE), PREDICT
+    ),
+    "tfs-grpc, strings among integers": lambda: called(
+        predict("texts", 7, SINGLE, b"\x42\0\x38\1" * (SINGLE // 2)), PREDICT
     ),
     "tfs-grpc, as many integers as are typed": lambda: called(
         predict("identity", 3, 65536, delimited(4, b"\xff" * 262_144)), PREDICT

@@ -166,6 +166,7 @@ class TensorProtoReader:
         while position < end:
             if proto[position] == _STRING_TAG:
                 data = data or bytes(proto)  # slicing bytes is cheaper than slicing views
+                self._count_single_read()
                 count, position = self._scan_strings(name, data, position, strings)
                 string_count += count
                 continue
@@ -222,12 +223,16 @@ class TensorProtoReader:
             values[field.number] = bytearray(earlier) + value
 
     def _spend_value(self, name: str) -> None:
+        self._count_single_read()
         self._values_left -= 1
-        used = MAX_BYTES_ELEMENTS - self._values_left
-        if used > MAX_ELEMENTS_ON_LOOP and self._limits.is_on_event_loop:
-            raise NeedsOffloadError
-        if used > MAX_BYTES_ELEMENTS:
+        if self._values_left < 0:
             raise _too_many_values(name)
+
+    def _count_single_read(self) -> None:
+        """Count an unpacked value, or the first string of a run, which takes over 1 µs to read like
+        any nested field. The other strings of a run take a fifth of that."""
+        if self._limits.is_on_event_loop:
+            self._budget.spend()
 
     def _scan_strings(
         self, name: str, data: bytes, position: int, strings: bytearray

@@ -37,6 +37,8 @@ _STRING_BYTES: Final = 6
 _MAX_COPIED: Final = 1024
 """The longest string that is copied, which is faster than sending it separately."""
 _LENGTH_BYTES: Final = 4
+_SHORT_PREFIXES: Final = tuple(field_prefix(_STRINGS, length) for length in range(128))
+"""The tag and the length of a string_val, by its length, if they take two bytes."""
 _unpack_length: Final = struct.Struct("<I").unpack_from
 
 
@@ -94,14 +96,17 @@ def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
     """Return ``head`` and a string_val for each string; long strings are not copied."""
     view, position, end = memoryview(data), 0, len(data)
     parts: list[Buffer] = []
-    short: list[Buffer] = [head]
+    short = [head]
     while position < end:
         (length,) = _unpack_length(view, position)
         start = position + _LENGTH_BYTES
         position = start + length
+        if length < len(_SHORT_PREFIXES):
+            short.append(_SHORT_PREFIXES[length] + view[start:position])
+            continue
         short.append(field_prefix(_STRINGS, length))
         if length <= _MAX_COPIED:
-            short.append(view[start:position])
+            short.append(bytes(view[start:position]))
         else:
             parts += (b"".join(short), view[start:position])
             short = []

@@ -15,9 +15,15 @@ import numpy as np
 import pytest
 
 from gateway_errors import raises_kind, refused
-from infergate.codecs.protos.wire_scanner import FieldBudget, MalformedMessageError
+from infergate.codecs.protos.wire_scanner import (
+    MAX_NESTED_FIELDS_ON_LOOP,
+    FieldBudget,
+    MalformedMessageError,
+    field_budget,
+)
 from infergate.codecs.tfs.datatypes import TYPES
 from infergate.codecs.tfs.messages import TensorProto
+from infergate.codecs.tfs.model_spec import MAX_TOP_LEVEL_FIELDS
 from infergate.codecs.tfs.tensor_reader import TensorProtoReader
 from infergate.codecs.tfs.tensor_writer import (
     MAX_TYPED_ELEMENTS,
@@ -49,7 +55,8 @@ REFUSED = {
 
 
 def read(proto: bytes, limits: Limits = DEFAULT_LIMITS) -> Tensor:
-    return TensorProtoReader(limits, FieldBudget(10_000)).read("x", memoryview(proto))
+    budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
+    return TensorProtoReader(limits, budget).read("x", memoryview(proto))
 
 
 def written(tensor: Tensor, contents: str) -> bytes:
@@ -156,6 +163,8 @@ def test_the_last_value_is_repeated() -> None:
 
 
 LOOP = event_loop_limits(DEFAULT_LIMITS)
+SINGLE_READS = MAX_NESTED_FIELDS_ON_LOOP - 4
+"""The values that the loop reads one by one, beside the fields of dtype and shape."""
 
 
 @pytest.mark.parametrize(
@@ -167,14 +176,20 @@ LOOP = event_loop_limits(DEFAULT_LIMITS)
         proto("DT_FLOAT", 3 * MIB, float_val=[1]),
         proto("DT_FLOAT", 3 * MIB),
         proto("DT_STRING", 1000, string_val=[b"a" * 10_000]),
-        proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * (MAX_ELEMENTS_ON_LOOP + 1),
+        proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * (SINGLE_READS + 1),
+        proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0\x42\0" * (SINGLE_READS // 2 + 1),
     ],
-    ids=["empty", "surplus", "integers", "a float", "zeros", "a long string", "unpacked"],
+    ids=["empty", "surplus", "integers", "a float", "zeros", "a long string", "unpacked", "mixed"],
 )
 def test_costly_tensors_are_read_in_a_helper(message: bytes) -> None:
     with pytest.raises(NeedsOffloadError):
         read(message, LOOP)
     read(message)
+
+
+def test_the_loop_reads_as_many_values_and_strings_as_it_may() -> None:
+    read(proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * SINGLE_READS, LOOP)
+    read(proto("DT_STRING", 1, string_val=[b""] * MAX_ELEMENTS_ON_LOOP), LOOP)
 
 
 def test_values_with_a_field_of_their_own_are_bounded() -> None:
@@ -190,7 +205,7 @@ def test_alternating_fields_do_not_multiply_the_cost() -> None:
     message = proto("DT_STRING", 1) + (b"\x42\0\x18\0" * 5_000) + b"\x42\xc0\x84\x3d" + b"a" * 10**6
     read(message)
     with pytest.raises(MalformedMessageError, match="more than"):
-        read(proto("DT_STRING", 1) + (b"\x42\0\x18\0" * 20_000))
+        read(proto("DT_STRING", 1) + (b"\x42\0\x18\0" * 30_000))
     assert time.process_time() - started < 1
 
 
