@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 
@@ -44,9 +44,13 @@ def until(met: Callable[[], bool], what: str) -> None:
 class Client:
     """A persistent HTTP connection."""
 
+    opened: ClassVar[list[Client]] = []
+    """All clients of the running test; ``several`` closes those that a failed test leaves open."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.opened.append(self)
 
     @classmethod
     async def connected(cls, address: str, tls: ssl.SSLContext | None = None) -> Client:
@@ -90,12 +94,38 @@ def workers(of: Infergate) -> list[int]:
     return [int(each) for each in children if lives(int(each))]
 
 
-def lives(pid: int) -> bool:
+def process_state(pid: int) -> str:
+    """Return the process's state, a letter as in ``ps``; "X" if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
+
+
+def lives(pid: int) -> bool:
+    return process_state(pid) not in "ZX"
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process while the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: process_state(pid) == "T", "the process is stopped")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def shared_loads(pid: int) -> dict[int, tuple[int, ...]]:
+    """Return the connections of each worker on each listener, as this process sees them in the
+    memory that the workers share. The key identifies the memory."""
+    found = {}
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        if str(each.readlink()).startswith("/memfd:infergate-loads"):
+            found[each.stat().st_ino] = tuple(memoryview(each.read_bytes()).cast("i"))
+    return found
 
 
 def connections(pid: int, ports: Collection[int] | None = None) -> int:
@@ -157,7 +187,11 @@ def several(
     with started_infergate(f"workers: {count}\n{config}", listeners, engine) as running:
         until(lambda: is_ready(running), "all workers are ready")
         assert len(workers(running)) == count
-        yield running
+        try:
+            yield running
+        finally:
+            while Client.opened:
+                Client.opened.pop().close()
 
 
 def kill(pid: int) -> None:
