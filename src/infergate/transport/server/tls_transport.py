@@ -6,7 +6,9 @@ receive buffers, because an event loop delivers bytes of one connection at a tim
 (docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
-  reader waits in plain text and counts in ``get_write_buffer_size``.
+  reader waits in plain text and counts in ``get_write_buffer_size``. The socket's buffer is paused
+  above the mark at which the serving protocol is resumed; otherwise the last bytes of a response
+  could stay between the two marks, and no callback would resume the protocol.
 - Rule 2. The serving protocol is connected only after the handshake, which must complete within
   ``limits.header_time``.
 - Rule 3. The connection ends with a close_notify after all written data, without waiting for the
@@ -88,6 +90,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Start the handshake of an accepted connection."""
         # uvloop's class is not a subclass of asyncio.Transport.
         self._socket_transport = cast("asyncio.Transport", transport)
+        self._socket_transport.set_write_buffer_limits(_LOW_WATER, _LOW_WATER)
         self._peer = peer_address(transport)
         if not self._host.register(self, self._peer):
             self.abort()
@@ -369,6 +372,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = _HIGH_WATER if high is None else high
         self._low = self._high // 4 if low is None else low
+        mark = min(self._low, _LOW_WATER)
+        self._socket_transport.set_write_buffer_limits(mark, mark)
 
     def get_write_buffer_size(self) -> int:
         """Return the number of bytes that the system has not accepted yet."""
