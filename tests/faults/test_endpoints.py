@@ -78,7 +78,10 @@ async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
 ) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
-        async with gateway(carrier, engine, urls) as load:
+        # A server that stops slowly rejects enough requests to be ejected, for 30 s and then 60 s by
+        # default, which a successful health check does not shorten.
+        out = {"base_ejection_time": "200ms"}
+        async with gateway(carrier, engine, urls, outliers=out) as load:
             async with load.callers(4):
                 for _ in range(4):
                     await load.more(20)
