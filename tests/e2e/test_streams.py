@@ -11,7 +11,7 @@ import itertools
 import json
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -151,22 +151,30 @@ def final(result: Any) -> bool:
 
 def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        began = time.monotonic()
-        stream.repeat(4, delay=150, request_id="mine")
-        for index in range(4):
-            result = stream.next()
-            response = result.get_response()
-            assert (response.model_name, response.model_version, response.id) == (
-                "repeat",
-                "1",
-                "mine",
-            )
-            assert result.as_numpy("OUT").tolist() == [index]
-            assert result.as_numpy("IDX").tolist() == [index]
-            assert not final(result)
-            assert time.monotonic() - began >= 0.15 * (index + 1) - 0.01
-            if index == 0:
-                assert time.monotonic() - began < 0.55, "the first came with the last"
+
+        def first_arrival() -> float:
+            """Return the time from the request to its first response, after all have arrived."""
+            began, arrivals = time.monotonic(), []
+            stream.repeat(4, delay=150, request_id="mine")
+            for index in range(4):
+                result = stream.next()
+                arrivals.append(time.monotonic() - began)
+                response = result.get_response()
+                assert (response.model_name, response.model_version) == ("repeat", "1")
+                assert response.id == "mine"
+                assert result.as_numpy("OUT").tolist() == [index]
+                assert result.as_numpy("IDX").tolist() == [index]
+                assert not final(result)
+                assert arrivals[index] >= 0.15 * (index + 1) - 0.01
+            return arrivals[0]
+
+        assert comes_before_the_last(first_arrival), "the first came with the last"
+
+
+def comes_before_the_last(first_arrival: Callable[[], float]) -> bool:
+    """Return whether the first of four responses, which are sent every 0.15 s, arrived before the
+    last was due. This is tried repeatedly, because on a busy machine each may arrive late."""
+    return any(first_arrival() < 0.55 for _ in range(10))
 
 
 @pytest.mark.parametrize("count", [0, 3])

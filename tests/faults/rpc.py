@@ -85,6 +85,18 @@ class RpcBackend:
         self.release.wait(5 * SECONDS)
         return good_answer()
 
+    def late_call(self, rpc_channel: grpc.Channel, message: bytes) -> tuple[Status, float]:
+        """Send a request that is not answered in time, with the first deadline by which it arrives
+        here; return that deadline, too."""
+        self.answer = self.wait
+        self.entered.clear()
+        timeout = 0.25
+        while not self.entered.is_set():  # a busy machine needs more time
+            timeout *= 2
+            status = call(rpc_channel, message, timeout=timeout)
+            assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        return status, timeout
+
 
 class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, backend: RpcBackend) -> None:

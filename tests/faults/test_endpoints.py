@@ -78,8 +78,8 @@ async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
 ) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
-        # A server that stops slowly rejects enough requests to be ejected, for 30 s and then 60 s by
-        # default, which a successful health check does not shorten.
+        # A server that stops slowly rejects enough requests to be ejected: by default for 30 s and
+        # then 60 s, which a successful health check does not shorten.
         out = {"base_ejection_time": "200ms"}
         async with gateway(carrier, engine, urls, outliers=out) as load:
             async with load.callers(4):
