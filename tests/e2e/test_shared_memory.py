@@ -346,19 +346,8 @@ def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     ("fields", "names"),
     [
         ({"key": "/nothing_of_this_name", "byte_size": 1}, "Unable to open"),
-        ({"key": "", "byte_size": 1}, "Unable to open"),
-        ({"key": "/", "byte_size": 1}, "Unable to open"),
-        ({"key": "/..", "byte_size": 1}, "Unable to open"),
         ({"key": "/../etc/passwd", "byte_size": 1}, "Unable to open"),
-        ({"key": "//etc", "byte_size": 1}, "Unable to open"),
-        ({"key": "/a/b", "byte_size": 1}, "Unable to open"),
-        ({"key": "/a\0b", "byte_size": 1}, "Unable to open"),
-        ({"key": "/" + "x" * 300, "byte_size": 1}, "Unable to open"),
-        ({"key": "/sem.x", "byte_size": 1}, "Unable to open"),
         ({"key": "KEY", "byte_size": 257}, "Invalid shared memory region"),
-        ({"key": "KEY", "byte_size": 0}, "Invalid shared memory region"),
-        ({"key": "KEY", "offset": 256, "byte_size": 1}, "Invalid shared memory region"),
-        ({"key": "KEY", "offset": 2**63, "byte_size": 2**63}, "Invalid shared memory region"),
         ({"key": "KEY", "offset": 2**64 - 1, "byte_size": 2}, "Invalid shared memory region"),
         ({"key": "KEY", "byte_size": 2**64}, "byte_size"),
         ({"key": "KEY", "byte_size": -1}, "byte_size"),
@@ -399,10 +388,8 @@ def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -
 
 BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
     ({"shared_memory_byte_size": 60}, "needs 64 bytes"),
-    ({"shared_memory_byte_size": 68}, "needs 64 bytes"),
     ({}, "needs 64 bytes"),
     ({"shared_memory_byte_size": 64, "shared_memory_offset": 193}, "Invalid offset"),
-    ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**63}, "Invalid offset"),
     ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**64 - 64}, "Invalid offset"),
     ({"shared_memory_byte_size": 2**63, "shared_memory_offset": 2**63}, "the limit is"),
     ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**64}, "shared_memory_offset"),
@@ -443,15 +430,6 @@ def test_inline_data_with_a_region_and_classes_in_a_region(
         infer_input = {"inputs": [tensor], "outputs": [output]}
         status, reported = post(gateway, "/v2/models/identity/infer", infer_input)
         assert (status, "OUTPUT0" in reported) == (400, True)
-
-
-def test_strings_with_wrong_lengths(gateway: Infergate, http: Client) -> None:
-    with registered(http) as region:
-        region.put(np.array([2**32 - 1, 0], np.uint32))
-        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
-        tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "parameters": where}
-        status, reported = post(gateway, "/v2/models/identity/infer", {"inputs": [tensor]})
-        assert (status, "past the end" in reported) == (400, True)
 
 
 def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) -> None:

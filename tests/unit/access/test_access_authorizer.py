@@ -27,17 +27,9 @@ from infergate.access.rejection import RejectionReason
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.access.tokens import Issuer, JwtVerifier
 from infergate.codecs.base import RequestSummary
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import (
-    OPERATION_NAMES,
-    InferRequest,
-    LogSettingsRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ServerLiveRequest,
-    ServerReadyRequest,
-    SharedMemoryRegisterRequest,
-)
+from infergate.core.messages import InferRequest, ServerLiveRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
 
@@ -182,11 +174,11 @@ async def test_a_token_in_the_key_header_is_rejected() -> None:
     assert (await Access().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("operation", OPERATION_NAMES)
+@pytest.mark.parametrize("operation", messages.OPERATION_NAMES)
 async def test_only_health_operations_are_open(operation: type) -> None:
     access = Access()
     peek = RequestSummary(operation, "m")
-    if operation in {ServerLiveRequest, ServerReadyRequest}:
+    if operation in {ServerLiveRequest, messages.ServerReadyRequest}:
         assert await access.enter(peek) == ""
         assert (await Access(open_health=False).refusal(peek)).kind is Kind.UNAUTHENTICATED
         allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
@@ -207,9 +199,9 @@ async def test_errors_name_the_forbidden_operation() -> None:
 @pytest.mark.parametrize(
     "peek",
     [
-        RequestSummary(ModelLoadRequest, "m"),
-        RequestSummary(LogSettingsRequest),
-        RequestSummary(SharedMemoryRegisterRequest),
+        RequestSummary(messages.ModelLoadRequest, "m"),
+        RequestSummary(messages.LogSettingsRequest),
+        RequestSummary(messages.SharedMemoryRegisterRequest),
     ],
 )
 async def test_rejected_changes_are_reported(peek: RequestSummary) -> None:
@@ -232,7 +224,7 @@ async def test_rates_apply_to_all_but_health() -> None:
     assert error.kind is Kind.RATE_LIMITED
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert access.reasons == ["requests"]
-    index = RequestSummary(ModelIndexRequest)
+    index = RequestSummary(messages.ModelIndexRequest)
     assert await access.enter(index, headers=BEARER) == "key:a"  # without a route
     forbidden = await access.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
     assert forbidden.kind is Kind.FORBIDDEN

@@ -15,17 +15,11 @@ from infergate.backends.endpoints import BalanceSettings
 from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-)
+from infergate.core.messages import HealthStatus, Operation, Response, ServerLiveRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -45,7 +39,7 @@ class FakeCodec:
 
     def __init__(self) -> None:
         self.profiles: list[Profile] = []
-        self.metadata: Response | GatewayError = ServerMetadata("kserve", "1")
+        self.metadata: Response | GatewayError = messages.ServerMetadata("kserve", "1")
 
     def build_request(
         self, operation: Operation, profile: Profile, model: object = None
@@ -56,7 +50,7 @@ class FakeCodec:
     def parse_response(
         self, wire: RpcResponse, operation: Operation, limits: Limits, model: object = None
     ) -> Response:
-        if isinstance(operation, ServerMetadataRequest):
+        if isinstance(operation, messages.ServerMetadataRequest):
             if isinstance(self.metadata, GatewayError):
                 raise self.metadata
             return self.metadata
@@ -290,7 +284,7 @@ async def test_only_a_permanent_response_is_cached(
     remote = backend(upstream, codec, profile=None)
     monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), call())
-    codec.metadata = ServerMetadata("kserve", "1")
+    codec.metadata = messages.ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), call())
     assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == requested
     assert (codec.profiles[-1] == KSERVE) is (requested == 2)
@@ -310,7 +304,7 @@ async def test_a_guessed_profile_is_detected_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     for _ in range(3):
         await remote.perform(ServerLiveRequest(), call())
-    codec.metadata = ServerMetadata("kserve", "1")
+    codec.metadata = messages.ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), call())
     assert codec.profiles[-1] == KSERVE
 
