@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 from transport_kit import RPC_LIMITS, Engine, GrpcHarness, RpcEcho, RpcServe, fake_backend, until
 
+from faults import h2
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
@@ -703,35 +704,23 @@ async def test_the_port_is_free_after_stop(engine: Engine, pair: Pair) -> None:
     await second.stop(0)
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Build an HTTP/2 frame (RFC 9113, 4.1)."""
-    return (
-        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-    )
-
-
-def _block(*pairs: tuple[bytes, bytes]) -> bytes:
-    """Encode literal header fields (RFC 7541, 6.2.2)."""
-    return b"".join(b"\0%c%b%c%b" % (len(n), n, len(v), v) for n, v in pairs)
-
-
-_HEADERS = _frame(1, 4, 1, _block((b":status", b"200"), (b"content-type", b"application/grpc")))
-_OK = _frame(1, 5, 1, _block((b"grpc-status", b"0")))
+_HEADERS = h2.frame(1, 4, 1, h2.fields((":status", "200"), ("content-type", "application/grpc")))
+_OK = h2.frame(1, 5, 1, h2.fields(("grpc-status", "0")))
 
 
 @pytest.mark.parametrize(
     "frames",
     [
         _HEADERS + _OK,
-        _HEADERS + _frame(0, 0, 1, b"\0\0\0\0\x09half") + _OK,
-        _HEADERS + _frame(0, 0, 1, b"\0\0\0\0\x01a") + _frame(1, 5, 1, _block((b"x", b"y"))),
-        _HEADERS + _frame(0, 0, 1, b"\1\0\0\0\x01a") + _OK,
+        _HEADERS + h2.frame(0, 0, 1, b"\0\0\0\0\x09half") + _OK,
+        _HEADERS + h2.frame(0, 0, 1, b"\0\0\0\0\x01a") + h2.frame(1, 5, 1, h2.fields(("x", "y"))),
+        _HEADERS + h2.frame(0, 0, 1, b"\1\0\0\0\x01a") + _OK,
     ],
     ids=["no message", "half a message", "no status", "compressed without encoding"],
 )
 async def test_an_invalid_grpc_response(rpc_upstream: RpcUpstream, frames: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(_frame(4, 0, 0))
+        writer.write(h2.frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")
         writer.write(frames)
         await reader.read()
@@ -745,17 +734,17 @@ async def test_an_invalid_grpc_response(rpc_upstream: RpcUpstream, frames: bytes
 @pytest.mark.parametrize(
     "end",
     [
-        _frame(3, 0, 1, (8).to_bytes(4)),
-        _frame(1, 5, 1, _block((b"grpc-status", b"1"))),
-        _frame(1, 5, 1, _block((b"grpc-status", b"1"), (b"grpc-message", b"CANCELLED"))),
+        h2.frame(3, 0, 1, (8).to_bytes(4)),
+        h2.frame(1, 5, 1, h2.fields(("grpc-status", "1"))),
+        h2.frame(1, 5, 1, h2.fields(("grpc-status", "1"), ("grpc-message", "CANCELLED"))),
     ],
     ids=["RST_STREAM", "status", "status of a stopping grpcio server"],
 )
 async def test_a_call_cancelled_by_the_server(rpc_upstream: RpcUpstream, end: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(_frame(4, 0, 0))
+        writer.write(h2.frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")
-        writer.write(_HEADERS + _frame(0, 0, 1, b"\0\0\0\0\1a") + end)
+        writer.write(_HEADERS + h2.frame(0, 0, 1, b"\0\0\0\0\1a") + end)
         await reader.read()
 
     wire = RpcRequest("/t.T/Echo", (b"x",))
