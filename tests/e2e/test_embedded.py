@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.clients import ARRAYS, Client
 from e2e.running import Infergate, started_infergate
 
 CONFIG = """
@@ -25,12 +25,6 @@ HELD_OUT = Path(__file__).parents[1] / "data" / "digits_heldout.npz"
 def gateway() -> Iterator[Infergate]:
     with started_infergate(CONFIG) as running:
         yield running
-
-
-@pytest.fixture(params=FORMS)
-def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as created:
-        yield created
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)

@@ -22,18 +22,11 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.backend import METADATA_REQUEST
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelMetadataRequest,
-    Operation,
-    Response,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from peers.support.process import free_ports
@@ -147,16 +140,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert not (folder / "raw.sock").exists()
 
 
-def body_of(operation: Operation) -> bytes:
+def body_of(operation: messages.Operation) -> bytes:
     return bytes(join_parts(CODEC.build_request(operation, Profile("any"), ADD).body))
 
 
-def read(answer: HttpResponse, operation: Operation) -> Response:
+def read(answer: HttpResponse, operation: messages.Operation) -> messages.Response:
     return CODEC.parse_response(answer, operation, DEFAULT_LIMITS, ADD)
 
 
-def outputs(answer: Response) -> dict[str, Any]:
-    assert isinstance(answer, InferResponse)
+def outputs(answer: messages.Response) -> dict[str, Any]:
+    assert isinstance(answer, messages.InferResponse)
     return {tensor.name: tensor.numpy().ravel()[0] for tensor in answer.outputs}
 
 
@@ -172,7 +165,7 @@ def test_an_inference(server: Server, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_metadata(server: Server, kind: str) -> None:
-    request = ModelMetadataRequest("simple")
+    request = messages.ModelMetadataRequest("simple")
     response = read(server.send_request(kind, METADATA_REQUEST), request)
     assert isinstance(response, ModelMetadata)
     assert (response.inputs, response.outputs) == (ADD.inputs, ADD.outputs)
@@ -305,7 +298,7 @@ class Mute(BaseHTTPRequestHandler):
         request = parsed.operation
         assert isinstance(request, InferRequest)
         (given,) = request.inputs
-        answer = InferResponse(
+        answer = messages.InferResponse(
             "mute", outputs=(Tensor("out", given.datatype, given.shape, given.data),)
         )
         self.send_response(200)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from e2e.clients import ARRAYS, FORMS, Array, Client, client
+from e2e.clients import ARRAYS, Array, Client
 from e2e.running import Infergate, started_infergate
 from peers.support.graphpipe import graphpipe_report, started_graphpipe_server
 from peers.support.installed import Installed
@@ -57,12 +57,6 @@ def gateway(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[Infergat
         }
         at["new"] = stack.enter_context(started_graphpipe_server("identity", graphpipe_new))
         yield stack.enter_context(started_infergate(CONFIG.format(**at)))
-
-
-@pytest.fixture(params=FORMS)
-def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as created:
-        yield created
 
 
 def identity(triton_client: Client, model: str, array: Array, datatype: str) -> Array:

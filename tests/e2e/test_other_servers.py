@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.clients import ARRAYS, Client
 from e2e.running import Infergate, started_infergate
 from peers.support.kserve import KServe
 from peers.support.mlserver import MLServer
@@ -43,12 +43,6 @@ SERVERS = ("mlserver.rest", "mlserver.grpc", "kserve.rest", "kserve.grpc")
 def gateway(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
     with started_infergate(CONFIG.format(ml=mlserver, k=kserve)) as running:
         yield running
-
-
-@pytest.fixture(params=FORMS)
-def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as created:
-        yield created
 
 
 def forms(triton_client: Client) -> tuple[bool, ...]:

@@ -19,7 +19,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.clients import ARRAYS, Client, client
 from e2e.running import LISTENERS, Infergate, started_infergate
 from infergate.config import load
 from infergate.core.errors import GatewayError, Kind
@@ -60,12 +60,6 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
 
 def config(triton: Triton) -> str:
     return CONFIG.format(http=triton.http, grpc=triton.grpc, labels=", ".join(LABELS))
-
-
-@pytest.fixture(params=FORMS)
-def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
-    with client(request.param, gateway.http, gateway.grpc) as created:
-        yield created
 
 
 def forms(triton_client: Client) -> tuple[bool, ...]:

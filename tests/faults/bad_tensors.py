@@ -1,4 +1,6 @@
-"""Invalid tensors in the request formats of every frontend.
+"""Invalid tensors in the request formats of the legacy, GraphPipe and TensorFlow Serving frontends.
+
+``faults.payloads`` has those of V2.
 
 Each case has, for each frontend, a request in BAD, or in CANNOT the reason why the format cannot
 express it.
@@ -12,16 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from faults.legacy import old_message
-from faults.payloads import document, message, tensor, typed
 from infergate.codecs.graphpipe.flatbuffer_writer import write_request
 from infergate.codecs.protos import SCHEMA
 from infergate.core.datatypes import Datatype
 from infergate.core.tensor import Tensor
 
-JSON: Final = "v2-rest json"
-BINARY: Final = "v2-rest binary"
-RAW: Final = "v2-grpc raw"
-TYPED: Final = "v2-grpc typed"
 PIPE: Final = "graphpipe http"
 FRAMES: Final = "graphpipe tcp"
 OLD_HTTP: Final = "trtis-http"
@@ -29,9 +26,7 @@ OLD_GRPC: Final = "trtis-grpc"
 TFS_RAW: Final = "tfs-grpc tensor_content"
 TFS_TYPED: Final = "tfs-grpc values"
 TFS: Final = (TFS_RAW, TFS_TYPED)
-FRONTENDS: Final = (JSON, BINARY, RAW, TYPED, PIPE, FRAMES, OLD_HTTP, OLD_GRPC, *TFS)
-V2_REST: Final = (JSON, BINARY)
-V2_GRPC: Final = (RAW, TYPED)
+FRONTENDS: Final = (PIPE, FRAMES, OLD_HTTP, OLD_GRPC, *TFS)
 GRAPHPIPE: Final = (PIPE, FRAMES)
 OLD: Final = (OLD_HTTP, OLD_GRPC)
 
@@ -46,7 +41,6 @@ CASES: Final = (
     "an empty name",
     "a name twice",
     "an unknown datatype",
-    "raw and typed contents together",
     "data for the first of two inputs only",
     "a size below 0",
     "a size past the end",
@@ -91,31 +85,6 @@ def cannot(cases: Iterable[str], frontends: Iterable[str], reason: str) -> None:
 
 
 # ---- how each form is written ----------------------------------------------------------------
-
-
-def in_json(case: str, names: str, *inputs: Any) -> None:
-    BAD[case, JSON] = Bad(names, document(*inputs))
-
-
-def binary(data: bytes, blob: bytes) -> tuple[bytes, dict[str, str]]:
-    return data + blob, {"Inference-Header-Content-Length": str(len(data))}
-
-
-def sized(size: int, **data: Any) -> dict[str, Any]:
-    """An input whose data is ``size`` bytes of binary data."""
-    return tensor(**{"data": None, "parameters": {"binary_data_size": size}, **data})
-
-
-def in_binary(case: str, names: str, blob: bytes, *inputs: Any) -> None:
-    BAD[case, BINARY] = Bad(names, *binary(document(*inputs), blob))
-
-
-def in_raw(case: str, names: str, data: Any) -> None:
-    BAD[case, RAW] = Bad(names, data.SerializeToString())
-
-
-def in_typed(case: str, names: str, data: Any) -> None:
-    BAD[case, TYPED] = Bad(names, data.SerializeToString())
 
 
 def ints(shape: Sequence[int], data: bytes, name: str = "INPUT0") -> Tensor:
@@ -175,7 +144,6 @@ def given(dims: Sequence[int], name: str = "INPUT0", more: str = "") -> str:
 
 
 FOUR: Final = b"\x07\0\0\0"
-_INT: Final = {"int_contents": [7]}
 
 # ---- shapes ----------------------------------------------------------------------------------
 
@@ -185,12 +153,7 @@ def shaped(
 ) -> None:
     """The same in all formats; each error names the input, except the legacy servers' ``words``."""
     data = struct.pack(f"<{len(elements)}i", *elements)
-    names = r"INPUT0|inputs\[0\]\.shape|shape of tensor 0|input_tensors\[0\]\.shape"
-    in_json(case, names, tensor(shape=shape, data=list(elements)))
-    in_binary(case, names, data, sized(len(data), shape=shape))
-    in_raw(case, names, message(("INPUT0", "INT32", shape), raw=[data]))
-    contents = {"int_contents": elements} if elements else {}
-    in_typed(case, names, typed("INPUT0", "INT32", shape, **contents))
+    names = r"INPUT0|input_tensors\[0\]\.shape"
     in_graphpipe(case, names, pipe(ints(shape, data)))
     old(case, words, given(shape), data, model=model)
 
@@ -207,46 +170,19 @@ shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions
 
 # ---- names -----------------------------------------------------------------------------------
 
-_FIRST = r"inputs\[0\]\.name"
-in_json("no name", _FIRST, tensor(name=None))
-in_binary("no name", _FIRST, FOUR, sized(4, name=None))
-_nameless = message(("", "INT32", [1]), raw=[FOUR])
-_nameless.inputs[0].ClearField("name")
-in_raw("no name", "input 0", _nameless)
-_nameless = typed("", "INT32", [1], **_INT)
-_nameless.inputs[0].ClearField("name")
-in_typed("no name", "input 0", _nameless)
 _pair = pipe(ints([1], FOUR), ints([1], FOUR))
 in_graphpipe("no name", "input 1 has no name", put(_pair, followed(_pair, _INPUT_NAMES), 0))
 old("no name", "unexpected inference input ''", "input { dims: 1 }", FOUR)
 
-in_json("an empty name", _FIRST, tensor(name=""))
-in_binary("an empty name", _FIRST, FOUR, sized(4, name=""))
-# protobuf omits an empty ``name`` (field 1) by itself
-_bytes = b"\x2a\x0c\x0a\x00\x12\x05INT32\x1a\x01\x01"
-BAD["an empty name", RAW] = Bad("input 0", _bytes + b"\x3a\x04" + FOUR)
-BAD["an empty name", TYPED] = Bad(
-    "input 0", b"\x2a\x11\x0a\x00\x12\x05INT32\x1a\x01\x01\x2a\x03\x12\x01\x07"
-)
 in_graphpipe("an empty name", "input 1 has no name", pipe(ints([1], FOUR), ints([1], FOUR, "")))
 old("an empty name", "unexpected inference input ''", given([1], ""), FOUR)
 
-in_json("a name twice", "INPUT0", tensor(), tensor())
-in_binary("a name twice", "INPUT0", FOUR * 2, sized(4), sized(4))
-in_raw("a name twice", "INPUT0", message(*[("INPUT0", "INT32", [1])] * 2, raw=[FOUR] * 2))
-_twice = typed("INPUT0", "INT32", [1], **_INT)
-_twice.inputs.append(_twice.inputs[0])
-in_typed("a name twice", "INPUT0", _twice)
 in_graphpipe("a name twice", "INPUT0", pipe(ints([1], FOUR), ints([1], FOUR)))
 old("a name twice", "'INPUT0' already exists", given([1]) * 2, FOUR, FOUR, model="pair")
 
 # ---- datatypes -------------------------------------------------------------------------------
 
 _CASE = "an unknown datatype"
-in_json(_CASE, "INPUT0", tensor(datatype="INT128"))
-in_binary(_CASE, "INPUT0", FOUR, sized(4, datatype="INT128"))
-in_raw(_CASE, "INPUT0", message(("INPUT0", "INT128", [1]), raw=[FOUR]))
-in_typed(_CASE, "INPUT0", typed("INPUT0", "INT128", [1], **_INT))
 _body = pipe(ints([1], FOUR))
 _body[tensor_table(_body) + _TYPE] = 99
 in_graphpipe(_CASE, "INPUT0.*99", _body)
@@ -254,28 +190,7 @@ cannot([_CASE], OLD, "a message tells no datatypes")
 
 # ---- where data is, and how much -------------------------------------------------------------
 
-_CASE = "raw and typed contents together"
-in_json(_CASE, "INPUT0", tensor(parameters={"binary_data_size": 4}))
-in_binary(_CASE, "INPUT0", FOUR, tensor(parameters={"binary_data_size": 4}))
-_both = typed("INPUT0", "INT32", [1], **_INT)
-_both.raw_input_contents.append(FOUR)
-in_raw(_CASE, "INPUT0", _both)
-_both = typed("INPUT0", "INT32", [1], **_INT)
-_both.inputs.add(name="INPUT1", datatype="INT32", shape=[1])
-_both.raw_input_contents.append(FOUR)
-in_typed(_CASE, "INPUT0", _both)
-cannot([_CASE], GRAPHPIPE, "a tensor's type says which of data and string_val counts")
-cannot([_CASE], OLD, "there is raw data only")
-
 _CASE = "data for the first of two inputs only"
-_second = {"name": "INPUT1", "datatype": "INT32", "shape": [1]}
-in_json(_CASE, r"INPUT1|inputs\[1\]", tensor(), _second)
-in_binary(_CASE, "INPUT1", FOUR, sized(4), sized(4, name="INPUT1"))
-_two = [("INPUT0", "INT32", [1]), ("INPUT1", "INT32", [1])]
-in_raw(_CASE, "INPUT1", message(*_two, raw=[FOUR]))
-_half = message(*_two)
-_half.inputs[0].contents.int_contents.append(7)
-in_typed(_CASE, "INPUT1", _half)
 _body = pipe(ints([1], FOUR), ints([1], FOUR, "INPUT1"))
 in_graphpipe(_CASE, "INPUT1", put(_body, followed(_body, tensor_table(_body, 1) + _DATA), 0))
 _inputs = given([1]) + given([1], "INPUT1")
@@ -283,11 +198,7 @@ old(_CASE, "INPUT1", _inputs, FOUR, grpc="tensor data .* only 1 sets", model="pa
 
 _NO_SIZES = "no size is told beside the data"
 _SIZES = ("a size below 0", "a size past the end", "bytes left over")
-cannot(_SIZES, (JSON, RAW, TYPED), _NO_SIZES)
 cannot(_SIZES, GRAPHPIPE, "vectors tell their length as an unsigned number before their elements")
-in_binary("a size below 0", "INPUT0", FOUR, sized(-4))
-in_binary("a size past the end", "INPUT0", FOUR, sized(8, shape=[2]))
-in_binary("bytes left over", "binary data", FOUR + b"!", sized(4))
 _STRING = b"\x03\0\0\0abc"
 old_http("a size below 0", "", given([1], more="batch_byte_size: -4"), FOUR, bare=True)
 cannot(["a size below 0"], [OLD_GRPC], "sizes are unsigned")
@@ -297,9 +208,6 @@ for _case, _size, _words in (("a size past the end", 9, "INPUT0"), ("bytes left 
 
 _CASE = "a string's length past the end"
 _cut = b"\x05\0\0\0abc"
-cannot([_CASE], (JSON, TYPED), "strings are the format's own")
-in_binary(_CASE, "INPUT0", _cut, sized(7, datatype="BYTES"))
-in_raw(_CASE, "INPUT0", message(("INPUT0", "BYTES", [1]), raw=[_cut]))
 _body = pipe(Tensor("INPUT0", Datatype.BYTES, (1,), _STRING))
 _string = followed(_body, followed(_body, tensor_table(_body) + _STRINGS) + 4)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.string_val", put(_body, _string, 5000))
@@ -315,23 +223,9 @@ _ELEMENTS = (
 )
 cannot(
     _ELEMENTS,
-    (BINARY, RAW, *GRAPHPIPE, *OLD),
+    (*GRAPHPIPE, *OLD),
     "elements are the bytes of their datatype, and all bytes are elements",
 )
-in_json("a boolean for an integer", "INPUT0", tensor(data=[True]))
-in_json("an integer out of range", "INPUT0", tensor(data=[2**31]))
-BAD["NaN for an integer", JSON] = Bad("INPUT0", document(tensor()).replace(b"[7]", b"[NaN]"))
-in_json("FP16 as text or as FP32", "INPUT0", tensor(datatype="FP16", data=[70000]))
-in_typed(
-    "a boolean for an integer", "bool_contents", typed("INPUT0", "INT32", [1], bool_contents=[True])
-)
-in_typed("an integer out of range", "INPUT0", typed("INPUT0", "INT8", [1], int_contents=[300]))
-in_typed(
-    "NaN for an integer",
-    "fp32_contents",
-    typed("INPUT0", "INT32", [1], fp32_contents=[float("nan")]),
-)
-in_typed("FP16 as text or as FP32", "INPUT0", typed("INPUT0", "FP16", [1], fp32_contents=[1]))
 
 # ---- messages --------------------------------------------------------------------------------
 
@@ -340,7 +234,7 @@ _OFFSETS = (
     "a thousand tensors that are one",
     "a vtable outside the message",
 )
-cannot(_OFFSETS, (*V2_REST, *V2_GRPC, *OLD), "only flatbuffers have offsets")
+cannot(_OFFSETS, OLD, "only flatbuffers have offsets")
 _body = pipe(ints([1], FOUR))
 in_graphpipe(_OFFSETS[0], r"Request\.req ", put(_body, _REQ, 2**32 - 8))
 in_graphpipe(_OFFSETS[1], "refers to more than", pipe(*[ints([5000], bytes(20_000))] * 1000),
@@ -353,23 +247,15 @@ in_graphpipe(
 
 _CASE = "a vector of 4 GiB"
 _LENGTH = b"\xff\xff\xff\xff\x0f"
-cannot([_CASE], V2_REST, "JSON tells no lengths; those of binary data are in other cases")
 cannot([_CASE], [OLD_HTTP], "sizes are in other cases")
-BAD[_CASE, RAW] = Bad("ModelInferRequest", b"\x3a" + _LENGTH)
-BAD[_CASE, TYPED] = Bad("ModelInferRequest", b"\x2a" + _LENGTH)
 _body = pipe(ints([1], FOUR))
 _vector = followed(_body, tensor_table(_body) + _DATA)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.data", put(_body, _vector, 2**32 - 1))
 BAD[_CASE, OLD_GRPC] = Bad("", b"\x22" + _LENGTH, bare=True)
 
 _LINES = ("a line feed in a header's text", "a line folded into a header")
-cannot(_LINES, V2_GRPC + GRAPHPIPE + (OLD_GRPC,), "no header tells of tensors")
-cannot(_LINES[:1], V2_REST, "the only header that tells of tensors is a number")
+cannot(_LINES, (*GRAPHPIPE, OLD_GRPC), "no header tells of tensors")
 old_http(_LINES[0], r"'INPUT0\n'", given([1], r"INPUT0\n"), FOUR)
-_with_data = document(sized(4))
-_folded = {"Inference-Header-Content-Length": f"{len(_with_data)}\r\n 1"}
-BAD[_LINES[1], BINARY] = Bad("not valid HTTP", _with_data + FOUR, _folded, ends=True)
-cannot(_LINES[1:], [JSON], "no header tells of tensors")
 old_http(_LINES[1], "not valid HTTP", given([1]).replace(" dims", "\r\n dims"), FOUR, ends=True)
 
 # ---- TensorFlow Serving ----------------------------------------------------------------------
@@ -429,7 +315,6 @@ in_tfs("an empty name", "input 0", predict(_one_raw, name=""), predict(_one_type
 in_tfs("a name twice", "INPUT0", predict(_one_raw, _one_raw), predict(_one_typed, _one_typed))
 in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_content=FOUR)),
        predict(proto(dtype=1000, int_val=[7])))  # fmt: skip
-cannot(["raw and typed contents together"], TFS, "tensor_content counts then")
 cannot(["data for the first of two inputs only"], TFS, "a tensor without contents is filled with 0")
 cannot(_SIZES, TFS, _NO_SIZES)
 _CASE = "a string's length past the end"
@@ -450,10 +335,6 @@ cannot(_LINES, TFS, "no header tells of tensors")
 # ---- good ones -------------------------------------------------------------------------------
 
 GOOD: Final[dict[str, Bad]] = {
-    JSON: Bad("", document(tensor())),
-    BINARY: Bad("", *binary(document(sized(4)), FOUR)),
-    RAW: Bad("", message(("INPUT0", "INT32", [1]), raw=[FOUR]).SerializeToString()),
-    TYPED: Bad("", typed("INPUT0", "INT32", [1], **_INT).SerializeToString()),
     PIPE: Bad("", bytes(pipe(ints([1], FOUR)))),
     FRAMES: Bad("", bytes(pipe(ints([1], FOUR)))),
     OLD_HTTP: Bad(

@@ -8,6 +8,7 @@ request for it.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,12 @@ in_json("an empty name", r"inputs\[0\]\.name", document(tensor(name="")))
 in_binary("an empty name", r"inputs\[0\]\.name", document(tensor(name="", **_SIZED)), _FOUR)
 in_raw("an empty name", "input 0", message(("", "INT32", [1]), raw=[_FOUR]))
 in_typed("an empty name", "input 0", typed("", "INT32", [1], int_contents=[7]))
+# protobuf omits an empty ``name`` (field 1) by itself
+_nameless = b"\x0a\x00\x12\x05INT32\x1a\x01\x01"
+RPC["a name of no bytes, raw"] = Wrong("input 0", b"\x2a\x0c" + _nameless + b"\x3a\x04" + _FOUR)
+RPC["a name of no bytes, typed"] = Wrong(
+    "input 0", b"\x2a\x11" + _nameless + b"\x2a\x03\x12\x01\x07"
+)
 in_json("a number for a name", r"inputs\[0\]\.name", document(tensor(name=5)))
 in_json("a name twice", "INPUT0", document(tensor(), tensor()))
 in_binary("a name twice", "INPUT0", document(tensor(**_SIZED), tensor(**_SIZED)), _FOUR * 2)
@@ -255,6 +262,11 @@ in_binary("bytes left over", "binary data", document(tensor(**_SIZED)), _FOUR + 
 in_binary("data and a size", "INPUT0", document(tensor(parameters={"binary_data_size": 4})), _FOUR)
 in_binary("no length header", "INPUT0|JSON", document(tensor(**_SIZED)), _FOUR, head=None)
 in_json("a size and no bytes", "Inference-Header", document(tensor(**_SIZED)))
+in_json("data, a size and no bytes", "INPUT0", document(tensor(parameters=_SIZED["parameters"])))
+_second = {"name": "INPUT1", "datatype": "INT32", "shape": [1]}
+in_json("data for the first of two", r"INPUT1|inputs\[1\]", document(tensor(), _second))
+in_binary("data for the first of two", "INPUT1",
+          document(tensor(**_SIZED), tensor(**_SIZED, name="INPUT1")), _FOUR)  # fmt: skip
 for _head in ("-1", "+5", "1e3", "0x10", "five", "9" * 40, "1 2", ""):
     in_binary(
         f"length header {_head[:9]!r}",
@@ -291,6 +303,10 @@ in_raw("more raw entries than inputs", "raw_input_contents", message(*_pair, raw
 in_raw("raw entries and no inputs", "raw_input_contents", message(raw=[_FOUR]))
 in_typed("300 for an INT8", "INPUT0", typed("INPUT0", "INT8", [1], int_contents=[300]))
 in_typed("70000 for a UINT16", "INPUT0", typed("INPUT0", "UINT16", [1], uint_contents=[70000]))
+_both.inputs.add(name="INPUT1", datatype="INT32", shape=[1])
+in_typed("one of two in raw_input_contents", "INPUT0", _both)
+in_typed("a boolean", "bool_contents", typed("INPUT0", "INT32", [1], bool_contents=[True]))
+in_typed("NaN", "fp32_contents", typed("INPUT0", "INT32", [1], fp32_contents=[math.nan]))
 in_typed("FP16 as fp32_contents", "INPUT0", typed("INPUT0", "FP16", [1], fp32_contents=[1]))
 in_typed("BF16 as bytes_contents", "INPUT0", typed("INPUT0", "BF16", [1], bytes_contents=[b"ab"]))
 in_typed("the wrong field", "int64_contents", typed("INPUT0", "INT32", [1], int64_contents=[7]))

@@ -51,6 +51,12 @@ class Client:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Send a POST request."""
+        fields = {"Host": "x", "Content-Length": str(len(body)), **(headers or {})}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+
     def reset(self) -> None:
         """Close with a RST instead of a FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -109,10 +115,8 @@ class Client:
 
 
 def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
-    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     with Client(address) as client:
-        own = f"Host: x\r\nContent-Length: {len(body)}\r\n"
-        client.send(f"POST {path} HTTP/1.1\r\n{own}{lines}\r\n".encode() + body)
+        client.post(path, body, headers)
         return client.answer()
 
 

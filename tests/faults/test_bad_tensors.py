@@ -1,10 +1,9 @@
-"""Every case of bad tensors with every frontend is rejected in its protocol's form, by name,
-before any backend is contacted; and the next request on the same connection is served."""
+"""Every case of bad tensors is rejected in its protocol's form, by name, before any backend is
+contacted; and the next request on the same connection is served. (V2: test_tensor_payloads.)"""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import struct
 from collections.abc import Iterator
@@ -15,26 +14,21 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from graphpipe_schema.InferResponse import InferResponse
-from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.bad_tensors import (
     BAD,
-    BINARY,
     CANNOT,
     CASES,
     FRAMES,
     FRONTENDS,
     GOOD,
-    JSON,
     OLD_GRPC,
     OLD_HTTP,
     PIPE,
-    RAW,
     TFS,
     TFS_RAW,
     TFS_TYPED,
-    TYPED,
     Bad,
     PredictRequest,
 )
@@ -67,20 +61,16 @@ models:
 limits: {{body: 128KiB}}
 """
 LARGE, BROKEN, UNKNOWN = "too large", "bad request", "unknown model"
-V2_REST = {BROKEN: "400", LARGE: "413", UNKNOWN: "404"}
-V2_GRPC = {BROKEN: "INVALID_ARGUMENT", LARGE: "RESOURCE_EXHAUSTED", UNKNOWN: "NOT_FOUND"}
+HTTP = {BROKEN: "400", LARGE: "413", UNKNOWN: "404"}
+GRPC = {BROKEN: "INVALID_ARGUMENT", LARGE: "RESOURCE_EXHAUSTED", UNKNOWN: "NOT_FOUND"}
 TRTIS = {BROKEN: "INVALID_ARG", LARGE: "INVALID_ARG", UNKNOWN: "UNAVAILABLE"}
 CODES = {
-    JSON: {**V2_REST, "": "200"},
-    BINARY: {**V2_REST, "": "200"},
-    RAW: {**V2_GRPC, "": "OK"},
-    TYPED: {**V2_GRPC, "": "OK"},
-    PIPE: {**V2_REST, "": "200"},
-    FRAMES: {**V2_REST, "": "answered"},
+    PIPE: {**HTTP, "": "200"},
+    FRAMES: {**HTTP, "": "answered"},
     OLD_HTTP: {**TRTIS, "": "SUCCESS"},
     OLD_GRPC: {**TRTIS, "": "SUCCESS"},
-    TFS_RAW: {**V2_GRPC, "": "OK"},
-    TFS_TYPED: {**V2_GRPC, "": "OK"},
+    TFS_RAW: {**GRPC, "": "OK"},
+    TFS_TYPED: {**GRPC, "": "OK"},
 }
 """The outcome in each protocol's terms; empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
@@ -120,9 +110,7 @@ class Harness:
     def connected(self, frontend: str, stack: ExitStack) -> FrontendClient:
         """A new connection, except over gRPC, where one connection must survive all cases."""
         match frontend:
-            case "v2-grpc raw" | "v2-grpc typed" | "trtis-grpc":
-                return FrontendClient(frontend, self.channel)
-            case each if each in TFS:
+            case each if each in (OLD_GRPC, *TFS):
                 return FrontendClient(frontend, self.channel)
             case "graphpipe tcp":
                 return FrontendClient(frontend, stack.enter_context(Client(self.frames)))
@@ -139,12 +127,6 @@ class FrontendClient:
     def send_request(self, bad: Bad) -> Reported:
         """Send ``asked`` and return its response, whose form is checked."""
         match self.frontend:
-            case "v2-rest json" | "v2-rest binary":
-                return self._rest(bad)
-            case "v2-grpc raw" | "v2-grpc typed":
-                head = pb.ModelInferRequest(model_name=bad.model).SerializeToString()
-                status = call(self.peer, head + bad.body)
-                return Reported(status.code.name, status.details)
             case each if each in TFS:
                 head = PredictRequest(model_spec={"name": bad.model}).SerializeToString()
                 status = call(self.peer, head + bad.body, PREDICT)
@@ -165,20 +147,8 @@ class FrontendClient:
 
     def _posted(self, path: str, bad: Bad) -> Answer:
         assert isinstance(self.peer, Client)
-        given = {"Host": "x", "Content-Length": str(len(bad.body)), **bad.headers}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        self.peer.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + bad.body)
+        self.peer.post(path, bad.body, bad.headers)
         return self.peer.answer()
-
-    def _rest(self, bad: Bad) -> Reported:
-        answer = self._posted(f"/v2/models/{bad.model}/infer", bad)
-        assert answer.headers["content-type"] == "application/json"
-        document = json.loads(answer.body)
-        if answer.status == 200:
-            assert document["outputs"]
-            return Reported("200")
-        assert set(document) == {"error"}
-        return Reported(str(answer.status), document["error"])
 
     def _graphpipe(self, bad: Bad) -> Reported:
         answer = self._posted(f"/graphpipe/{bad.model}", bad)

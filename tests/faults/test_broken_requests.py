@@ -28,36 +28,18 @@ def test_bytes_after_a_rejected_request_are_not_served(gateway: Tight) -> None:
     assert counted(gateway, operation="server_live") == before
 
 
-_BROKEN = {
+_BROKEN = {  # test_smuggling and test_h1_reader have more of each kind
     "TE and CL": head("Transfer-Encoding: chunked") + CHUNKED,
     "two lengths": head("Content-Length: 4") + GOOD,
-    "two equal lengths": head(f"Content-Length: {len(GOOD)}") + GOOD,
-    "a list of lengths": head(f"Content-Length: {len(GOOD)}, 4", length=None) + GOOD,
     "length +5": head("Content-Length: +5", length=None) + b"12345",
-    "length -5": head("Content-Length: -5", length=None),
-    "length 5_0": head("Content-Length: 5_0", length=None) + GOOD,
-    "length 0x5": head("Content-Length: 0x5", length=None) + b"12345",
-    "no length": head("Content-Length:", length=None),
-    "a length of 2^64": head(f"Content-Length: {2**64 + 5}", length=None),
-    "chunked twice": head("Transfer-Encoding: chunked, chunked", length=None) + CHUNKED,
-    "an unknown coding": head("Transfer-Encoding: xchunked", length=None) + CHUNKED,
-    "chunked in the middle": head("Transfer-Encoding: chunked, gzip", length=None) + CHUNKED,
     "obs-fold": head("A: b\r\n c") + GOOD,
-    "a space before the colon": head("A : b") + GOOD,
     "NUL in a field": head("A: b\0c") + GOOD,
-    "a bare CR": head("A: b\rc") + GOOD,
-    "a field without colon": head("nonsense") + GOOD,
     "a field without name": head(": b") + GOOD,
-    "a name in brackets": head("A[]: b") + GOOD,
     "TLS": HELLO,
     "HTTP/2": PREFACE + b"\0\0\0\x04\0\0\0\0\0",
     "HTTP/0.9": b"GET /v2/health/live\r\n\r\n",
-    "HTTP/3.7": b"GET /v2/health/live HTTP/3.7\r\nHost: x\r\n\r\n",
     "no method": b" / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a target with a space": b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n",
     "no Host": b"GET /v2/health/live HTTP/1.1\r\n\r\n",
-    "two Hosts": b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    "zeros": bytes(100),
     "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
 }
 

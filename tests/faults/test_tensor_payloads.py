@@ -1,5 +1,6 @@
 """Every malformed tensor, on all four pairs of protocols, passed through and translated: rejected
-by name before any backend receives it, while other clients are served and the process survives."""
+by name before any backend receives it. The next request on the connection and other clients are
+served, and the process survives."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import ENGINE, Infergate, started_infergate
 from faults.payloads import REST, RPC, Wrong, document, tensor
-from faults.peer import Backend, good_http, post, scripted
+from faults.peer import Backend, Client, good_http, post, scripted
 from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
 from faults.watch import alive, assert_healthy, counted, unharmed
 
@@ -39,6 +40,7 @@ limits: {{body: 128KiB}}
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
 """The backend of the frontend's own protocol gets requests that are passed through, all others
 translated ones."""
+GOOD = document(tensor(), tensor(name="INPUT1"))
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
     "method_not_allowed",
@@ -67,8 +69,7 @@ class Harness:
 
     def good(self) -> bool:
         """Other clients' requests over both protocols."""
-        body = document(tensor(), tensor(name="INPUT1"))
-        answer = post(self.gateway.http, "/v2/models/identity/infer", body)
+        answer = post(self.gateway.http, "/v2/models/identity/infer", GOOD)
         message = pb.ModelInferRequest(model_name="identity")
         for name in ("INPUT0", "INPUT1"):
             message.inputs.add(name=name, datatype="INT32", shape=[1])
@@ -100,7 +101,12 @@ def refused_by_rest(harness: Harness, path: str, wrong: Wrong) -> None:
     headers = dict(wrong.headers or {})
     if wrong.head is not None:
         headers["Inference-Header-Content-Length"] = wrong.head
-    answer = post(harness.gateway.http, path, wrong.body, headers)
+    with Client(harness.gateway.http) as client:
+        client.post(path, wrong.body, headers)
+        answer = client.answer()
+        if answer.headers.get("connection") != "close":
+            client.post("/v2/models/identity/infer", GOOD)
+            assert client.answer().status == 200
     assert answer.status in wrong.http, answer.body
     assert answer.headers["content-type"] == "application/json"
     assert re.search(wrong.names, answer.error), answer.error

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
+from hpack import Decoder
+
 from faults import h2
-from legacy.hpack import Decoder
 
 _SECONDS = 60.0
 _HEAD_END = b"\r\n\r\n"
 _PADDED, _PRIORITY = 0x8, 0x20
+_MAX_TABLE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def _until_eof(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
 def _collect(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
     """Sort frames into streams, one step at a time, until they end."""
     decoder = Decoder()
+    decoder.max_allowed_table_size = _MAX_TABLE  # Rule 3
     for frame in _until_eof(frames):
         if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
             _add_frame(fields.setdefault(frame.stream, Stream()), frame, decoder)
@@ -221,7 +224,7 @@ def _add_frame(stream: Stream, frame: h2.Frame, decoder: Decoder) -> None:
     assert not frame.flags & (_PADDED | _PRIORITY), frame
     if frame.kind == h2.HEADERS:
         assert frame.flags & h2.END_HEADERS, frame
-        stream.fields.update(decoder.fields(frame.payload))
+        stream.fields.update(decoder.decode(frame.payload))
     if frame.kind == h2.DATA:
         stream.data += frame.payload
         while len(stream.data) >= 5:

@@ -1,10 +1,9 @@
-"""Starting and stopping peers: cleanup, and errors when one does not start."""
+"""Starting and stopping peers: processes of their own, cleanup, and taken ports."""
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import socket
 import sys
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from e2e.running import started_infergate
-from peers.support import installed, libpython
 from peers.support.forked import Forked, forked
 from peers.support.process import Launch, PortTakenError, free_ports, started
 
@@ -30,8 +28,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def launch(code: str, port: int, ready: str = "/ok") -> Launch:
-    return Launch("fake", [sys.executable, "-c", code, str(port)], os.environ, [port], ready)
+def launch(port: int) -> Launch:
+    return Launch("fake", [sys.executable, "-c", _SERVE, str(port)], os.environ, [port], "/ok")
 
 
 def has_exited(pid: int) -> bool:
@@ -134,7 +132,7 @@ def test_the_exit_is_noticed_despite_many_descriptors(tmp_path: Path) -> None:
 
 def test_a_server_is_removed_with_its_children() -> None:
     (port,) = free_ports(1)
-    with started(lambda _: launch(_SERVE, port)) as running:
+    with started(lambda _: launch(port)) as running:
         child = int(running.log.read_text().split()[1])
         folder = running.log.parent
         assert not _ended(child)
@@ -145,95 +143,15 @@ def test_a_server_is_removed_with_its_children() -> None:
     assert not folder.exists()
 
 
-def test_the_log_of_a_crashed_server_is_reported() -> None:
-    code = "raise SystemExit('no model called resnet')"
-    with (
-        pytest.raises(RuntimeError, match=r"(?s)fake exited with 1.*no model called resnet"),
-        started(lambda _: launch(code, 9)),
-    ):
-        pytest.fail("the server was never ready")
-
-
-def test_the_log_of_a_server_that_is_never_ready_is_reported() -> None:
-    (port,) = free_ports(1)
-    with (
-        pytest.raises(RuntimeError, match=r"(?s)fake not ready after 0\.5 s"),
-        started(lambda _: launch(_SERVE, port, "/never"), seconds=0.5),
-    ):
-        pytest.fail("the server was never ready")
-
-
 def test_a_taken_port_is_replaced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         ports = iter([holder.getsockname()[1], *free_ports(1)])
-        with started(lambda _: launch(_SERVE, next(ports))) as running:
+        with started(lambda _: launch(next(ports))) as running:
             assert not _ended(running.pid)
 
 
 def test_only_taken_ports_are_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(PortTakenError), started(lambda _: launch(_SERVE, port)):
+        with pytest.raises(PortTakenError), started(lambda _: launch(port)):
             pytest.fail("the server was never ready")
-
-
-def test_a_peer_is_reinstalled_only_after_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INFERGATE_PEERS", str(tmp_path))
-    ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(installed, "run", lambda *argv: ran.append(argv))
-    installed.install("fake", ("one",))
-    assert [argv[-1] for argv in ran] == [str(tmp_path / "fake" / "venv"), "one"]
-    ran.clear()
-    installed.install("fake", ("one",))
-    assert not ran
-    installed.install("fake", ("one", "two"))
-    assert ran
-
-
-def test_a_failed_tool_is_quoted() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)failed \(3\).*out of luck"):
-        installed.run(sys.executable, "-c", "print('out of luck'); raise SystemExit(3)")
-
-
-def test_an_installed_libpython_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / libpython.SONAME).touch()
-    monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
-    assert libpython.library_path(tmp_path / "keep") == str(tmp_path)
-
-
-def test_a_missing_libpython_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
-    monkeypatch.setattr(libpython.sys, "base_prefix", str(tmp_path))
-    monkeypatch.setattr(libpython.ctypes.util, "find_library", lambda _: None)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(RuntimeError, match=f"sudo apt install {libpython.PACKAGE}"):
-        libpython.library_path(tmp_path / "keep")
-
-
-def test_libpython_is_unpacked_from_the_archive_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the network: apt and dpkg are faked, because the real ones are slow."""
-    keep = tmp_path / "keep"
-    ran: list[str] = []
-
-    def fail_to_run(*argv: str, cwd: Path | None = None) -> None:
-        ran.append(argv[0])
-        if "download" in argv:
-            assert cwd == keep
-            if "-o" not in argv:
-                raise RuntimeError("no lists")
-            (keep / "libpython.deb").touch()
-        if argv[0] == "dpkg":
-            (keep / "usr" / "lib").mkdir(parents=True)
-            (keep / "usr" / "lib" / libpython.SONAME).touch()
-
-    monkeypatch.setattr(libpython, "run", fail_to_run)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert libpython.fetched(keep) == keep / "usr" / "lib"
-    assert ran == ["apt-get", "apt-get", "apt-get", "dpkg"]
-    assert sorted(p.name for p in keep.iterdir()) == ["usr"]
-    assert libpython.fetched(keep) == keep / "usr" / "lib"
-    assert len(ran) == 4

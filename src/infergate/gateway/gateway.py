@@ -16,35 +16,11 @@ from typing import Final
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.backends.relay_support import SupportsRelay
+from infergate.core import messages
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelOperation,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelStatus,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
@@ -87,7 +63,7 @@ class GatewayOptions:
     permissions: ControlPermissions = NO_PERMISSIONS
     counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters()
     """Returns the counters of a route by its label."""
-    aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
+    aggregate_statistics: Callable[[str, str], Awaitable[messages.ModelStatistics]] | None = None
     """Returns a model's statistics of all worker processes, if there are several."""
     steps: Steps = UNTRACED
 
@@ -201,19 +177,19 @@ class Gateway:
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         match operation:
-            case ServerLiveRequest():
-                return HealthStatus(ok=True)
-            case ServerReadyRequest():
-                return HealthStatus(ok=await self.readiness.is_ready())
-            case ServerMetadataRequest():
-                return ServerMetadata(_SERVER_NAME, __version__, self._extensions)
-            case ModelIndexRequest(_, ""):
+            case messages.ServerLiveRequest():
+                return messages.HealthStatus(ok=True)
+            case messages.ServerReadyRequest():
+                return messages.HealthStatus(ok=await self.readiness.is_ready())
+            case messages.ServerMetadataRequest():
+                return messages.ServerMetadata(_SERVER_NAME, __version__, self._extensions)
+            case messages.ModelIndexRequest(_, ""):
                 return await self._catalogue.index(operation, context)
-            case ModelIndexRequest():
+            case messages.ModelIndexRequest():
                 return await self._catalogue.versions(operation, context)
-            case ServerStatusRequest(model):
+            case messages.ServerStatusRequest(model):
                 return await self._server_status(model, context)
-            case ModelMetadataRequest():
+            case messages.ModelMetadataRequest():
                 binding = self.bind(operation.model, operation.version, context)
                 return metadata_for_client(
                     await self._model_metadata(operation, binding, context), binding, context
@@ -222,23 +198,23 @@ class Gateway:
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, context), context
                 )
-            case ModelReadyRequest():
+            case messages.ModelReadyRequest():
                 return await self._model_readiness(operation, context)
             case _:
                 return await self._perform_extension(operation, context)
 
     async def _perform_extension(self, operation: Operation, context: RequestContext) -> Response:
         match operation:
-            case ModelConfigRequest():
+            case messages.ModelConfigRequest():
                 return await self.configuration(operation, context)
-            case ModelStatisticsRequest(""):
+            case messages.ModelStatisticsRequest(""):
                 return await self._catalogue.statistics(context)
-            case ModelStatisticsRequest():
+            case messages.ModelStatisticsRequest():
                 return await self.statistics(operation, context)
             case (
-                SharedMemoryStatusRequest()
-                | SharedMemoryRegisterRequest()
-                | SharedMemoryUnregisterRequest()
+                messages.SharedMemoryStatusRequest()
+                | messages.SharedMemoryRegisterRequest()
+                | messages.SharedMemoryUnregisterRequest()
             ):
                 return await self.shared_memory.perform(operation, context)
             case _:
@@ -278,7 +254,10 @@ class Gateway:
         return plan
 
     async def _model_metadata(
-        self, operation: ModelMetadataRequest, binding: RouteBinding, context: RequestContext
+        self,
+        operation: messages.ModelMetadataRequest,
+        binding: RouteBinding,
+        context: RequestContext,
     ) -> ModelMetadata:
         declared = self.declared.get(operation.model)
         if declared is not None:
@@ -288,7 +267,7 @@ class Gateway:
         return metadata
 
     async def _model_readiness(
-        self, operation: ModelReadyRequest, context: RequestContext
+        self, operation: messages.ModelReadyRequest, context: RequestContext
     ) -> Response:
         """Return whether a model is ready. A server that does not implement the request is ready
         for every model with metadata, which may come from the configuration."""
@@ -299,11 +278,11 @@ class Gateway:
             if error.kind is not Kind.UNSUPPORTED or error.origin is not Origin.BACKEND:
                 raise
         await self._describe_model(operation.model, operation.version, binding, context)
-        return HealthStatus(ok=await _is_backend_ready(binding.backend, context))
+        return messages.HealthStatus(ok=await _is_backend_ready(binding.backend, context))
 
     async def configuration(
-        self, operation: ModelConfigRequest, context: RequestContext
-    ) -> ModelConfig:
+        self, operation: messages.ModelConfigRequest, context: RequestContext
+    ) -> messages.ModelConfig:
         """Return the server's configuration of a model, or a configuration derived from the
         metadata."""
         model, version = operation.model, operation.version
@@ -313,14 +292,14 @@ class Gateway:
             and (await binding.backend.server_profile(context)).reports_config
         ):
             config = await self._perform_on_backend(operation, binding, context)
-            assert isinstance(config, ModelConfig)
+            assert isinstance(config, messages.ModelConfig)
             return config
         metadata = await self._describe_model(model, version, binding, context)
         return config_from_metadata(metadata_for_client(metadata, binding, context))
 
     async def statistics(
-        self, operation: ModelStatisticsRequest, context: RequestContext
-    ) -> ModelStatistics:
+        self, operation: messages.ModelStatisticsRequest, context: RequestContext
+    ) -> messages.ModelStatistics:
         """Return the merged statistics of a model's servers, else the gateway's own."""
         binding = self.bind(operation.model, operation.version, context)
         if not (await binding.backend.server_profile(context)).reports_statistics:
@@ -331,14 +310,17 @@ class Gateway:
         backend_request = to_backend(operation, binding.route)
         responses = await binding.backend.perform_on_all(backend_request, context)
         merged = merge_statistics(
-            [response for response in responses if isinstance(response, ModelStatistics)]
+            [response for response in responses if isinstance(response, messages.ModelStatistics)]
         )
         statistics = to_client(merged, operation, binding.route)
-        assert isinstance(statistics, ModelStatistics)
+        assert isinstance(statistics, messages.ModelStatistics)
         return statistics
 
     async def _statistics_version(
-        self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
+        self,
+        operation: messages.ModelStatisticsRequest,
+        binding: RouteBinding,
+        context: RequestContext,
     ) -> str:
         """Return the version for which the gateway reports its own statistics: the requested one,
         else the latest numeric version (perf_analyzer reads no other), else 1. Raises NOT_FOUND."""
@@ -352,7 +334,7 @@ class Gateway:
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
     async def _perform_on_backend(
-        self, operation: ModelOperation, binding: RouteBinding, context: RequestContext
+        self, operation: messages.ModelOperation, binding: RouteBinding, context: RequestContext
     ) -> Response:
         response = await binding.backend.perform(to_backend(operation, binding.route), context)
         return to_client(response, operation, binding.route)
@@ -370,7 +352,7 @@ class Gateway:
             if metadata.name != model:
                 metadata = replace(metadata, name=model)
         else:
-            request = ModelMetadataRequest(model, version)
+            request = messages.ModelMetadataRequest(model, version)
             backend_request = to_backend(request, binding.route)
             found = cached(backend_request.model, backend_request.version)
             if found is None:
@@ -402,7 +384,7 @@ class Gateway:
         declared = self.declared.get(model)
         if declared is not None:
             return declared if declared.name == model else replace(declared, name=model)
-        request = ModelMetadataRequest(model, version)
+        request = messages.ModelMetadataRequest(model, version)
         backend_request = to_backend(request, binding.route)
         backend_metadata = await binding.backend.describe(
             backend_request.model, backend_request.version, context, refresh=newer
@@ -411,16 +393,20 @@ class Gateway:
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
-    async def _server_status(self, model: str, context: RequestContext) -> ServerStatus:
+    async def _server_status(self, model: str, context: RequestContext) -> messages.ServerStatus:
         if model:
-            models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, context),)
+            models: tuple[messages.ModelStatus, ...] = (
+                await self._catalogue.status(model, context),
+            )
         else:
             models = await self._catalogue.statuses(context)
         server = await self._single_server_status(model, context)
         version, uptime = __version__, time.monotonic_ns() - _STARTED_NS
-        if isinstance(server, ServerStatus):
+        if isinstance(server, messages.ServerStatus):
             version, uptime = server.version or version, server.uptime_ns or uptime
-        return ServerStatus(_SERVER_NAME, version, await self.readiness.is_ready(), models, uptime)
+        return messages.ServerStatus(
+            _SERVER_NAME, version, await self.readiness.is_ready(), models, uptime
+        )
 
     async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
         """Return the backend's status; None if there are several backends or it reports none."""
@@ -429,7 +415,7 @@ class Gateway:
             return None
         (backend,) = backends.values()
         name = self.bind_any(model, context.child()).route.backend_model(model) if model else ""
-        return await query_backend(backend, ServerStatusRequest(name), context)
+        return await query_backend(backend, messages.ServerStatusRequest(name), context)
 
     async def _is_ready(self, context: RequestContext) -> bool:
         checks = (
@@ -443,7 +429,7 @@ class Gateway:
 async def _is_backend_ready(backend: Backend, context: RequestContext) -> bool:
     checked = backend.is_ready if isinstance(backend, SupportsHealthWatch) else None
     return (
-        await query_backend(backend, ServerReadyRequest(), context) == READY
+        await query_backend(backend, messages.ServerReadyRequest(), context) == READY
         if checked is None
         else checked
     )

@@ -12,30 +12,10 @@ import pytest
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis.grpc_methods import SHARED_MEMORY
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelIndexEntry,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelStatus,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegion,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    TensorMetadata,
-    TraceSettingsRequest,
-)
 from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
@@ -44,8 +24,8 @@ from infergate.testing.vectors import completed
 BITS = (31, 32, 63, 64)
 EDGES = (-1, 0, *(2**bits - 1 for bits in BITS), *(2**bits for bits in BITS), 10**19, 10**40)
 REFUSED = frozenset({Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.TOO_LARGE})
-TENSOR_METADATA = TensorMetadata("X", "FP32", (-1, -1, -1))
-MODEL = ModelMetadata(
+TENSOR_METADATA = messages.TensorMetadata("X", "FP32", (-1, -1, -1))
+MODEL = messages.ModelMetadata(
     "m",
     inputs=(TENSOR_METADATA,),
     outputs=(replace(TENSOR_METADATA, name="Y"),),
@@ -53,12 +33,12 @@ MODEL = ModelMetadata(
     supports_scheduling=True,
 )
 INPUT = Tensor("X", Datatype.FP32, (1, 0, 3), b"")
-REQUEST = InferRequest("m", inputs=(INPUT,))
+REQUEST = messages.InferRequest("m", inputs=(INPUT,))
 CODECS = pytest.mark.parametrize("name", sorted(plugins()))
 EDGE = pytest.mark.parametrize("number", EDGES)
 
 
-def request_with(number: int) -> Iterator[Operation]:
+def request_with(number: int) -> Iterator[messages.Operation]:
     if 0 <= number < 2**63:
         for shape in ((number, 0, 3), (1, 0, number)):
             yield replace(REQUEST, inputs=(replace(INPUT, shape=shape),))
@@ -68,17 +48,17 @@ def request_with(number: int) -> Iterator[Operation]:
     yield replace(REQUEST, version=str(number))
     yield replace(REQUEST, inputs=(replace(INPUT, parameters={"other": number}),))
     for parameters in ({"classification": number}, {"other": number}):
-        yield replace(REQUEST, outputs=(RequestedOutput("Y", parameters),))
+        yield replace(REQUEST, outputs=(messages.RequestedOutput("Y", parameters),))
     if 0 <= number < 2**64:
         for region in (RegionRef("r", number, 0), RegionRef("r", 0, number)):
             yield replace(REQUEST, inputs=(replace(INPUT, shared_memory=region),))
-            yield replace(REQUEST, outputs=(RequestedOutput("Y", {}, region),))
+            yield replace(REQUEST, outputs=(messages.RequestedOutput("Y", {}, region),))
     for name in ("offset", "size"):
-        yield SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
+        yield messages.SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
     for name in ("size", "device"):
         responses_with = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
-        yield SharedMemoryRegisterRequest(**responses_with)
-    yield TraceSettingsRequest("m", {"trace_rate": str(number)})
+        yield messages.SharedMemoryRegisterRequest(**responses_with)
+    yield messages.TraceSettingsRequest("m", {"trace_rate": str(number)})
 
 
 def error_kind(act: Callable[..., Any], *arguments: Any) -> Kind:
@@ -99,13 +79,13 @@ def test_every_integer_is_written_or_refused(name: str, number: int, profile: An
         assert error_kind(codec.build_request, operation, profile, MODEL) in REFUSED, operation
 
 
-def responses_with(number: int) -> Iterator[tuple[Operation, Response]]:
+def responses_with(number: int) -> Iterator[tuple[messages.Operation, messages.Response]]:
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
-    yield REQUEST, InferResponse("m", str(number), outputs=outputs)
+    yield REQUEST, messages.InferResponse("m", str(number), outputs=outputs)
     metadata = replace(MODEL, max_batch_size=number, versions=(str(number),))
     metadata = replace(metadata, inputs=(replace(TENSOR_METADATA, shape=(number,)),))
-    yield ModelMetadataRequest("m"), metadata
+    yield messages.ModelMetadataRequest("m"), metadata
     duration = {"count": number, "ns": number}
     statistics = {
         "name": "m",
@@ -115,18 +95,18 @@ def responses_with(number: int) -> Iterator[tuple[Operation, Response]]:
         "inference_stats": dict.fromkeys(("success", "queue", "compute_infer"), duration),
         "batch_stats": [{"batch_size": number, "compute_infer": duration}],
     }
-    yield ModelStatisticsRequest("m"), ModelStatistics((statistics,))
-    versions = (ModelIndexEntry("m", str(number), "READY"),)
-    models = (ModelStatus(metadata, versions, (statistics,)),)
-    yield ServerStatusRequest(), ServerStatus("s", "1", ready=True, models=models)
+    yield messages.ModelStatisticsRequest("m"), messages.ModelStatistics((statistics,))
+    versions = (messages.ModelIndexEntry("m", str(number), "READY"),)
+    models = (messages.ModelStatus(metadata, versions, (statistics,)),)
+    yield messages.ServerStatusRequest(), messages.ServerStatus("s", "1", ready=True, models=models)
     if not 0 <= number < 2**64:
         return  # no region can be registered with these
     for region in (
-        SharedMemoryRegion("r", "/k", number, number),
-        SharedMemoryRegion("r", size=number, device=number % 2**31),
+        messages.SharedMemoryRegion("r", "/k", number, number),
+        messages.SharedMemoryRegion("r", size=number, device=number % 2**31),
     ):
-        request = SharedMemoryStatusRequest(cuda=region.device is not None)
-        yield request, SharedMemoryStatus((region,))
+        request = messages.SharedMemoryStatusRequest(cuda=region.device is not None)
+        yield request, messages.SharedMemoryStatus((region,))
 
 
 LISTING = {
@@ -144,7 +124,7 @@ def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: in
         try:
             wire = codec.build_request(operation, TRITON, MODEL)
         except GatewayError:
-            if name not in LISTING or not isinstance(operation, SharedMemoryStatusRequest):
+            if name not in LISTING or not isinstance(operation, messages.SharedMemoryStatusRequest):
                 continue
             wire = LISTING[name]
         with contextlib.suppress(GatewayError):

@@ -8,19 +8,11 @@ from typing import Any
 
 from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
 from infergate.codecs.profiles import GENERIC
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelMetadata,
-    ModelReadyRequest,
-    Operation,
-    Response,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -46,7 +38,7 @@ class LineCodec:
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         words = wire.method.split(" ")
         if words[0] == "ready":
-            return RequestSummary(ModelReadyRequest, words[1])
+            return RequestSummary(messages.ModelReadyRequest, words[1])
         if words[0] == "infer":
             return RequestSummary(InferRequest, words[1], words[2])
         raise bad_request("no such verb")
@@ -54,8 +46,8 @@ class LineCodec:
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
         self.decoded += 1
         summary = self.summarize(wire)
-        if summary.operation is ModelReadyRequest:
-            return ParsedRequest(ModelReadyRequest(summary.model))
+        if summary.operation is messages.ModelReadyRequest:
+            return ParsedRequest(messages.ModelReadyRequest(summary.model))
         self.validate(wire, limits)
         return ParsedRequest(
             InferRequest(summary.model, summary.version, wire.method.split(" ")[3])
@@ -115,9 +107,10 @@ class Memory:
             return self.answer
         if isinstance(operation, InferRequest):
             return InferResponse(operation.model, "7", "invented", {}, operation.inputs)
-        return {"ModelIndexRequest": ModelIndex(), "ModelMetadataRequest": ModelMetadata("m")}.get(
-            type(operation).__name__, HealthStatus(ok=True)
-        )
+        return {
+            "ModelIndexRequest": messages.ModelIndex(),
+            "ModelMetadataRequest": ModelMetadata("m"),
+        }.get(type(operation).__name__, messages.HealthStatus(ok=True))
 
     async def stream(
         self, request: InferRequest, context: RequestContext

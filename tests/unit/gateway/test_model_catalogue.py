@@ -12,27 +12,9 @@ import infergate
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import GENERIC, TRITON
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.messages import (
-    HealthStatus,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelStatus,
-    Operation,
-    Response,
-    ServerReadyRequest,
-    ServerStatus,
-    ServerStatusRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import ModelIndexEntry, ModelIndexRequest, ModelMetadata, Operation
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
 from infergate.gateway import model_catalogue
@@ -50,15 +32,17 @@ class Repository(Memory):
         self.versions: dict[str, tuple[str, ...]] = {}
         self.concurrent = self.max_concurrent = 0
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
         self.requests.append(operation)
         match operation:
             case ModelIndexRequest():
-                return ModelIndex(tuple(ModelIndexEntry(name, "1") for name in self.listed))
-            case ModelReadyRequest(model, version):
-                return HealthStatus(ok=(model, version) not in self.unready)
+                return messages.ModelIndex(
+                    tuple(ModelIndexEntry(name, "1") for name in self.listed)
+                )
+            case messages.ModelReadyRequest(model, version):
+                return messages.HealthStatus(ok=(model, version) not in self.unready)
             case _:
-                return HealthStatus(ok=True)
+                return messages.HealthStatus(ok=True)
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
@@ -75,13 +59,15 @@ def gateway(*routes: Route, backends: Any) -> Gateway:
     return Gateway(RouteTable(routes), {b.name: b for b in backends}, {})
 
 
-async def status(tested_gateway: Gateway, model: str = "", **fields: Any) -> ServerStatus:
-    reported = await tested_gateway.perform(ServerStatusRequest(model), new_context(**fields))
-    assert isinstance(reported, ServerStatus)
+async def status(tested_gateway: Gateway, model: str = "", **fields: Any) -> messages.ServerStatus:
+    reported = await tested_gateway.perform(
+        messages.ServerStatusRequest(model), new_context(**fields)
+    )
+    assert isinstance(reported, messages.ServerStatus)
     return reported
 
 
-def states(reported: ModelStatus) -> dict[str, str]:
+def states(reported: messages.ModelStatus) -> dict[str, str]:
     return {entry.version: entry.state for entry in reported.versions}
 
 
@@ -105,7 +91,7 @@ async def test_one_model() -> None:
 async def versions(created: Gateway, model: str, version: str = "", **fields: Any) -> list[Any]:
     operation = ModelIndexRequest(model=model, version=version)
     index = await created.perform(operation, new_context(**fields))
-    assert isinstance(index, ModelIndex)
+    assert isinstance(index, messages.ModelIndex)
     assert {entry.name for entry in index.models} <= {model}
     return [(entry.version, entry.state, entry.reason) for entry in index.models]
 
@@ -118,19 +104,19 @@ class Lister(Repository):
         self.entries = entries
         self.errors: dict[type, GatewayError] = {}
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
         if error := self.errors.get(type(operation)):
             self.requests.append(operation)
             raise error
         if isinstance(operation, ModelIndexRequest):
             self.requests.append(operation)
-            return ModelIndex(self.entries)
+            return messages.ModelIndex(self.entries)
         return await super().perform(operation, context)
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        if error := self.errors.get(ModelMetadataRequest):
+        if error := self.errors.get(messages.ModelMetadataRequest):
             raise error
         return await super().describe(model, version, context, refresh=refresh)
 
@@ -180,7 +166,7 @@ async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None
 async def test_an_unknown_model_has_no_versions() -> None:
     server = Lister("b", *LISTED)
     unknown = GatewayError(Kind.NOT_FOUND, "unknown")
-    server.errors = {ModelMetadataRequest: unknown, ModelReadyRequest: unknown}
+    server.errors = {messages.ModelMetadataRequest: unknown, messages.ModelReadyRequest: unknown}
     created = gateway(Route("m", "b"), backends=[server])
     for model, version in (("m", ""), ("m", "4"), ("n", ""), ("n", "4")):
         with raises_kind(Kind.NOT_FOUND):
@@ -194,21 +180,21 @@ async def test_a_server_without_readiness_of_models() -> None:
     missing = GatewayError(Kind.UNSUPPORTED, "unknown method", origin=Origin.BACKEND)
     server.errors = {
         ModelIndexRequest: missing,
-        ModelReadyRequest: missing,
-        ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
+        messages.ModelReadyRequest: missing,
+        messages.ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
     }
     routes, declared = RouteTable([Route("*", "b")]), {"m": ModelMetadata("m")}
     created = Gateway(routes, {"b": server}, declared)
-    ready = ModelReadyRequest("m")
-    assert await created.perform(ready, new_context()) == HealthStatus(ok=True)
+    ready = messages.ModelReadyRequest("m")
+    assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=True)
     assert await versions(created, "m") == [("", "READY", "")]
     assert await versions(created, "m", "2") == [("2", "READY", "")]
-    server.errors[ServerReadyRequest] = GatewayError(Kind.CONNECT, "down")
-    assert await created.perform(ready, new_context()) == HealthStatus(ok=False)
-    for operation in (ModelReadyRequest("n"), ModelIndexRequest(model="n")):
+    server.errors[messages.ServerReadyRequest] = GatewayError(Kind.CONNECT, "down")
+    assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=False)
+    for operation in (messages.ModelReadyRequest("n"), ModelIndexRequest(model="n")):
         with raises_kind(Kind.UNSUPPORTED, "declare it"):
             await created.perform(operation, new_context())
-    server.errors[ModelReadyRequest] = GatewayError(Kind.UNSUPPORTED, "no versions here")
+    server.errors[messages.ModelReadyRequest] = GatewayError(Kind.UNSUPPORTED, "no versions here")
     with raises_kind(Kind.UNSUPPORTED, "no versions here"):
         await created.perform(ready, new_context())
 
@@ -222,7 +208,7 @@ async def test_a_status_has_the_clients_model_name() -> None:
     assert one.metadata == ModelMetadata("m", ("1",))
     assert states(one) == {"1": "READY"}
     assert set(memory.described) == {("real", "4", False)}
-    assert ModelReadyRequest("real", "4") in memory.requests
+    assert messages.ModelReadyRequest("real", "4") in memory.requests
 
 
 async def test_versions_of_several_routes_are_combined() -> None:
@@ -248,14 +234,16 @@ class Counting(Repository):
         self.broken = broken
         self.counted: list[Operation] = []
 
-    async def perform_on_all(self, operation: Operation, context: RequestContext) -> list[Response]:
-        assert isinstance(operation, ModelStatisticsRequest)
+    async def perform_on_all(
+        self, operation: Operation, context: RequestContext
+    ) -> list[messages.Response]:
+        assert isinstance(operation, messages.ModelStatisticsRequest)
         self.counted.append(operation)
         if self.broken:
             raise GatewayError(Kind.TIMEOUT, "no figures")
         versions = [operation.version] if operation.version else ["1", "2"]
         return [
-            ModelStatistics(
+            messages.ModelStatistics(
                 tuple(
                     {"name": operation.model, "version": version, "by": self.name}
                     for version in versions
@@ -269,7 +257,7 @@ async def test_servers_counters_have_the_clients_names() -> None:
     (reported,) = (
         await status(gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
     ).models
-    assert backend.counted == [ModelStatisticsRequest("real", "")]
+    assert backend.counted == [messages.ModelStatisticsRequest("real", "")]
     assert [each["name"] for each in reported.statistics] == ["m", "m"]
     assert [each["version"] for each in reported.statistics] == ["1", "2"]
 
@@ -293,7 +281,7 @@ async def test_a_status_leaves_out_unavailable_statistics() -> None:
 
 async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
     class Away(Repository):
-        async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
             raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
 
     created = gateway(Route("*", "b"), backends=[Away()])
@@ -303,13 +291,13 @@ async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
 
 async def test_the_only_server_reports_its_version_and_configuration() -> None:
     class Reporting(Repository):
-        async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
             match operation:
-                case ServerStatusRequest(name):
+                case messages.ServerStatusRequest(name):
                     assert name in ("", "m")
-                    return ServerStatus("s", "1.9.0", ready=True, uptime_ns=7)
-                case ModelConfigRequest(name):
-                    return ModelConfig(name, {"instance_group": [{"count": 2}]})
+                    return messages.ServerStatus("s", "1.9.0", ready=True, uptime_ns=7)
+                case messages.ModelConfigRequest(name):
+                    return messages.ModelConfig(name, {"instance_group": [{"count": 2}]})
             return await super().perform(operation, context)
 
     one, other = Reporting("one"), Reporting("other")
@@ -360,8 +348,8 @@ async def test_all_models() -> None:
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
     context = new_context()
-    reported = await created.perform(ServerStatusRequest(), context)
-    assert isinstance(reported, ServerStatus)
+    reported = await created.perform(messages.ServerStatusRequest(), context)
+    assert isinstance(reported, messages.ServerStatus)
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
     assert reported.models[0].metadata.max_batch_size == 8
     assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
@@ -370,9 +358,9 @@ async def test_all_models() -> None:
 
 async def test_a_gateway_that_is_not_ready_reports_it() -> None:
     class Starting(Repository):
-        async def perform(self, operation: Operation, context: RequestContext) -> Response:
-            if isinstance(operation, ServerReadyRequest):
-                return HealthStatus(ok=False)
+        async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
+            if isinstance(operation, messages.ServerReadyRequest):
+                return messages.HealthStatus(ok=False)
             return await super().perform(operation, context)
 
     assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
@@ -435,7 +423,7 @@ async def test_a_clients_shorter_deadline_applies() -> None:
             self, model: str, version: str, context: RequestContext, *, refresh: bool = False
         ) -> ModelMetadata:
             deadlines.append(context.deadline)
-            return ModelMetadata(model, inputs=(TensorMetadata("X", "INT8", (1,)),))
+            return ModelMetadata(model, inputs=(messages.TensorMetadata("X", "INT8", (1,)),))
 
     deadlines: list[float | None] = []
     soon = time.monotonic() + 0.5
@@ -454,22 +442,22 @@ class Indexed(Memory):
         self.index = index
         self.is_ready = ready
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
         self.requests.append(operation)
         match operation:
-            case ModelReadyRequest(model, version):
+            case messages.ModelReadyRequest(model, version):
                 if isinstance(self.is_ready, GatewayError):
                     raise self.is_ready
-                return HealthStatus(ok=(model, version) in self.is_ready)
+                return messages.HealthStatus(ok=(model, version) in self.is_ready)
             case ModelIndexRequest() if isinstance(self.index, GatewayError):
                 raise self.index
             case _:
-                return ModelIndex(tuple(self.index))
+                return messages.ModelIndex(tuple(self.index))
 
 
 async def index(tested_gateway: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
     index_response = await tested_gateway.perform(ModelIndexRequest(ready_only), new_context())
-    assert isinstance(index_response, ModelIndex)
+    assert isinstance(index_response, messages.ModelIndex)
     return list(index_response.models)
 
 
@@ -536,7 +524,7 @@ async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     created = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
     states = [("m", "READY"), ("x", ""), ("y", "")]
     assert [(e.name, e.state) for e in await index(created)] == states
-    assert names.requests == [ModelIndexRequest(), ModelReadyRequest("m")]
+    assert names.requests == [ModelIndexRequest(), messages.ModelReadyRequest("m")]
     ready = await index(created, ready_only=True)
     assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
 

@@ -11,22 +11,9 @@ from gateway_errors import raises_kind
 from infergate.access.rules import AccessRules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import MLSERVER, TRITON
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import (
-    Acknowledgement,
-    LogSettingsRequest,
-    ModelLoadRequest,
-    ModelUnloadRequest,
-    Operation,
-    ServerMetadata,
-    ServerMetadataRequest,
-    Settings,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest, Settings
 from infergate.gateway.audit import log_denied
 from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.server_control import ControlPermissions
@@ -35,9 +22,9 @@ from infergate.routing.table import Rewrite, Route, RouteTable
 ROUTES = (Route("*", "b"),)
 CHANGES = (ModelLoadRequest("m"), ModelUnloadRequest("m"))
 SETTINGS = (
-    TraceSettingsRequest(),
-    TraceSettingsRequest("m"),
-    LogSettingsRequest({"log_info": True}),
+    messages.TraceSettingsRequest(),
+    messages.TraceSettingsRequest("m"),
+    messages.LogSettingsRequest({"log_info": True}),
 )
 
 
@@ -51,14 +38,14 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
     )
 
 
-async def refusal(tested_gateway: Gateway, operation: Operation) -> GatewayError:
+async def refusal(tested_gateway: Gateway, operation: messages.Operation) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         await tested_gateway.perform(operation, new_context())
     return caught.value
 
 
 @pytest.mark.parametrize("operation", CHANGES)
-async def test_loading_models_must_be_enabled(operation: Operation) -> None:
+async def test_loading_models_must_be_enabled(operation: messages.Operation) -> None:
     memory = Memory("b", Acknowledgement())
     refused = await refusal(gateway(memory, settings=True), operation)
     assert refused.kind is Kind.NO_BACKEND
@@ -67,7 +54,7 @@ async def test_loading_models_must_be_enabled(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", SETTINGS)
-async def test_settings_must_be_enabled(operation: Operation) -> None:
+async def test_settings_must_be_enabled(operation: messages.Operation) -> None:
     memory = Memory("b", Settings())
     memory.profile_of_all = TRITON
     refused = await refusal(gateway(memory, repository=True), operation)
@@ -147,7 +134,7 @@ async def test_a_model_without_route_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("simple"), ModelUnloadRequest("simple")])
-async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: Operation) -> None:
+async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: messages.Operation) -> None:
     refused = await refusal(gateway(BuiltinBackend("b"), repository=True), operation)
     assert refused.kind is Kind.UNSUPPORTED
     assert "'simple' is inside infergate" in refused.public
@@ -159,20 +146,22 @@ async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
     created = gateway(here, there, routes=routes, settings=True)
     settings = await created.perform(
-        TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context()
+        messages.TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context()
     )
     assert settings == Settings({"trace_rate": ["1"]})
-    assert here.requests == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
+    assert here.requests == [messages.TraceSettingsRequest("real", {"trace_rate": ["1"]})]
     assert not there.requests
     here.profile_of_all = MLSERVER
-    refused = await refusal(created, TraceSettingsRequest("m"))
+    refused = await refusal(created, messages.TraceSettingsRequest("m"))
     assert refused.kind is Kind.UNSUPPORTED
     assert "'b' has no trace settings" in refused.public
 
 
-@pytest.mark.parametrize("operation", [TraceSettingsRequest(), LogSettingsRequest()])
+@pytest.mark.parametrize(
+    "operation", [messages.TraceSettingsRequest(), messages.LogSettingsRequest()]
+)
 async def test_server_settings_are_sent_to_every_backend_with_settings(
-    operation: Operation,
+    operation: messages.Operation,
 ) -> None:
     one, other, third = (Memory(name, Settings({"x": name})) for name in "abc")
     one.profile_of_all = third.profile_of_all = TRITON
@@ -214,8 +203,8 @@ async def test_only_enabled_extensions_are_reported() -> None:
         ({"repository": True}, {"model_repository"}),
         ({"settings": True}, {"trace", "logging"}),
     ):
-        settings = await gateway(**allowed).perform(ServerMetadataRequest(), new_context())
-        assert isinstance(settings, ServerMetadata)
+        settings = await gateway(**allowed).perform(messages.ServerMetadataRequest(), new_context())
+        assert isinstance(settings, messages.ServerMetadata)
         assert {"model_repository", "trace", "logging"} & set(settings.extensions) == more
         assert {"model_configuration", "statistics"} <= set(settings.extensions)
 
@@ -223,14 +212,14 @@ async def test_only_enabled_extensions_are_reported() -> None:
 async def test_shared_memory_must_be_enabled() -> None:
     created = gateway()
     for name in ("", "r"):
-        settings = await created.perform(SharedMemoryStatusRequest(name), new_context())
-        assert settings == SharedMemoryStatus(())
+        settings = await created.perform(messages.SharedMemoryStatusRequest(name), new_context())
+        assert settings == messages.SharedMemoryStatus(())
         assert (
-            await created.perform(SharedMemoryUnregisterRequest(name), new_context())
+            await created.perform(messages.SharedMemoryUnregisterRequest(name), new_context())
             == Acknowledgement()
         )
     with raises_kind(Kind.UNSUPPORTED, match="region 'r': shared memory is not supp"):
-        await created.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), new_context())
+        await created.perform(messages.SharedMemoryRegisterRequest("r", "/k", 0, 64), new_context())
 
 
 async def test_the_audit_log_names_callers_and_rejected_callers(

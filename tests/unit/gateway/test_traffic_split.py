@@ -9,18 +9,12 @@ import pytest
 from fakes import LineCodec, Memory, WireBackend, new_context
 
 from gateway_errors import raises_kind
+from infergate.core import messages
 from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelReadyRequest,
-    Operation,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
@@ -138,8 +132,8 @@ async def test_streams_are_split_too() -> None:
 
 async def test_other_operations_use_the_routes_own_backend() -> None:
     harness = Harness(split(100))
-    await harness.gateway.perform(ModelReadyRequest("m"), new_context())
-    assert harness.own.requests == [ModelReadyRequest("m")]
+    await harness.gateway.perform(messages.ModelReadyRequest("m"), new_context())
+    assert harness.own.requests == [messages.ModelReadyRequest("m")]
 
 
 # ---- a fallback --------------------------------------------------------------------------------
@@ -206,7 +200,7 @@ class HeldBackend(Memory):
         super().__init__(name)
         self.let = asyncio.Event()
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Any:
+    async def perform(self, operation: messages.Operation, context: RequestContext) -> Any:
         self.requests.append(operation)
         self.calls = context
         await self.let.wait()
@@ -346,14 +340,14 @@ async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None
     harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = CONNECTION_REFUSED
-    assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
-        ok=True
-    )
+    assert await harness.gateway.perform(
+        messages.ServerReadyRequest(), new_context()
+    ) == messages.HealthStatus(ok=True)
     harness = Harness(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
     harness.other.answer = CONNECTION_REFUSED
-    assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
-        ok=False
-    )
+    assert await harness.gateway.perform(
+        messages.ServerReadyRequest(), new_context()
+    ) == messages.HealthStatus(ok=False)
 
 
 # ---- costs for others ----------------------------------------------------------------------------

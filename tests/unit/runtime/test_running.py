@@ -21,15 +21,8 @@ from faults.load import STREAM, Connection, stream_values, streamed
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
+from infergate.core import messages
 from infergate.core.limits import MIB
-from infergate.core.messages import (
-    ModelStatistics,
-    ModelStatisticsRequest,
-    Operation,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-)
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.runtime.assemble import assemble
@@ -75,7 +68,7 @@ class RecordingBackend(BuiltinBackend):
         self.proceed = asyncio.Event()
         self.proceed.set()
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Any:
+    async def perform(self, operation: messages.Operation, context: RequestContext) -> Any:
         self.entered.set()
         await self.proceed.wait()
         return await super().perform(operation, context)
@@ -165,9 +158,9 @@ async def test_statistics_are_kept() -> None:
             assert (await connection.send_request(infer_request("identity"))).status == 200
             await harness.running.reload(config)
         statistics = await harness.running.gateway.perform(
-            ModelStatisticsRequest("identity"), harness.context()
+            messages.ModelStatisticsRequest("identity"), harness.context()
         )
-        assert isinstance(statistics, ModelStatistics)
+        assert isinstance(statistics, messages.ModelStatistics)
         assert statistics.models[0]["inference_count"] == 2
         await connection.close()
 
@@ -177,14 +170,14 @@ async def test_regions_stay_registered_while_shared_memory_is_enabled() -> None:
     region = SharedMemory(create=True, size=4)
     try:
         async with serving(config_with(control=on)) as harness:
-            request = SharedMemoryRegisterRequest("r", region.name, 0, 4)
+            request = messages.SharedMemoryRegisterRequest("r", region.name, 0, 4)
             await harness.running.gateway.perform(request, harness.context())
             for control, expected in ((on, 1), (off, 0), (on, 0)):
                 await harness.running.reload(config_with(control=control, limits={"tensors": 5}))
                 status = await harness.running.gateway.perform(
-                    SharedMemoryStatusRequest(), harness.context()
+                    messages.SharedMemoryStatusRequest(), harness.context()
                 )
-                assert isinstance(status, SharedMemoryStatus)
+                assert isinstance(status, messages.SharedMemoryStatus)
                 assert len(status.regions) == expected
     finally:
         region.close()

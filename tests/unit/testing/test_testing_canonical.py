@@ -5,18 +5,9 @@ import json
 import pytest
 from hypothesis import given
 
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelMetadata,
-    ServerLiveRequest,
-    ServerMetadata,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest
 from infergate.core.tensor import Tensor
 from infergate.testing import from_json, is_same, to_json
 from infergate.testing.strategies import infer_requests, infer_responses
@@ -28,18 +19,20 @@ def test_requests_round_trip(request: InferRequest) -> None:
 
 
 @given(infer_responses())
-def test_responses_round_trip(response: InferResponse) -> None:
+def test_responses_round_trip(response: messages.InferResponse) -> None:
     assert from_json(json.loads(json.dumps(to_json(response)))) == response
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        ServerLiveRequest(),
-        HealthStatus(ok=False),
-        ServerMetadata("n", "1", ("a", "b")),
-        ModelIndex((ModelIndexEntry("m", state="READY"),)),
-        ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (-1,), {"k": [1]}),)),
+        messages.ServerLiveRequest(),
+        messages.HealthStatus(ok=False),
+        messages.ServerMetadata("n", "1", ("a", "b")),
+        messages.ModelIndex((messages.ModelIndexEntry("m", state="READY"),)),
+        messages.ModelMetadata(
+            "m", inputs=(messages.TensorMetadata("X", "FP32", (-1,), {"k": [1]}),)
+        ),
     ],
 )
 def test_every_other_value_round_trips(value: object) -> None:

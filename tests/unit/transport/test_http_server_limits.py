@@ -95,25 +95,17 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         b"GET /\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n",
-        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nab",
-        HEAD + b"Content-Length: +2\r\n\r\nab",
-        HEAD + b"Content-Length: -2\r\n\r\nab",
         HEAD + b"Content-Length: 2x\r\n\r\nab",
-        HEAD + b"Content-Length: 99999999999999999999999\r\n\r\nab",
         HEAD + b"Transfer-Encoding: gzip\r\n\r\nab",
         HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
 )
 async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: bytes) -> None:
+    """test_smuggling has more of them."""
     peer = await harness.connect()
     await peer.send(wire)
     response = await peer.read_response()
@@ -136,14 +128,6 @@ async def test_an_unknown_transfer_coding(harness: HttpHarness, lines: bytes) ->
     response = await peer.read_response()
     assert (response.status, b"transfer coding" in response.body) == (501, True)
     assert not harness.app.calls
-
-
-@pytest.mark.parametrize("host", ["x/y", "x, y", "user@x", "x:port"])
-async def test_an_invalid_host(harness: HttpHarness, host: str) -> None:
-    peer = await harness.connect()
-    await peer.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    response = await peer.read_response()
-    assert (response.status, b"Host" in response.body) == (400, True)
 
 
 async def test_connect_is_refused(harness: HttpHarness) -> None:

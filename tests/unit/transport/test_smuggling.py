@@ -72,6 +72,7 @@ async def assert_refused(harness: HttpHarness, wire: bytes) -> None:
     response = await peer.read_response()
     assert response.status in {400, 413, 501}
     assert response.headers["connection"] == "close"
+    assert response.headers["content-type"] == "refusal"
     assert await peer.reads_eof()
     assert harness.app.requests == []
 

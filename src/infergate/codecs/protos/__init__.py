@@ -7,6 +7,7 @@ The schema is in a private descriptor pool, because the default pool may already
 
 from __future__ import annotations
 
+import sys
 from importlib.resources import files
 from typing import Any, Final
 
@@ -28,6 +29,16 @@ class ProtoSchema:
         """Return a message class. Raises KeyError if it is not in the schema."""
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
+
+    def attribute(self, module: str, full_name: str) -> Any:
+        """Return a message class for the ``__getattr__`` of ``module``, which keeps it. Raises
+        AttributeError."""
+        try:
+            found = self.message_class(full_name)
+        except KeyError:
+            raise AttributeError(f"the schema has no message {full_name}") from None
+        setattr(sys.modules[module], full_name.rpartition(".")[2], found)
+        return found
 
     def method_classes(self, method: str) -> tuple[Any, Any]:
         """Return the request and response classes of ``method`` (``/package.Service/Method``).

@@ -1,4 +1,7 @@
-"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool."""
+"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool.
+
+Each class has its name in ``proto/legacy_inference_server.proto``: ``messages.InferRequestHeader``.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,12 @@ from infergate.codecs.protos import SCHEMA
 SERVICE: Final = "nvidia.inferenceserver.GRPCService"
 
 
-def _message(name: str) -> Any:
-    return SCHEMA.message_class(f"nvidia.inferenceserver.{name}")
+def __getattr__(name: str) -> Any:
+    return SCHEMA.attribute(__name__, f"nvidia.inferenceserver.{name}")
 
 
-InferRequestHeader: Final = _message("InferRequestHeader")
-InferResponseHeader: Final = _message("InferResponseHeader")
-RequestStatus: Final = _message("RequestStatus")
-ServerStatus: Final = _message("ServerStatus")
-ModelRepositoryIndex: Final = _message("ModelRepositoryIndex")
-SharedMemoryStatus: Final = _message("SharedMemoryStatus")
-StatusRequest: Final = _message("StatusRequest")
-StatusResponse: Final = _message("StatusResponse")
-HealthRequest: Final = _message("HealthRequest")
-HealthResponse: Final = _message("HealthResponse")
-ModelControlRequest: Final = _message("ModelControlRequest")
-ModelControlResponse: Final = _message("ModelControlResponse")
-SharedMemoryControlRequest: Final = _message("SharedMemoryControlRequest")
-SharedMemoryControlResponse: Final = _message("SharedMemoryControlResponse")
-RepositoryRequest: Final = _message("RepositoryRequest")
-RepositoryResponse: Final = _message("RepositoryResponse")
-InferRequest: Final = _message("InferRequest")
-InferResponse: Final = _message("InferResponse")
-
-_CODE: Final = RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type
+_STATUS: Final = SCHEMA.message_class("nvidia.inferenceserver.RequestStatus")
+_CODE: Final = _STATUS.DESCRIPTOR.fields_by_name["code"].enum_type
 CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.values_by_name.items()}
 """The numbers of the enum RequestStatusCode, by name."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
+from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
@@ -36,9 +36,8 @@ async def infer(backend: BuiltinBackend, request: InferRequest) -> InferResponse
 
 
 async def refusal(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD_REQUEST) -> str:
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(kind) as caught:
         await backend.perform(operation, CALL)
-    assert caught.value.kind is kind
     return caught.value.public
 
 

@@ -14,29 +14,11 @@ from infergate.codecs.graphpipe import PLUGIN, errors
 from infergate.codecs.graphpipe import metadata as metadata_module
 from infergate.codecs.graphpipe.codec import MetadataFormat
 from infergate.codecs.profiles import GENERIC
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import ModelMetadata, ModelMetadataRequest, Operation, TensorMetadata
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
@@ -56,9 +38,9 @@ def model(outputs: tuple[str, ...], inputs: tuple[str, ...] = ("x",)) -> ModelMe
 X = Tensor("x", Datatype.FP32, (1,), b"1234")
 
 
-def inference(*outputs: str, **fields: Any) -> InferRequest:
-    return InferRequest(
-        "m", "3", "id", inputs=(X,), outputs=tuple(map(RequestedOutput, outputs)), **fields
+def inference(*outputs: str, **fields: Any) -> messages.InferRequest:
+    return messages.InferRequest(
+        "m", "3", "id", inputs=(X,), outputs=tuple(map(messages.RequestedOutput, outputs)), **fields
     )
 
 
@@ -66,7 +48,7 @@ def build_request(operation: Operation, model_metadata: ModelMetadata | None = N
     return CODEC.build_request(operation, GENERIC, model_metadata)
 
 
-def infer_fields(operation: InferRequest, model_metadata: ModelMetadata) -> dict[str, Any]:
+def infer_fields(operation: messages.InferRequest, model_metadata: ModelMetadata) -> dict[str, Any]:
     wire = build_request(operation, model_metadata)
     assert (wire.method, wire.path, wire.query, dict(wire.headers)) == ("POST", "", "", {})
     inner: dict[str, Any] = verify(bytes(join_parts(wire.body)), "Request")["req"]
@@ -78,7 +60,7 @@ def parse(
     operation: Operation,
     model_metadata: ModelMetadata | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> Response:
+) -> messages.Response:
     return CODEC.parse_response(wire, operation, limits, model_metadata)
 
 
@@ -125,16 +107,16 @@ def test_an_inference() -> None:
     assert request["input_names"] == [b"x"]
     (tensor,) = request["input_tensors"]
     assert tensor == {"type": 10, "shape": [1], "data": b"1234", "string_val": []}
-    unsupported = InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
+    unsupported = messages.InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
     assert refused(build_request, unsupported, model_metadata).kind is Kind.UNSUPPORTED
 
 
 def test_all_other_requests_become_metadata_requests() -> None:
     for operation in (
-        ServerLiveRequest(),
-        ServerReadyRequest(),
-        ServerMetadataRequest(),
-        ModelReadyRequest("m", "1"),
+        messages.ServerLiveRequest(),
+        messages.ServerReadyRequest(),
+        messages.ServerMetadataRequest(),
+        messages.ModelReadyRequest("m", "1"),
         ModelMetadataRequest("m"),
     ):
         wire = build_request(operation)
@@ -148,7 +130,12 @@ def test_all_other_requests_become_metadata_requests() -> None:
 
 @pytest.mark.parametrize(
     "operation",
-    [ModelIndexRequest(), ModelConfigRequest("m"), ServerStatusRequest(), ModelLoadRequest("m")],
+    [
+        messages.ModelIndexRequest(),
+        messages.ModelConfigRequest("m"),
+        messages.ServerStatusRequest(),
+        messages.ModelLoadRequest("m"),
+    ],
 )
 def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
     error = refused(build_request, operation)
@@ -164,11 +151,11 @@ def response_with(count: int) -> HttpResponse:
 
 
 def output_indices(
-    operation: InferRequest, model_metadata: ModelMetadata, count: int
+    operation: messages.InferRequest, model_metadata: ModelMetadata, count: int
 ) -> list[tuple[str, int]]:
     """Return each output's name and the index of its tensor in the response."""
     found = parse(response_with(count), operation, model_metadata)
-    assert isinstance(found, InferResponse)
+    assert isinstance(found, messages.InferResponse)
     assert (found.model, found.version, found.id) == ("m", "3", "id")
     return [(tensor.name, tensor.data[0]) for tensor in found.outputs]
 
@@ -284,7 +271,7 @@ def test_long_errors_are_truncated() -> None:
 def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
     with_outputs = response([(1, [1], b"1")], [(400, b"\xff")])
     found = parse(ok(with_outputs), inference(), model(("a",)))
-    assert isinstance(found, InferResponse)
+    assert isinstance(found, messages.InferResponse)
     error = refused(parse, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
 
@@ -310,7 +297,7 @@ def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
 )
 def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> None:
     wire = HttpResponse(status, {"Retry-After": "7"}, (body,) if body else ())
-    for operation in (inference(), ModelMetadataRequest("m"), ServerMetadataRequest()):
+    for operation in (inference(), ModelMetadataRequest("m"), messages.ServerMetadataRequest()):
         error = refused(parse, wire, operation, model(("a",)))
         assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
         assert public in error.public
@@ -328,7 +315,8 @@ def test_an_invalid_retry_after_is_ignored(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", [ServerLiveRequest(), ServerReadyRequest(), ModelReadyRequest("m")]
+    "operation",
+    [messages.ServerLiveRequest(), messages.ServerReadyRequest(), messages.ModelReadyRequest("m")],
 )
 def test_health(operation: Operation) -> None:
     for status, healthy in (
@@ -339,7 +327,7 @@ def test_health(operation: Operation) -> None:
         (502, False),
         (503, False),
     ):
-        assert parse(HttpResponse(status), operation) == HealthStatus(ok=healthy)
+        assert parse(HttpResponse(status), operation) == messages.HealthStatus(ok=healthy)
     for status, kind in (
         (401, Kind.UNAUTHENTICATED),
         (403, Kind.FORBIDDEN),
@@ -361,7 +349,9 @@ def test_metadata() -> None:
         server="gpt",
         server_version="1.2",
     )
-    assert parse(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+    assert parse(ok(body), messages.ServerMetadataRequest()) == messages.ServerMetadata(
+        "gpt", "1.2"
+    )
 
 
 def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +381,9 @@ def test_metadata_as_json() -> None:
             server="gpt",
             server_version="1.2",
         )
-        assert parse(wire, ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+        assert parse(wire, messages.ServerMetadataRequest()) == messages.ServerMetadata(
+            "gpt", "1.2"
+        )
 
 
 @pytest.mark.parametrize("form", ["json", "flatbuffer"])
@@ -438,7 +430,7 @@ def test_json_that_is_not_metadata(fields: Any) -> None:
 def test_empty_json() -> None:
     assert parse(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
     wire = as_json({"Server": 3, "Version": None})
-    assert parse(wire, ServerMetadataRequest()) == ServerMetadata("", "")
+    assert parse(wire, messages.ServerMetadataRequest()) == messages.ServerMetadata("", "")
 
 
 def test_json_that_is_too_long() -> None:

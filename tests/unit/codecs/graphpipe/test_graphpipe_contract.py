@@ -14,23 +14,9 @@ from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.codecs.graphpipe.flatbuffer_reader import MAX_EXPANSION
 from infergate.codecs.profiles import GENERIC
+from infergate.core import messages
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerLiveRequest,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import HealthStatus, InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.testing import strategies
@@ -48,16 +34,16 @@ def carried_value(value: Any) -> Any:
     metadata requests."""
     match value:
         case (
-            ServerLiveRequest()
-            | ServerReadyRequest()
-            | ServerMetadataRequest()
-            | ModelReadyRequest()
-            | ModelMetadataRequest()
+            messages.ServerLiveRequest()
+            | messages.ServerReadyRequest()
+            | messages.ServerMetadataRequest()
+            | messages.ModelReadyRequest()
+            | messages.ModelMetadataRequest()
         ):
-            return ModelMetadataRequest("m")
+            return messages.ModelMetadataRequest("m")
         case HealthStatus():
             return HealthStatus(ok=True)
-        case ServerMetadata():
+        case messages.ServerMetadata():
             return replace(value, extensions=())
         case ModelMetadata():
             return replace(
@@ -77,12 +63,14 @@ def carried_value(value: Any) -> Any:
     return value
 
 
-def metadata_response(operation: Operation, response: Response) -> Response:
+def metadata_response(
+    operation: messages.Operation, response: messages.Response
+) -> messages.Response:
     """Return a server's response: metadata to every request about a server or a model."""
     match response:
         case HealthStatus():
             return ModelMetadata("m")
-        case ServerMetadata(version=version):
+        case messages.ServerMetadata(version=version):
             return ModelMetadata("m", (version,))
     return response
 
@@ -112,9 +100,9 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             for index in range(count)
         ]
 
-    def metadata_of(tensor: Tensor) -> TensorMetadata:
+    def metadata_of(tensor: Tensor) -> messages.TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
-        return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
 
     inputs, outputs = tensors("in"), tensors("out")
     model = ModelMetadata(
@@ -129,7 +117,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
         "m",
         parameters=parameters,
         inputs=tuple(inputs),
-        outputs=tuple(RequestedOutput(tensor.name) for tensor in requested),
+        outputs=tuple(messages.RequestedOutput(tensor.name) for tensor in requested),
     )
     return request, InferResponse("m", outputs=tuple(requested)), model
 
@@ -183,7 +171,7 @@ def read_all(vector: Vector, body: bytes) -> None:
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
         wire = replace(wire, status=200)
-        for operation in (vector.operation, ModelMetadataRequest("m"), InferRequest("m")):
+        for operation in (vector.operation, messages.ModelMetadataRequest("m"), InferRequest("m")):
             error = error_of(CODEC.parse_response, wire, operation, DEFAULT_LIMITS, model)
             assert error is None or error.public
         return

@@ -13,22 +13,11 @@ from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.codec import GraphPipeCodec, MetadataFormat
 from infergate.codecs.graphpipe.errors import MAX_MESSAGE_CHARACTERS, STATUS_BY_KIND
 from infergate.codecs.graphpipe.infer_request import OutputSelection
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    RequestedOutput,
-    ServerLiveRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.testing.vectors import completed
@@ -82,8 +71,8 @@ def body(wire: HttpResponse) -> bytes:
 def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
     for wire, operation in (
         (post(path=path), InferRequest),
-        (post(METADATA, path), ModelMetadataRequest),
-        (post(b"", path, "GET"), ModelMetadataRequest),
+        (post(METADATA, path), messages.ModelMetadataRequest),
+        (post(b"", path, "GET"), messages.ModelMetadataRequest),
     ):
         summary = SHARED.summarize(wire)
         assert (summary.operation, summary.model, summary.version) == (operation, model, version)
@@ -133,21 +122,21 @@ def test_an_empty_body_is_not_a_request(method: str) -> None:
 @pytest.mark.parametrize(
     ("path", "operation", "healthy", "unhealthy"),
     [
-        ("/control/is_ready", ModelReadyRequest("m"), b"ok\n", b"not ready\n"),
-        ("/control/is_alive", ServerLiveRequest(), b"ok\n", b"not alive\n"),
+        ("/control/is_ready", messages.ModelReadyRequest("m"), b"ok\n", b"not ready\n"),
+        ("/control/is_alive", messages.ServerLiveRequest(), b"ok\n", b"not alive\n"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_control(
-    path: str, operation: Operation, healthy: bytes, unhealthy: bytes, method: str
+    path: str, operation: messages.Operation, healthy: bytes, unhealthy: bytes, method: str
 ) -> None:
     wire = post(b"", path, method)
     assert DEDICATED.summarize(wire).operation is type(operation)
     parsed_request = parse(wire)
     assert parsed_request.operation == operation
-    response = DEDICATED.build_response(HealthStatus(ok=True), parsed_request)
+    response = DEDICATED.build_response(messages.HealthStatus(ok=True), parsed_request)
     assert (response.status, body(response)) == (200, healthy)
-    response = DEDICATED.build_response(HealthStatus(ok=False), parsed_request)
+    response = DEDICATED.build_response(messages.HealthStatus(ok=False), parsed_request)
     assert (response.status, body(response)) == (503, unhealthy)
     assert response.headers["content-type"].startswith("text/plain")
 
@@ -221,7 +210,7 @@ def test_output_names(
     names: list[bytes] | None, requested: tuple[str, ...], order: tuple[str, ...], is_explicit: bool
 ) -> None:
     found, selection = inference(message_with(output_names=names))
-    assert found.outputs == tuple(map(RequestedOutput, requested))
+    assert found.outputs == tuple(map(messages.RequestedOutput, requested))
     assert selection == OutputSelection(order, is_explicit=is_explicit)
 
 
@@ -298,7 +287,7 @@ def test_datatypes_that_graphpipe_does_not_support() -> None:
 
 
 def test_responses_that_graphpipe_cannot_represent() -> None:
-    error = refused(DEDICATED.build_response, ModelIndex(), parse(post()))
+    error = refused(DEDICATED.build_response, messages.ModelIndex(), parse(post()))
     assert error.kind is Kind.UNSUPPORTED
 
 

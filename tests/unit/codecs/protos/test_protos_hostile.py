@@ -40,27 +40,14 @@ from infergate.codecs.v2_grpc.messages import (
     ModelInferResponse,
     ModelStatisticsResponse,
 )
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
-from infergate.core.messages import (
-    InferRequest,
-    LogSettingsRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelStatisticsRequest,
-    Operation,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    SharedMemoryUnregisterRequest,
-)
 from infergate.core.wire import RpcRequest, RpcResponse
 
 NAMELESS = {
-    *(ServerLiveRequest, ServerReadyRequest, ServerMetadataRequest),
-    *(ModelIndexRequest, LogSettingsRequest),
+    *(messages.ServerLiveRequest, messages.ServerReadyRequest, messages.ServerMetadataRequest),
+    *(messages.ModelIndexRequest, messages.LogSettingsRequest),
 }
 SIZE = 6 * MIB
 NAMED = string_field(1, "secret")
@@ -191,7 +178,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
 }
 HEADS = {v2.INFER: NAMED, INFER: NAMED + b"\x10\x01"}
 UNNAMED = RpcRequest(v2.INFER, (NAMED,))
-NO_MODEL = ModelMetadata("m", max_batch_size=0)
+NO_MODEL = messages.ModelMetadata("m", max_batch_size=0)
 
 
 def process_request(codec: Any, wire: RpcRequest) -> None:
@@ -217,11 +204,13 @@ def process_request(codec: Any, wire: RpcRequest) -> None:
 def process_response(codec: Any, wire: RpcResponse) -> None:
     """Run every step that the gateway performs on an inference response."""
     acts: list[Callable[[], object]] = [
-        lambda: codec.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
+        lambda: codec.parse_response(wire, messages.InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
         lambda: codec.rewrite_response(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
     ]
     if codec is V2:
-        acts.append(lambda: codec.parse_stream_response(wire, InferRequest("m"), DEFAULT_LIMITS))
+        acts.append(
+            lambda: codec.parse_stream_response(wire, messages.InferRequest("m"), DEFAULT_LIMITS)
+        )
     for act in acts:
         with suppress(GatewayError):
             act()
@@ -293,15 +282,15 @@ def test_every_response_is_counted_before_it_is_parsed(
 @pytest.mark.parametrize(
     ("operation", "kind"),
     [
-        (ServerReadyRequest(), legacy.HealthResponse),
-        (ModelLoadRequest("m"), legacy.ModelControlResponse),
-        (SharedMemoryUnregisterRequest("m"), legacy.SharedMemoryControlResponse),
-        (ModelMetadataRequest("m"), legacy.StatusResponse),
+        (messages.ServerReadyRequest(), legacy.HealthResponse),
+        (messages.ModelLoadRequest("m"), legacy.ModelControlResponse),
+        (messages.SharedMemoryUnregisterRequest("m"), legacy.SharedMemoryControlResponse),
+        (messages.ModelMetadataRequest("m"), legacy.StatusResponse),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, type) else "",
 )
 def test_every_legacy_response_is_counted_before_it_is_parsed(
-    operation: Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
+    operation: messages.Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (grpc_backend, server_status):
         monkeypatch.setattr(module, "MAX_FIELDS", 100)
@@ -342,5 +331,5 @@ def test_the_number_of_statistics_values_is_bounded() -> None:
         message.model_stats.add()
     wire = RpcResponse((message.SerializeToString(),))
     with pytest.raises(GatewayError, match="cannot be read") as caught:
-        V2.parse_response(wire, ModelStatisticsRequest(""), DEFAULT_LIMITS)
+        V2.parse_response(wire, messages.ModelStatisticsRequest(""), DEFAULT_LIMITS)
     assert f"more than {MAX_VALUES} fields" in caught.value.detail

@@ -12,6 +12,7 @@ from infergate.codecs.protos.statuses import CODE_BY_KIND
 from infergate.codecs.protos.wire_scanner import string_field
 from infergate.codecs.tfs import GRPC, backend
 from infergate.codecs.tfs import messages as pb
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import (
     GatewayError,
@@ -21,25 +22,7 @@ from infergate.core.errors import (
 )
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.memory import IN_FLIGHT_BYTES
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelSignature,
-    Operation,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelIndex, ModelIndexEntry
 from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Tensor
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
@@ -211,7 +194,7 @@ def test_versions_are_numbers() -> None:
     with raises_kind(Kind.BAD_REQUEST, "version 'v2' of model 'm' is not a number"):
         CODEC.build_request(InferRequest("m", "v2"), GENERIC)
     with raises_kind(Kind.BAD_REQUEST, "is not a number"):
-        CODEC.build_request(ModelReadyRequest("m", str(2**63)), GENERIC)
+        CODEC.build_request(messages.ModelReadyRequest("m", str(2**63)), GENERIC)
     with raises_kind(Kind.BAD_REQUEST, "parameter 'signature_name' must be a string"):
         CODEC.build_request(InferRequest("m", parameters={"signature_name": 1}), GENERIC)
 
@@ -277,8 +260,10 @@ def test_names_that_are_not_unicode() -> None:
 # ---- metadata and status
 
 
-FLOATS = TensorMetadata("x", "FP32", (-1, 3))
-MODEL = ModelMetadata("m", ("1", "3", "v4"), "onnx", (FLOATS,), (TensorMetadata("y", "X", ()),))
+FLOATS = messages.TensorMetadata("x", "FP32", (-1, 3))
+MODEL = messages.ModelMetadata(
+    "m", ("1", "3", "v4"), "onnx", (FLOATS,), (messages.TensorMetadata("y", "X", ()),)
+)
 
 
 def test_metadata_has_the_default_signature() -> None:
@@ -308,7 +293,7 @@ def with_field(wire: RpcRequest, codec: Any = CODEC) -> Any:
 def test_metadata_of_a_mapped_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m", signature_name="embed")
     parsed = with_field(wire, MAPPING)
-    assert parsed.operation == ModelMetadataRequest("m-embed")
+    assert parsed.operation == messages.ModelMetadataRequest("m-embed")
     written = answer(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
     signatures = pb.SignatureDefMap.FromString(written.metadata["signature_def"].value)
     assert written.model_spec.name == "m"
@@ -316,12 +301,12 @@ def test_metadata_of_a_mapped_signature() -> None:
 
 
 def test_all_signatures_of_a_server_reach_its_clients() -> None:
-    complex_ = TensorMetadata("c", "DT_COMPLEX64", (1,))
-    other = ModelSignature("other", "tensorflow/serving/classify", (complex_,), (FLOATS,))
-    model = ModelMetadata(
+    complex_ = messages.TensorMetadata("c", "DT_COMPLEX64", (1,))
+    other = messages.ModelSignature("other", "tensorflow/serving/classify", (complex_,), (FLOATS,))
+    model = messages.ModelMetadata(
         "m", ("2",), "tensorflow_serving", (FLOATS,), (FLOATS,), signatures=(other,)
     )
-    operation = ModelMetadataRequest("m")
+    operation = messages.ModelMetadataRequest("m")
     parsed = parsed_by(CODEC, CODEC.build_request(operation, GENERIC))
     wire = CODEC.build_response(model, parsed)
     assert CODEC.parse_response(wire, operation, DEFAULT_LIMITS) == model
@@ -334,8 +319,8 @@ def test_metadata_of_any_rank() -> None:
     message = pb.GetModelMetadataResponse()
     message.metadata["signature_def"].value = signatures.SerializeToString()
     wire = RpcResponse((message.SerializeToString(),))
-    read = CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
-    assert read.inputs == (TensorMetadata("x", "BYTES", (-1,)),)
+    read = CODEC.parse_response(wire, messages.ModelMetadataRequest("m"), DEFAULT_LIMITS)
+    assert read.inputs == (messages.TensorMetadata("x", "BYTES", (-1,)),)
     assert (read.versions, read.signatures) == ((), ())
 
 
@@ -374,7 +359,7 @@ def test_all_states_of_a_server_reach_its_clients() -> None:
     for version, state in enumerate((0, 10, 20, 30, 40, 50, 99), 1):
         entry = message.model_version_status.add(version=version, state=state)
         entry.status.error_message = "" if state == 30 else "why"
-    operation = ModelIndexRequest(model="m")
+    operation = messages.ModelIndexRequest(model="m")
     wire = RpcResponse((message.SerializeToString(),))
     index = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
     assert isinstance(index, ModelIndex)
@@ -388,32 +373,34 @@ def test_all_states_of_a_server_reach_its_clients() -> None:
 
 
 def test_readiness_of_a_server() -> None:
-    wire = CODEC.build_request(ServerReadyRequest(), GENERIC)
+    wire = CODEC.build_request(messages.ServerReadyRequest(), GENERIC)
     assert (wire.method, bytes(join_parts(wire.message))) == (pb.STATUS, b"")
     parsed = parsed_by(CODEC, wire)
-    assert CODEC.build_response(HealthStatus(ok=True), parsed) == RpcResponse(
+    assert CODEC.build_response(messages.HealthStatus(ok=True), parsed) == RpcResponse(
         code=3, details="Missing ModelSpec"
     )
-    assert CODEC.build_response(HealthStatus(ok=False), parsed).code == 14
+    assert CODEC.build_response(messages.HealthStatus(ok=False), parsed).code == 14
     for code, ok in ((0, True), (3, True), (12, True), (14, False)):
-        read = CODEC.parse_response(RpcResponse(code=code), ServerReadyRequest(), DEFAULT_LIMITS)
-        assert read == HealthStatus(ok=ok)
+        read = CODEC.parse_response(
+            RpcResponse(code=code), messages.ServerReadyRequest(), DEFAULT_LIMITS
+        )
+        assert read == messages.HealthStatus(ok=ok)
     with raises_kind(Kind.BACKEND_ERROR):
-        CODEC.parse_response(RpcResponse(code=13), ServerReadyRequest(), DEFAULT_LIMITS)
+        CODEC.parse_response(RpcResponse(code=13), messages.ServerReadyRequest(), DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(
     "operation",
     [
-        ServerMetadataRequest(),
-        ModelIndexRequest(),
-        ModelLoadRequest("m"),
-        ModelReadyRequest(""),
-        ModelMetadataRequest(""),
-        ServerStatusRequest("m"),
+        messages.ServerMetadataRequest(),
+        messages.ModelIndexRequest(),
+        messages.ModelLoadRequest("m"),
+        messages.ModelReadyRequest(""),
+        messages.ModelMetadataRequest(""),
+        messages.ServerStatusRequest("m"),
     ],
 )
-def test_operations_without_a_request(operation: Operation) -> None:
+def test_operations_without_a_request(operation: messages.Operation) -> None:
     with raises_kind(Kind.UNSUPPORTED):
         CODEC.build_request(operation, GENERIC)
 
@@ -430,10 +417,10 @@ def reload_request(*names: str) -> RpcRequest:
 
 def test_a_list_of_one_model_loads_it() -> None:
     wire = reload_request("m")
-    assert CODEC.summarize(wire).operation is ModelLoadRequest
+    assert CODEC.summarize(wire).operation is messages.ModelLoadRequest
     parsed = parsed_by(CODEC, wire)
-    assert parsed.operation == ModelLoadRequest("m")
-    built = CODEC.build_response(Acknowledgement(), parsed)
+    assert parsed.operation == messages.ModelLoadRequest("m")
+    built = CODEC.build_response(messages.Acknowledgement(), parsed)
     assert answer(pb.ReloadConfigResponse, built).status.error_code == 0
 
 

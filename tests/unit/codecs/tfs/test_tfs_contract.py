@@ -11,22 +11,9 @@ from gateway_errors import error_of
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.tfs import GRPC
 from infergate.codecs.tfs import messages as pb
+from infergate.core import messages
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelReadyRequest,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerLiveRequest,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.wire import RpcRequest, join_parts
 from infergate.testing import strategies
 from infergate.testing.canonical import is_same
@@ -40,27 +27,31 @@ SELECTORS = ("signature_name", "version_label")
 def carried_value(value: Any) -> Any:
     """Return ``value`` as TensorFlow Serving's API carries it."""
     match value:
-        case ServerLiveRequest():
-            return ServerReadyRequest()
-        case ModelReadyRequest(model, version):
-            return ModelIndexRequest(model=model, version=version)
-        case ModelMetadata():
+        case messages.ServerLiveRequest():
+            return messages.ServerReadyRequest()
+        case messages.ModelReadyRequest(model, version):
+            return messages.ModelIndexRequest(model=model, version=version)
+        case messages.ModelMetadata():
             return replace(value, versions=("1",), platform="tensorflow_serving")
         case InferRequest():
             kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
-            outputs = tuple(RequestedOutput(output.name) for output in value.outputs)
+            outputs = tuple(messages.RequestedOutput(output.name) for output in value.outputs)
             return replace(value, id="", parameters=kept, outputs=outputs)
         case InferResponse():
             return replace(value, id="", parameters={})
     return value
 
 
-def status_response(operation: Operation, response: Response) -> Response:
+def status_response(
+    operation: messages.Operation, response: messages.Response
+) -> messages.Response:
     """Return the response of a server, which is asked for the states of versions."""
     match operation, response:
-        case ModelReadyRequest(model, version), HealthStatus(ok):
-            entry = ModelIndexEntry(model, version or "1", "READY" if ok else "UNAVAILABLE")
-            return ModelIndex((entry,))
+        case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
+            entry = messages.ModelIndexEntry(
+                model, version or "1", "READY" if ok else "UNAVAILABLE"
+            )
+            return messages.ModelIndex((entry,))
     return response
 
 
@@ -104,7 +95,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
         version,
         parameters=parameters,
         inputs=plain(draw(strategies.tensor_lists())),
-        outputs=tuple(map(RequestedOutput, draw(st.sets(strategies.names(), max_size=3)))),
+        outputs=tuple(map(messages.RequestedOutput, draw(st.sets(strategies.names(), max_size=3)))),
     )
     outputs = plain(draw(strategies.tensor_lists()))
     order = {output.name: index for index, output in enumerate(request.outputs)}

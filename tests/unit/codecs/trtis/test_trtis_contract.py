@@ -13,32 +13,11 @@ from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis.datatypes import CLASSIFIABLE, DATATYPE_NUMBERS
+from infergate.core import messages
 from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatus,
-    ModelUnloadRequest,
-    Operation,
-    RequestedOutput,
-    Response,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerStatus,
-    ServerStatusRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelIndexEntry, ModelMetadata
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import join_parts
 from infergate.testing import strategies
@@ -52,17 +31,17 @@ PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plu
 def carried_value(value: Any) -> Any:
     """Return ``value`` as the legacy API carries it: known parameters, and IDs that are numbers."""
     match value:
-        case ServerMetadataRequest() | ModelIndexRequest():
-            return ServerStatusRequest()
-        case ModelReadyRequest() | ModelMetadataRequest():
-            return ServerStatusRequest(value.model)
-        case ServerMetadata():
+        case messages.ServerMetadataRequest() | messages.ModelIndexRequest():
+            return messages.ServerStatusRequest()
+        case messages.ModelReadyRequest() | messages.ModelMetadataRequest():
+            return messages.ServerStatusRequest(value.model)
+        case messages.ServerMetadata():
             return replace(value, name="inference:0", extensions=())
         case ModelMetadata():
             return replace(value, max_batch_size=0)
         case InferRequest():
             # a request for all outputs lists each of them
-            outputs = value.outputs or (RequestedOutput("VECTOR"),)
+            outputs = value.outputs or (messages.RequestedOutput("VECTOR"),)
             return replace(value, id="", parameters={}, outputs=outputs)
         case InferResponse():
             # two of three outputs are requested
@@ -70,31 +49,35 @@ def carried_value(value: Any) -> Any:
     return value
 
 
-def status_response(operation: Operation, response: Response) -> Response:
+def status_response(
+    operation: messages.Operation, response: messages.Response
+) -> messages.Response:
     """Return a server's response: its status to every request about the server or a model."""
     match operation, response:
-        case ServerMetadataRequest(), ServerMetadata(name, version):
-            return ServerStatus(name, version, ready=True)
-        case ModelReadyRequest(model, version), HealthStatus(ok):
+        case messages.ServerMetadataRequest(), messages.ServerMetadata(name, version):
+            return messages.ServerStatus(name, version, ready=True)
+        case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
             state = "READY" if ok else "UNAVAILABLE"
             return status(ModelMetadata(model), ModelIndexEntry(model, version or "1", state))
         case _, ModelMetadata(name, versions):
             return status(response, *(ModelIndexEntry(name, each, "READY") for each in versions))
-        case ModelIndexRequest(), ModelIndex(models):
-            return ServerStatus(
+        case messages.ModelIndexRequest(), messages.ModelIndex(models):
+            return messages.ServerStatus(
                 "",
                 "",
                 ready=True,
                 models=tuple(
-                    ModelStatus(ModelMetadata(each.name), (each,) if each.version else ())
+                    messages.ModelStatus(ModelMetadata(each.name), (each,) if each.version else ())
                     for each in models
                 ),
             )
     return response
 
 
-def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
-    return ServerStatus("", "", ready=True, models=(ModelStatus(model, versions),))
+def status(model: ModelMetadata, *versions: ModelIndexEntry) -> messages.ServerStatus:
+    return messages.ServerStatus(
+        "", "", ready=True, models=(messages.ModelStatus(model, versions),)
+    )
 
 
 @pytest.mark.no_cover
@@ -162,9 +145,9 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             found.append(tensor)
         return found
 
-    def metadata_of(tensor: Tensor) -> TensorMetadata:
+    def metadata_of(tensor: Tensor) -> messages.TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
-        return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
 
     inputs, outputs = tensors("IN"), tensors("OUT")
     model = ModelMetadata(
@@ -178,14 +161,14 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     for index, output in enumerate(outputs):
         if output.datatype in CLASSIFIABLE and draw(st.booleans()):
             count = draw(st.integers(1, 4))
-            requests.append(RequestedOutput(output.name, {"classification": count}))
+            requests.append(messages.RequestedOutput(output.name, {"classification": count}))
             rows = 1 if batch is None else batch
             kind = OF_INTEGERS if output.datatype in INTEGERS else OF_FLOATS
             classes = pack_bytes(draw(st.lists(kind, min_size=rows, max_size=rows)))
             shape = (1,) if batch is None else (batch, 1)
             outputs[index] = Tensor(output.name, Datatype.BYTES, shape, classes)
         else:
-            requests.append(RequestedOutput(output.name))
+            requests.append(messages.RequestedOutput(output.name))
     version = draw(st.sampled_from(("", "1", "9223372036854775807")))
     request = InferRequest(
         model.name,
@@ -280,7 +263,7 @@ def test_corrupted_messages(
 @given(st.binary(max_size=60), st.sampled_from(["Status", "Health", "Infer", "X", "Repository"]))
 def test_any_bytes(plugin: CodecPlugin, data: bytes, method: str) -> None:
     codec = plugin.create({})
-    operation = ServerStatusRequest()
+    operation = messages.ServerStatusRequest()
     wire = with_body(codec.build_request(operation, GENERIC), (data,))
     if plugin is GRPC:
         wire = replace(wire, method=f"/nvidia.inferenceserver.GRPCService/{method}")
@@ -307,7 +290,7 @@ SEGMENTS = [
 def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> None:
     codec = HTTP.create({})
     wire = replace(
-        codec.build_request(ServerStatusRequest(), GENERIC),
+        codec.build_request(messages.ServerStatusRequest(), GENERIC),
         method=method,
         path="/" + "/".join(segments),
         headers=headers,
@@ -321,7 +304,7 @@ def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> 
 
 
 @PLUGINS
-@pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
+@pytest.mark.parametrize("kind", [messages.ModelLoadRequest, messages.ModelUnloadRequest])
 def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> None:
     codec = plugin.create({})
     plain = codec.build_request(kind("m"), GENERIC)
@@ -332,35 +315,39 @@ def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> 
 
 
 @PLUGINS
-@pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
-def test_control_round_trips(plugin: CodecPlugin, operation: Operation) -> None:
+@pytest.mark.parametrize(
+    "operation", [messages.ModelLoadRequest("m"), messages.ModelUnloadRequest("m")]
+)
+def test_control_round_trips(plugin: CodecPlugin, operation: messages.Operation) -> None:
     codec = plugin.create({})
     parsed = completed(
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
-    response_wire = codec.build_response(Acknowledgement(), parsed)
-    assert codec.parse_response(response_wire, operation, DEFAULT_LIMITS) == Acknowledgement()
+    response_wire = codec.build_response(messages.Acknowledgement(), parsed)
+    assert (
+        codec.parse_response(response_wire, operation, DEFAULT_LIMITS) == messages.Acknowledgement()
+    )
 
 
 @PLUGINS
 @given(st.sampled_from(("", "m")), st.booleans())
 def test_status_round_trips(plugin: CodecPlugin, model: str, ready: bool) -> None:
     codec = plugin.create({"server_id": "s"})
-    server_status = ServerStatus(
+    server_status = messages.ServerStatus(
         "s",
         "1.2",
         ready,
         (
-            ModelStatus(
+            messages.ModelStatus(
                 ModelMetadata(
                     "m",
                     ("2",),
                     "p",
-                    (TensorMetadata("I", "FP32", (-1, 3)),),
+                    (messages.TensorMetadata("I", "FP32", (-1, 3)),),
                     (
-                        TensorMetadata("O", "BYTES", (-1,)),
-                        TensorMetadata("B", "TYPE_INVALID", (-1,)),
+                        messages.TensorMetadata("O", "BYTES", (-1,)),
+                        messages.TensorMetadata("B", "TYPE_INVALID", (-1,)),
                     ),
                     max_batch_size=4,
                 ),
@@ -373,16 +360,18 @@ def test_status_round_trips(plugin: CodecPlugin, model: str, ready: bool) -> Non
             ),
         ),
     )
-    operation = ServerStatusRequest(model)
+    operation = messages.ServerStatusRequest(model)
     parsed = completed(
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
     response_wire = codec.build_response(server_status, parsed)
     assert codec.parse_response(response_wire, operation, DEFAULT_LIMITS) == server_status
-    model_ready = ModelReadyRequest("m", "3")
-    assert codec.parse_response(response_wire, model_ready, DEFAULT_LIMITS) == HealthStatus(
-        ok=False
+    model_ready = messages.ModelReadyRequest("m", "3")
+    assert codec.parse_response(
+        response_wire, model_ready, DEFAULT_LIMITS
+    ) == messages.HealthStatus(ok=False)
+    index = codec.parse_response(
+        response_wire, messages.ModelIndexRequest(ready_only=True), DEFAULT_LIMITS
     )
-    index = codec.parse_response(response_wire, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
-    assert index == ModelIndex((ModelIndexEntry("m", "2", "READY"),))
+    assert index == messages.ModelIndex((ModelIndexEntry("m", "2", "READY"),))

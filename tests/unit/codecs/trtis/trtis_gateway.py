@@ -9,32 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infergate.codecs.base import Codec, PartialInferRequest, RequestSummary
+from infergate.core import messages
 from infergate.core.classification import class_count, classify
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelStatus,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerReadyRequest,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest
 from infergate.core.tensor import Tensor, tensor_from_array
 
 POLLED = "explicit model load / unload is not allowed if polling is enabled"
@@ -44,7 +23,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Model:
-    metadata: ModelMetadata
+    metadata: messages.ModelMetadata
     run: Callable[[Tensors], dict[str, Tensor]]
     labels: Mapping[str, tuple[str, ...]]
     reason: str = ""
@@ -60,15 +39,17 @@ def _model(
     versions: tuple[str, ...] = ("1",),
     labels: tuple[str, ...] = (),
 ) -> Model:
-    def metadata_of(kind: str, tensors: list[tuple[str, list[int]]]) -> tuple[TensorMetadata, ...]:
+    def metadata_of(
+        kind: str, tensors: list[tuple[str, list[int]]]
+    ) -> tuple[messages.TensorMetadata, ...]:
         first = (-1,) if batch else ()
         return tuple(
-            TensorMetadata(f"{kind}{i}", datatype, (*first, *dims))
+            messages.TensorMetadata(f"{kind}{i}", datatype, (*first, *dims))
             for i, (datatype, dims) in enumerate(tensors)
         )
 
     return Model(
-        ModelMetadata(
+        messages.ModelMetadata(
             name,
             versions,
             "custom",
@@ -133,42 +114,42 @@ OTHERS = ("broken", "ensemble_simple", "sequence", "slow")
 """Models that the real server lists too."""
 
 
-def perform(operation: Operation) -> Response:
+def perform(operation: messages.Operation) -> messages.Response:
     match operation:
-        case ServerLiveRequest() | ServerReadyRequest():
-            return HealthStatus(ok=True)
-        case ServerStatusRequest(model):
+        case messages.ServerLiveRequest() | messages.ServerReadyRequest():
+            return messages.HealthStatus(ok=True)
+        case messages.ServerStatusRequest(model):
             return _status(model)
-        case ModelIndexRequest():
-            return ModelIndex(
+        case messages.ModelIndexRequest():
+            return messages.ModelIndex(
                 tuple(
-                    ModelIndexEntry(name, version, "READY")
+                    messages.ModelIndexEntry(name, version, "READY")
                     for name in (*MODELS, *OTHERS)
                     for version in ("1", "2")
                 )
             )
-        case ModelLoadRequest() | ModelUnloadRequest():
+        case messages.ModelLoadRequest() | messages.ModelUnloadRequest():
             raise GatewayError(Kind.NO_BACKEND, POLLED)
-        case SharedMemoryStatusRequest():
-            return SharedMemoryStatus()
-        case SharedMemoryRegisterRequest():
+        case messages.SharedMemoryStatusRequest():
+            return messages.SharedMemoryStatus()
+        case messages.SharedMemoryRegisterRequest():
             raise GatewayError(Kind.UNSUPPORTED, "shared memory is not supported")
         case InferRequest():
             return _infer(operation)
-    return Acknowledgement()
+    return messages.Acknowledgement()
 
 
-def _status(model: str) -> ServerStatus:
+def _status(model: str) -> messages.ServerStatus:
     if model and model not in MODELS:
         raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
-    return ServerStatus(
+    return messages.ServerStatus(
         "infergate",
         "1.9.0",
         ready=True,
         models=tuple(
-            ModelStatus(
+            messages.ModelStatus(
                 each.metadata,
-                tuple(ModelIndexEntry(name, v, "READY") for v in each.metadata.versions),
+                tuple(messages.ModelIndexEntry(name, v, "READY") for v in each.metadata.versions),
             )
             for name, each in MODELS.items()
             if name == (model or name)
@@ -176,7 +157,7 @@ def _status(model: str) -> ServerStatus:
     )
 
 
-def _infer(request: InferRequest) -> InferResponse:
+def _infer(request: InferRequest) -> messages.InferResponse:
     for each in [*request.inputs, *request.outputs]:
         if each.shared_memory is not None:
             raise UnknownRegionError(each.shared_memory.region, "not enabled", Kind.UNSUPPORTED)
@@ -191,7 +172,7 @@ def _infer(request: InferRequest) -> InferResponse:
             tensor = classify(tensor, count, rank, model.labels.get(output.name, ()))
         results.append(tensor)
     version = request.version or model.metadata.versions[-1]
-    return InferResponse(request.model, version, request.id, outputs=tuple(results))
+    return messages.InferResponse(request.model, version, request.id, outputs=tuple(results))
 
 
 def _check_route(summary: RequestSummary) -> None:

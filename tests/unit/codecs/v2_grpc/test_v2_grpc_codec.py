@@ -15,22 +15,11 @@ from gateway_errors import raises_kind
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc import PLUGIN
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    RequestedOutput,
-    ServerLiveRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.testing import canonical, check_codec
@@ -41,7 +30,7 @@ TYPED = PLUGIN.create({"contents": "typed"})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMITS = DEFAULT_LIMITS
 REQUEST = InferRequest("m")
-METADATA = ModelMetadataRequest("m")
+METADATA = messages.ModelMetadataRequest("m")
 VALID = RAW.build_request(
     InferRequest(
         "m",
@@ -242,7 +231,7 @@ def test_an_integer_beyond_64_bits_names_its_parameter(value: int) -> None:
         InferRequest("m\ud800"),
         InferRequest("m", parameters={"m\ud800": 1}),
         InferRequest("m", parameters={"k": "m\ud800"}),
-        ModelReadyRequest("m\ud800"),
+        messages.ModelReadyRequest("m\ud800"),
     ],
 )
 def test_invalid_unicode_is_rejected_by_name(request_: Any) -> None:
@@ -251,7 +240,7 @@ def test_invalid_unicode_is_rejected_by_name(request_: Any) -> None:
 
 
 def test_a_dimension_beyond_int64_is_refused() -> None:
-    response = ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (2**63,)),))
+    response = ModelMetadata("m", inputs=(messages.TensorMetadata("X", "FP32", (2**63,)),))
     with raises_kind(Kind.UNSUPPORTED):
         RAW.build_response(
             response, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS)
@@ -261,7 +250,7 @@ def test_a_dimension_beyond_int64_is_refused() -> None:
 def test_metadata_distinguishes_parameters_and_properties() -> None:
     response = ModelMetadata(
         "m",
-        inputs=(TensorMetadata("X", "FP32", (-1,), {"content_type": "np"}),),
+        inputs=(messages.TensorMetadata("X", "FP32", (-1,), {"content_type": "np"}),),
         parameters={"s": "text", "i": -3, "b": False, "d": 0.5, "none": None},
         properties={"p": "plain", "e": "", "tab": "a\tb"},
     )
@@ -277,8 +266,8 @@ def test_metadata_distinguishes_parameters_and_properties() -> None:
 def test_mlservers_spelling_of_a_state() -> None:
     message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
     wire = RpcResponse((message.SerializeToString(),))
-    index = RAW.parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
-    assert isinstance(index, ModelIndex)
+    index = RAW.parse_response(wire, messages.ModelIndexRequest(), DEFAULT_LIMITS)
+    assert isinstance(index, messages.ModelIndex)
     assert [each.state for each in index.models] == ["READY"]
 
 
@@ -293,7 +282,7 @@ def test_the_number_of_tensors_is_limited() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
 def test_classification_needs_a_class_count(count: Any) -> None:
-    output = RequestedOutput("Y", {"classification": count})
+    output = messages.RequestedOutput("Y", {"classification": count})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
     for act in (RAW.parse_request, RAW.validate):
         error = error_of(wire, act, LIMITS)
@@ -334,7 +323,7 @@ def test_any_nonzero_byte_is_true_in_typed_bool() -> None:
 
 def test_validation_returns_a_valid_message_unchanged() -> None:
     assert RAW.validate(VALID, LIMITS) is VALID
-    request = RAW.build_request(ServerLiveRequest(), GENERIC)
+    request = RAW.build_request(messages.ServerLiveRequest(), GENERIC)
     assert RAW.validate(request, LIMITS) is request
 
 
@@ -436,6 +425,6 @@ def test_responses_of_typed_codecs_are_not_passed_through() -> None:
 
 def test_a_response_of_another_operation_is_unsupported() -> None:
     with raises_kind(Kind.UNSUPPORTED, match="InferRequest with Health"):
-        RAW.build_response(HealthStatus(ok=True), ParsedRequest(REQUEST))
+        RAW.build_response(messages.HealthStatus(ok=True), ParsedRequest(REQUEST))
     with pytest.raises(GatewayError, match="ServerLiveRequest with ModelMetadata"):
-        RAW.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest()))
+        RAW.build_response(ModelMetadata("m"), ParsedRequest(messages.ServerLiveRequest()))

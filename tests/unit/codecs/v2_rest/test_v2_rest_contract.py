@@ -12,19 +12,11 @@ from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest import PLUGIN
 from infergate.codecs.v2_rest.infer_request import ResponseFormat
+from infergate.core import messages
 from infergate.core.datatypes import FLOATS, Datatype
 from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelIndexRequest,
-    ModelMetadata,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    TensorMetadata,
-)
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.testing import strategies
@@ -32,12 +24,12 @@ from infergate.testing.canonical import is_same, to_text
 from infergate.testing.codec_check import check_codec
 
 EXACT_IN_JSON = frozenset(Datatype) - FLOATS - {Datatype.BYTES}
-HEALTH = ServerLiveRequest | ServerReadyRequest
+HEALTH = messages.ServerLiveRequest | messages.ServerReadyRequest
 SERVER_OPERATIONS = (
-    ModelIndexRequest,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
+    messages.ModelIndexRequest,
+    messages.ServerLiveRequest,
+    messages.ServerMetadataRequest,
+    messages.ServerReadyRequest,
 )
 BINARY = ResponseFormat({}, binary_by_default=True, accept_encoding="")
 
@@ -166,7 +158,9 @@ def check_agreement(wire: HttpRequest) -> None:
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
     validated = CODEC.parse_request(CODEC.validate(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
     if isinstance(parsed, PartialInferRequest):  # a raw request
-        one_input = ModelMetadata("m", inputs=(TensorMetadata("I", "UINT8", (-1,)),))
+        one_input = messages.ModelMetadata(
+            "m", inputs=(messages.TensorMetadata("I", "UINT8", (-1,)),)
+        )
         parsed, validated = parsed.complete(one_input), validated.complete(one_input)
     assert to_text(validated.operation) == to_text(parsed.operation)
 
