@@ -23,20 +23,10 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
-from faults import h2
+from faults import h2, watch
 from faults.peer import Client
 from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message
 from faults.tight import message
-from faults.watch import (
-    MIB,
-    SECONDS,
-    alive,
-    descriptors,
-    limited_growth,
-    logged_bugs,
-    resident,
-    until,
-)
 from peers.support.process import free_ports
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -60,8 +50,8 @@ UNARY, STREAMS = 2000, 500
 def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
     with started_infergate(CONFIG.format(rpc=rpc.address), engine="own") as running:
         yield running
-        assert alive(running)
-        assert logged_bugs(running) == ""
+        assert watch.alive(running)
+        assert watch.logged_bugs(running) == ""
 
 
 def gauge(gateway: Infergate, name: str) -> float:
@@ -73,23 +63,24 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
     quick, rpc.answer = rpc.answer, rpc.wait
     with channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message()).code is grpc.StatusCode.OK
-        before = descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
-        with limited_growth(gateway.pid, 200 * MIB):
+        before = watch.descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
+        with watch.limited_growth(gateway.pid, 200 * watch.MIB):
             go = threading.Event()
             opened = [
-                rpc_channel.stream_stream(STREAM)(_said(go), timeout=5 * SECONDS)
+                rpc_channel.stream_stream(STREAM)(_said(go), timeout=5 * watch.SECONDS)
                 for _ in range(STREAMS)
             ]
             for each in opened:
                 next(each)
             request = rpc_channel.unary_unary(INFER)
             pending = [
-                request.future(infer_message("depot"), timeout=5 * SECONDS) for _ in range(UNARY)
+                request.future(infer_message("depot"), timeout=5 * watch.SECONDS)
+                for _ in range(UNARY)
             ]
-            until(
+            watch.until(
                 lambda: gauge(gateway, "infergate_in_flight_requests") >= UNARY,
                 "all are under way",
-                3 * SECONDS,
+                3 * watch.SECONDS,
             )
             assert gauge(gateway, "infergate_open_streams") == STREAMS
             rpc.release.set()
@@ -97,9 +88,9 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
             go.set()
             assert [len(list(each)) for each in opened] == [1] * STREAMS
     rpc.answer = quick
-    until(
+    watch.until(
         lambda: (
-            descriptors(gateway.pid) <= before[0] + 8  # connections to the backend may stay
+            watch.descriptors(gateway.pid) <= before[0] + 8  # connections to the backend may stay
             and gauge(gateway, "infergate_tasks") <= before[1]
             and gauge(gateway, "infergate_in_flight_requests") == 0
             and gauge(gateway, "infergate_open_streams") == 0
@@ -111,7 +102,7 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
 def _said(go: threading.Event) -> Iterator[bytes]:
     """Send a message, and another one after all other calls."""
     yield message()
-    go.wait(5 * SECONDS)
+    go.wait(5 * watch.SECONDS)
     yield message()
 
 
@@ -120,7 +111,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
     hello = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
     request = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
     request += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
-    before = descriptors(gateway.pid)
+    before = watch.descriptors(gateway.pid)
 
     def one(number: int) -> bool:
         with Client(gateway.grpc) as client:
@@ -133,10 +124,10 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
                 for each in h2.frames(client.exactly)
             )
 
-    with limited_growth(gateway.pid, 64 * MIB), ThreadPoolExecutor(20) as threads:
+    with watch.limited_growth(gateway.pid, 64 * watch.MIB), ThreadPoolExecutor(20) as threads:
         assert all(threads.map(one, range(1000)))
-    until(lambda: descriptors(gateway.pid) <= before, "all are closed")
-    until(lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "nothing is under way")
+    watch.until(lambda: watch.descriptors(gateway.pid) <= before, "all are closed")
+    watch.until(lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "nothing is under way")
 
 
 # ---- servers that come and go
@@ -168,7 +159,7 @@ class Callers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for each in self._threads:
-            each.join(2 * SECONDS)
+            each.join(2 * watch.SECONDS)
         assert not any(each.is_alive() for each in self._threads), "a call hangs"
 
 
@@ -192,12 +183,12 @@ def test_a_backend_that_restarts_repeatedly() -> None:
         with Callers(gateway.grpc, infer_message("depot")) as callers:
             for count in range(1, 6):
                 with serve(port):
-                    until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
+                    watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
         # grpcio's server returns CANCELLED for calls that it had begun; INTERNAL is a reset
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
         assert begun <= 5 * 6, "only what was under way"
-        assert logged_bugs(gateway) == ""
+        assert watch.logged_bugs(gateway) == ""
 
 
 def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
@@ -212,14 +203,18 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         Callers(gateway.grpc, message()) as callers,
     ):
         go = threading.Event()
-        streams = [rpc_channel.stream_stream(STREAM)(_said(go), timeout=SECONDS) for _ in range(20)]
+        streams = [
+            rpc_channel.stream_stream(STREAM)(_said(go), timeout=watch.SECONDS) for _ in range(20)
+        ]
         for each in streams:
             next(each)
         pending = [rpc_channel.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
-        assert rpc.entered.wait(SECONDS)
-        until(lambda: gauge(gateway, "infergate_in_flight_requests") >= 10, "they are under way")
+        assert rpc.entered.wait(watch.SECONDS)
+        watch.until(
+            lambda: gauge(gateway, "infergate_in_flight_requests") >= 10, "they are under way"
+        )
         os.kill(gateway.pid, signal.SIGTERM)
-        until(lambda: callers.ended["UNAVAILABLE"] > 0, "nobody is let in")
+        watch.until(lambda: callers.ended["UNAVAILABLE"] > 0, "nobody is let in")
         rpc.release.set()
         assert len({each.result() for each in pending}) == 1
         for each in streams:
@@ -227,8 +222,8 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
                 list(each)
             assert each.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         go.set()
-        until(lambda: not alive(gateway), "it is gone")
-        assert logged_bugs(gateway) == ""
+        watch.until(lambda: not watch.alive(gateway), "it is gone")
+        assert watch.logged_bugs(gateway) == ""
     rpc.answer = quick
     assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
 
@@ -242,7 +237,7 @@ def test_long_messages_are_released(
     gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
 ) -> None:
     """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""
-    size = 16 * MIB
+    size = 16 * watch.MIB
     module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")
     tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
@@ -253,6 +248,6 @@ def test_long_messages_are_released(
         for _ in range(9):
             with contextlib.suppress(InferenceServerException):
                 client.infer(model, [tensor])
-            before = before or resident(gateway.pid)  # when all is loaded
+            before = before or watch.resident(gateway.pid)  # when all is loaded
     rpc.answer = quick
-    until(lambda: resident(gateway.pid) < before + 4 * size, "all is let go")
+    watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "all is let go")

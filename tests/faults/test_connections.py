@@ -13,18 +13,8 @@ from pathlib import Path
 import pytest
 
 from e2e.running import Infergate, started_infergate
-from faults import h2
+from faults import h2, watch
 from faults.peer import Client
-from faults.watch import (
-    alive,
-    descriptors,
-    logged_bugs,
-    metric,
-    rises,
-    sample,
-    unharmed,
-    until,
-)
 
 CONFIG = """
 backends:
@@ -48,7 +38,7 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Infergate]:
 def descriptor_limit(gateway: Infergate, spare: int) -> Iterator[None]:
     """The process may open ``spare`` more files than it has open."""
     before = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
-    limit = descriptors(gateway.pid) + spare
+    limit = watch.descriptors(gateway.pid) + spare
     resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
         yield
@@ -73,12 +63,12 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
     with Client(gateway.http) as early, Client(gateway.admin) as scraping:
         assert is_accepted(early)
         before = open_descriptors(scraping)
-        with unharmed(gateway, lambda: is_accepted(early)):
+        with watch.unharmed(gateway, lambda: is_accepted(early)):
             with descriptor_limit(gateway, SPARE), ExitStack() as stack:
                 host, _, port = gateway.http.rpartition(":")
                 for _ in range(60):
                     stack.enter_context(socket.create_connection((host, int(port))))
-                until(
+                watch.until(
                     lambda: open_descriptors(scraping) >= before + SPARE - 1, "no spare descriptor"
                 )
                 spent, began = cpu_seconds(gateway), time.monotonic()
@@ -87,15 +77,15 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
                 assert spent < took / 2  # no busy loop
             with Client(gateway.http) as late:
                 assert is_accepted(late)
-    assert alive(gateway)
-    assert logged_bugs(gateway) == ""
+    assert watch.alive(gateway)
+    assert watch.logged_bugs(gateway) == ""
     assert gateway.log.read_bytes().count(b"no more files") < 5
 
 
 def open_descriptors(scraping: Client) -> float:
     """The count that a scrape reports on an open connection."""
     scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    return sample(scraping.answer().body.decode(), "infergate_open_descriptors")
+    return watch.sample(scraping.answer().body.decode(), "infergate_open_descriptors")
 
 
 def assert_refused(address: str) -> None:
@@ -111,32 +101,36 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
         assert all(map(is_accepted, clients))
-        with unharmed(gateway, lambda: is_accepted(clients[0])):
+        with watch.unharmed(gateway, lambda: is_accepted(clients[0])):
             with ExitStack() as grpc_clients:
                 for _ in range(calls):
                     # The gRPC library may still count a connection that its client has closed.
-                    until(lambda: is_greeted(gateway.grpc, grpc_clients), "SETTINGS arrive")
-                with rises(gateway, REFUSED, listener="http", reason="connections"):
+                    watch.until(lambda: is_greeted(gateway.grpc, grpc_clients), "SETTINGS arrive")
+                with watch.rises(gateway, REFUSED, listener="http", reason="connections"):
                     assert_refused(gateway.http)
                 is_counted = engine == "own"
-                with rises(gateway, REFUSED, by=is_counted, listener="grpc", reason="connections"):
+                with watch.rises(
+                    gateway, REFUSED, by=is_counted, listener="grpc", reason="connections"
+                ):
                     assert_refused(gateway.grpc)
                 assert is_accepted(clients[1])
-                assert metric(gateway, OPEN, listener="http") == http
-            until(
-                lambda: metric(gateway, OPEN, listener="grpc") == 0,
+                assert watch.metric(gateway, OPEN, listener="http") == http
+            watch.until(
+                lambda: watch.metric(gateway, OPEN, listener="grpc") == 0,
                 "all gRPC connections are closed",
             )
             with ExitStack() as late:
-                until(lambda: is_greeted(gateway.grpc, late), "a gRPC client is accepted again")
-            until(
-                lambda: metric(gateway, OPEN, listener="grpc") == 0,
+                watch.until(
+                    lambda: is_greeted(gateway.grpc, late), "a gRPC client is accepted again"
+                )
+            watch.until(
+                lambda: watch.metric(gateway, OPEN, listener="grpc") == 0,
                 "the late gRPC connection is closed",
             )
             if engine == "own":  # the same slots
                 with Client(gateway.http) as http_client:
                     assert is_accepted(http_client)
-        assert logged_bugs(gateway) == ""
+        assert watch.logged_bugs(gateway) == ""
 
 
 def is_greeted(address: str, open_clients: ExitStack) -> bool:

@@ -12,20 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from faults import h2
+from faults import h2, watch
 from faults.peer import Client
 from faults.rpc import INFER, channel
 from faults.tight import HEADERS, Tight, message
 from faults.tight import good_call as good
-from faults.watch import (
-    SECONDS,
-    descriptors,
-    refused_by,
-    releases_connections,
-    rises,
-    unharmed,
-    until,
-)
 
 PRIORITY, PUSH_PROMISE = 2, 5
 REFUSED, LIMITED = "infergate_refused_connections_total", "infergate_refused_requests_total"
@@ -37,7 +28,7 @@ STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 @pytest.fixture
 def gateway(own: Tight) -> Iterator[Tight]:
-    with unharmed(own, lambda: good(own)):
+    with watch.unharmed(own, lambda: good(own)):
         yield own
 
 
@@ -129,16 +120,16 @@ def goaway(client: Client) -> int:
 def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
     reported, code = ATTACKS[attack]
     reason = "flood" if code == CALM else "protocol"
-    ended = rises(gateway, REFUSED, listener="grpc", reason=reason)
+    ended = watch.rises(gateway, REFUSED, listener="grpc", reason=reason)
     with ended, Client(gateway.grpc) as client:
         client.send(_HELLO)
         client.socket.settimeout(0.2)
         with contextlib.suppress(ConnectionError, TimeoutError):  # it has sent enough
             client.send(reported)
-        client.socket.settimeout(SECONDS)
+        client.socket.settimeout(watch.SECONDS)
         began = time.monotonic()
         good(gateway)
-        assert time.monotonic() - began < SECONDS / 2
+        assert time.monotonic() - began < watch.SECONDS / 2
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
         if len(reported) < 100_000:  # otherwise the unread bytes may reset the connection
@@ -179,7 +170,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     """The connection stays open."""
     reported, outcome = BROKEN[fault]
-    response = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
+    response = watch.rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with response, Client(gateway.grpc) as client:
         client.send(_HELLO + reported)
         ended = ends(client)
@@ -195,28 +186,28 @@ def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     ids=["preface", "settings", "headers", "continuation"],
 )
 def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
-    with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
+    with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         began = time.monotonic()
         client.send(data)
         good(gateway)
         client.rest()
-        assert time.monotonic() - began < SECONDS / 2
+        assert time.monotonic() - began < watch.SECONDS / 2
 
 
 def test_headers_that_drip(gateway: Tight) -> None:
     """A CONTINUATION now and then, one byte at a time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
-    with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
+    with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, flags=0))
         began = time.monotonic()
         client.socket.settimeout(0.05)
         with contextlib.suppress(ConnectionError):
-            while time.monotonic() - began < SECONDS / 2:
+            while time.monotonic() - began < watch.SECONDS / 2:
                 client.send(bytes((next(more),)))
                 with contextlib.suppress(TimeoutError):
                     if not client.some():
                         break
-        assert time.monotonic() - began < SECONDS / 2
+        assert time.monotonic() - began < watch.SECONDS / 2
         good(gateway)
 
 
@@ -226,7 +217,7 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
     """A hundred streams, each with a partial message: all are cancelled, the connection stays. A
     stream without any data may stay."""
     many = 100 if part or method == INFER else 0
-    limited = rises(gateway, LIMITED, by=many, limit="idle_body_time")
+    limited = watch.rises(gateway, LIMITED, by=many, limit="idle_body_time")
     with limited, Client(gateway.grpc) as client:
         client.send(_HELLO)
         for number in range(1, 200, 2):
@@ -246,12 +237,12 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
 def test_messages_that_drip(gateway: Tight, method: str) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
-    with refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
+    with watch.refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
         client.socket.settimeout(0.1)  # the slow sender itself
         ended, came = False, b""
         began = time.monotonic()
-        while not ended and time.monotonic() - began < SECONDS:
+        while not ended and time.monotonic() - began < watch.SECONDS:
             client.send(trickle)
             with contextlib.suppress(TimeoutError):
                 came += client.some()
@@ -278,26 +269,26 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
 def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
     """Twenty connections with fifty streams each: if they were kept, no stream would be left for
     other clients."""
-    before = descriptors(gateway.pid)
-    closed = rises(gateway, "infergate_idle_connections_closed_total", listener="grpc")
+    before = watch.descriptors(gateway.pid)
+    closed = watch.rises(gateway, "infergate_idle_connections_closed_total", listener="grpc")
     with closed, contextlib.ExitStack() as stack:
         for _ in range(20):
             client = stack.enter_context(Client(gateway.grpc))
             client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
         good(gateway)
-        until(lambda: descriptors(gateway.pid) <= before, "they are all let go")
+        watch.until(lambda: watch.descriptors(gateway.pid) <= before, "they are all let go")
         assert len(stream_attacks(gateway)) == 3
 
 
 def stream_attacks(gateway: Tight) -> list[bytes]:
     with channel(gateway.grpc) as rpc_channel:
-        return list(rpc_channel.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
+        return list(rpc_channel.stream_stream(STREAM)(iter([message()] * 3), timeout=watch.SECONDS))
 
 
 def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
     """It is served as slowly as it reads, and each byte costs one frame."""
     whole = h2.message(message(200))
-    handled = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
+    handled = watch.rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
     with handled, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, 1)) + opened(1))
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, whole))
@@ -318,9 +309,9 @@ def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
 def test_readers_that_stop(gateway: Tight, first: int) -> None:
     """A hundred unread responses of 128 KiB: the streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
-    slow = rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
+    slow = watch.rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
     if first > 1:  # no wait if the socket buffers hold all of it
-        slow = releases_connections(gateway, "grpc")
+        slow = watch.releases_connections(gateway, "grpc")
     with slow, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, first)))
         if first > 1:
@@ -330,7 +321,7 @@ def test_readers_that_stop(gateway: Tight, first: int) -> None:
                 client.send(opened(number) + h2.frame(h2.DATA, h2.END_STREAM, number, whole))
         good(gateway)
         if first > 1:
-            until(
+            watch.until(
                 lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(),
                 "requests are cancelled",
             )

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults import watch
 from faults.legacy import (
     DIFFERENCE,
     NUMBERS,
@@ -30,16 +31,6 @@ from faults.legacy import (
 )
 from faults.peer import Answer, Client, post
 from faults.rpc import Status, call, channel
-from faults.watch import (
-    HELPERS,
-    SECONDS,
-    assert_healthy,
-    counted,
-    limited_growth,
-    refused_by,
-    unharmed,
-    until,
-)
 from legacy.messages import SERVICE
 
 CONFIG = """
@@ -63,16 +54,16 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         assert four.send_request("trtis-grpc", "simple").code == "SUCCESS"
         REFUSED.clear()
         yield gateway, four
-        response = counted(gateway, outcome="bad_request", protocol="trtis-http")
+        response = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
         assert response >= len(REFUSED), "each is counted"
-        assert_healthy(gateway)
+        watch.assert_healthy(gateway)
 
 
 @pytest.fixture
 def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
     """Other clients are served during the test; afterwards the gateway uses no more resources."""
     gateway, _ = running
-    with unharmed(gateway, lambda: good(gateway), opens=HELPERS):
+    with watch.unharmed(gateway, lambda: good(gateway), opens=watch.HELPERS):
         yield gateway
 
 
@@ -141,7 +132,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
     """Whether the model exists or not."""
-    before = counted(gateway, outcome="bad_request", protocol="trtis-http")
+    before = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
     for model in ("simple", "nosuch"):
         lines = [f"POST /api/infer/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(NUMBERS)}"]
         head = "\r\n".join([*lines, f"NV-InferRequest: {UNREADABLE[case]}", "", ""])
@@ -153,7 +144,7 @@ def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
         else:
             is_bare(answer)
     if case != "binary":
-        assert counted(gateway, outcome="bad_request", protocol="trtis-http") == before + 2
+        assert watch.counted(gateway, outcome="bad_request", protocol="trtis-http") == before + 2
 
 
 @pytest.mark.parametrize(("name", "expected"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
@@ -191,8 +182,8 @@ def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
     lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
     headroom = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
     head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (headroom + over)
-    limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
-    with limited, limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+    limited = watch.refused_by(gateway, "headers") if over else contextlib.nullcontext()
+    with limited, watch.limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send((f"{head}\r\n\r\n".encode() + NUMBERS) * 2)
         if over:
             assert client.answer().status == 431
@@ -205,7 +196,7 @@ def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
 def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over: int) -> None:
     """16 KiB at the admin listener; metadata too, where gRPC adds 32 bytes for each field."""
     line = "A: " + "x" * (16 * 1024 - len("Host: x\r\nA: \r\n") + over)
-    limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
+    limited = watch.refused_by(gateway, "headers") if over else contextlib.nullcontext()
     with limited, Client(gateway.admin) as client:
         client.send(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode())
         assert client.answer().status == (431 if over else 200)
@@ -524,7 +515,7 @@ def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
 
 
 def test_a_body_over_the_limit(gateway: Infergate) -> None:
-    with limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+    with watch.limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send(f"{ASKS}Content-Length: {MIB + 1}\r\n\r\n".encode())
         response = http_rejection(client.answer())
     assert response.code == "INVALID_ARG"
@@ -541,7 +532,7 @@ def test_clients_that_leave(gateway: Infergate) -> None:
 
 
 def test_expensive_headers_are_bounded(gateway: Infergate) -> None:
-    with limited_growth(gateway.pid, 32 * MIB):
+    with watch.limited_growth(gateway.pid, 32 * MIB):
         for unit in ("input{}", "output{cls{}}", "input{dims:[1,2,3]}", "#", '"', "input:[{},{}]"):
             header = f"batch_size: 1 {unit * (15_000 // len(unit))}"
             assert old_post(gateway.http, "simple", header, b"").status == 400
@@ -593,7 +584,7 @@ def test_unknown_versions(rpc: grpc.Channel, version: int) -> None:
 def test_very_many_fields_are_rejected(rpc: grpc.Channel, gateway: Infergate) -> None:
     """Quickly and cheaply."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
-        with limited_growth(gateway.pid, 64 * MIB):
+        with watch.limited_growth(gateway.pid, 64 * MIB):
             status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)
         if status.code is grpc.StatusCode.OK:
             assert grpc_rejection(status).code in {"INVALID_ARG", "UNAVAILABLE"}
@@ -641,7 +632,7 @@ def test_rejections_of_other_methods(
 
 def streamed(rpc: grpc.Channel, *messages: bytes) -> tuple[list[str], Status]:
     """The codes of the responses in order, and how the stream ended."""
-    answers = rpc.stream_stream(STREAM)(iter(messages), timeout=SECONDS)
+    answers = rpc.stream_stream(STREAM)(iter(messages), timeout=watch.SECONDS)
     codes = []
     try:
         for each in answers:
@@ -678,14 +669,14 @@ def test_a_stream_after_its_client_disconnects(rpc: grpc.Channel, gateway: Infer
 
     def messages() -> Iterator[bytes]:
         yield old_message("simple")
-        held.wait(SECONDS)
+        held.wait(watch.SECONDS)
 
-    answers = rpc.stream_stream(STREAM)(messages(), timeout=SECONDS)
+    answers = rpc.stream_stream(STREAM)(messages(), timeout=watch.SECONDS)
     assert OLD.InferResponse.FromString(next(answers)).raw_output[0] == SUM
-    until(lambda: "infergate_open_streams 1.0" in gateway.metrics(), "the stream is open")
+    watch.until(lambda: "infergate_open_streams 1.0" in gateway.metrics(), "the stream is open")
     answers.cancel()
     held.set()
-    until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream is over")
+    watch.until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream is over")
 
 
 def test_a_sequence_over_a_stream(rpc: grpc.Channel) -> None:

@@ -17,26 +17,15 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults import watch
 from faults.peer import Backend, Client, Connection, post, scripted
 from faults.rpc import INFER, call, channel
 from faults.tight import GOOD, PATH, head, message
-from faults.watch import (
-    KEEPS,
-    MIB,
-    assert_healthy,
-    children,
-    metric,
-    refused_by,
-    resident,
-    rises,
-    unharmed,
-    until,
-)  # fmt: skip
 
-BUDGET = 64 * MIB
-BODY = 12 * MIB
+BUDGET = 64 * watch.MIB
+BODY = 12 * watch.MIB
 CROWD = 24
-PLAIN = 64 * MIB
+PLAIN = 64 * watch.MIB
 """Memory of the processes beyond the budget: caches, helper processes and socket buffers."""
 CONFIG = f"""
 backends:
@@ -70,7 +59,9 @@ def chatty(connection: Connection, backend: Backend) -> None:
     """Announce a long response, and send it except for its end."""
     connection.request()
     backend.requests.append("asked")
-    connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * MIB) + bytes(7 * MIB))
+    connection.write(
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * watch.MIB) + bytes(7 * watch.MIB)
+    )
     connection.gone()
 
 
@@ -90,9 +81,9 @@ def to(model: str, wanted: bytes) -> bytes:
     return wanted.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
 
 
-LONG = request(8 * MIB, binary=True)
+LONG = request(8 * watch.MIB, binary=True)
 """Some KB that inflate to 8 MiB."""
-WORDY = request(MIB, datatype="BOOL")
+WORDY = request(watch.MIB, datatype="BOOL")
 """A KB whose response is 6 MiB of "false"."""
 assert len(LONG) + len(WORDY) < 16 * 1024
 
@@ -108,14 +99,16 @@ class Harness:
         return post(self.gateway.http, PATH, GOOD).status == 200 and rpc is grpc.StatusCode.OK
 
     def held(self) -> float:
-        return metric(self.gateway, "infergate_in_flight_bytes")
+        return watch.metric(self.gateway, "infergate_in_flight_bytes")
 
     def rejections(self) -> float:
-        return metric(self.gateway, "infergate_refused_requests_total", limit="in_flight_bytes")
+        return watch.metric(
+            self.gateway, "infergate_refused_requests_total", limit="in_flight_bytes"
+        )
 
     def cut_off(self) -> float:
         """The number of disconnected readers."""
-        return metric(self.gateway, READERS, reason="slow_reader")
+        return watch.metric(self.gateway, READERS, reason="slow_reader")
 
     def is_full(self, rejections: float, cut_off: float) -> bool:
         """Whether memory has been short since then: a response was rejected, or took a slow
@@ -124,12 +117,12 @@ class Harness:
 
     def waits(self, held: float) -> bool:
         """Whether another response waits for its reader, and no request is in progress."""
-        rest = metric(self.gateway, "infergate_in_flight_requests") == 0
-        return rest and self.held() >= held + MIB
+        rest = watch.metric(self.gateway, "infergate_in_flight_requests") == 0
+        return rest and self.held() >= held + watch.MIB
 
     def memory(self) -> int:
-        pids = [self.gateway.pid, *children(self.gateway.pid)]
-        return sum(map(resident, pids))
+        pids = [self.gateway.pid, *watch.children(self.gateway.pid)]
+        return sum(map(watch.resident, pids))
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +134,16 @@ def harness() -> Iterator[Harness]:
             with Client(gateway.http) as client:  # helpers open files at first use
                 assert _is_accepted(client, to("identity", WORDY))
             yield harness
-            assert_healthy(gateway)
+            watch.assert_healthy(gateway)
 
 
 @pytest.fixture(autouse=True)
 def bounded(harness: Harness) -> Iterator[None]:
     """Other clients are served during the block, and memory stays within the budget."""
     assert harness.good()
-    with unharmed(harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=KEEPS + PLAIN):
+    with watch.unharmed(
+        harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=watch.KEEPS + PLAIN
+    ):
         yield
 
 
@@ -165,50 +160,50 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
     """Inflated bytes and received response bytes are held and counted, within the budget."""
     before = harness.memory()
     with ExitStack() as stack:
-        with refused_by(harness.gateway, "in_flight_bytes"):
+        with watch.refused_by(harness.gateway, "in_flight_bytes"):
             crowd(harness, to(model, LONG), stack)
-        until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
         assert harness.held() <= BUDGET
         assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
-    until(lambda: harness.held() < MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr"])
 def test_the_same_over_grpc(harness: Harness, model: str) -> None:
     result = pb.ModelInferRequest(model_name=model)
-    result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
-    result.raw_input_contents.append(bytes(8 * MIB))
+    result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * watch.MIB])
+    result.raw_input_contents.append(bytes(8 * watch.MIB))
     with channel(harness.gateway.grpc) as rpc_channel:
         send_request = rpc_channel.unary_unary(INFER)
-        with refused_by(harness.gateway, "in_flight_bytes"):
+        with watch.refused_by(harness.gateway, "in_flight_bytes"):
             calls = [
                 send_request.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
-        until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
         assert harness.held() <= BUDGET
         for each in calls:
             each.cancel()
-    until(lambda: harness.held() < MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
 
 
 def test_unread_responses_are_counted(harness: Harness) -> None:
     """Long responses are rejected while the budget is exhausted, and the readers that hold it are
     disconnected: within seconds the next one is accepted."""
     before = harness.memory()
-    with ExitStack() as stack, rises(harness.gateway, READERS, reason="slow_reader"):
+    with ExitStack() as stack, watch.rises(harness.gateway, READERS, reason="slow_reader"):
         full = functools.partial(harness.is_full, harness.rejections(), harness.cut_off())
         while not full():
             held = harness.held()
             crowd(harness, to("identity", WORDY), stack, 1)
-            until(
+            watch.until(
                 lambda held=held: full() or harness.waits(held), "its response waits for the reader"
             )
         assert harness.held() <= BUDGET
         assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
         began = time.monotonic()
         with Client(harness.gateway.http) as client:
-            until(
+            watch.until(
                 lambda: _is_accepted(client, to("identity", WORDY)), "requests are accepted again"
             )
         assert time.monotonic() - began < RECOVERY
@@ -223,8 +218,8 @@ def _is_accepted(client: Client, wanted: bytes) -> bool:
 
 def test_a_response_over_the_body_limit(harness: Harness) -> None:
     """A KB whose response would have about 20 MiB."""
-    with refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
-        client.send(to("identity", request(4 * MIB, "BOOL")))
+    with watch.refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
+        client.send(to("identity", request(4 * watch.MIB, "BOOL")))
         answer = client.answer()
         assert answer.status == 413
         assert f"the limit is {BODY} (limits.body)" in answer.error

@@ -1,74 +1,61 @@
 import json
 
 import pytest
-from bench.results import (
-    Account,
-    Bench,
-    Peak,
-    Result,
-    Spread,
-    as_json,
-    cpu_ratio,
-    difference,
-    from_json,
-    p50,
-    proxy_cpu,
-    ratio,
-    speed,
-    spread,
-)
+from bench import results
 from bench_kit import runs
 
 
 def test_a_ratio_is_formed_within_each_round() -> None:
     ours, theirs = runs("a", "own", speeds=[10, 40, 90]), runs("b", speeds=[10, 20, 30])
-    assert ratio(ours, theirs, speed) == Spread(2, 1, 3)
+    assert results.ratio(ours, theirs, results.speed) == results.Spread(2, 1, 3)
 
 
 def test_no_ratio_to_zero() -> None:
-    assert ratio(runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0]), proxy_cpu) is None
+    assert results.ratio(runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0]), results.proxy_cpu) is None
 
 
 def test_too_small_values_are_not_compared() -> None:
-    assert ratio(runs("a", cpus=[0, 1]), runs("b", cpus=[1, 1]), proxy_cpu) is None
-    assert cpu_ratio(runs("a", "own", cpus=[1, 1]), runs("b", cpus=[1, 0])) is None
+    assert results.ratio(runs("a", cpus=[0, 1]), runs("b", cpus=[1, 1]), results.proxy_cpu) is None
+    assert results.cpu_ratio(runs("a", "own", cpus=[1, 1]), runs("b", cpus=[1, 0])) is None
 
 
 def test_without_a_proxy_all_cpu_is_compared() -> None:
     ours, direct = runs("a", "own", cpus=[20.0]), runs("b", cpus=[0.0])
-    assert cpu_ratio(ours, direct) == spread([30 / 10])
-    assert cpu_ratio(ours, runs("c", cpus=[40.0])) == spread([0.5])
+    assert results.cpu_ratio(ours, direct) == results.spread([30 / 10])
+    assert results.cpu_ratio(ours, runs("c", cpus=[40.0])) == results.spread([0.5])
 
 
 def test_rounds_must_match() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        ratio(runs("a", cpus=[1, 2]), runs("b", cpus=[1]), proxy_cpu)
+        results.ratio(runs("a", cpus=[1, 2]), runs("b", cpus=[1]), results.proxy_cpu)
 
 
 def test_a_difference_is_formed_within_each_round() -> None:
     ours, direct = runs("a", times=[1.5, 2.0]), runs("b", times=[1.0, 1.0])
-    assert difference(ours, direct, p50) == Spread(0.75, 0.5, 1.0)
+    assert results.difference(ours, direct, results.p50) == results.Spread(0.75, 0.5, 1.0)
 
 
 def test_a_spread_of_equal_values_is_one_number() -> None:
-    assert str(spread([2.0])) == "2.00"
-    assert str(spread([1, 2, 4])) == "2.00 [1.00..4.00]"
+    assert str(results.spread([2.0])) == "2.00"
+    assert str(results.spread([1, 2, 4])) == "2.00 [1.00..4.00]"
 
 
 def test_json_and_back() -> None:
-    bench = Bench(
+    bench = results.Bench(
         "here",
-        [Result("row", (runs("a", "own", speeds=[1, 2]), runs("b", speeds=[3, 4])), at=7)],
-        [Peak("own", "x → y", 1.5)],
+        [results.Result("row", (runs("a", "own", speeds=[1, 2]), runs("b", speeds=[3, 4])), at=7)],
+        [results.Peak("own", "x → y", 1.5)],
         {"own": 60_000_000},
-        [Account("row", "own", {"log, metrics": 1.0})],
+        [results.Account("row", "own", {"log, metrics": 1.0})],
         ["x was not measured"],
     )
-    assert from_json(json.loads(json.dumps(as_json(bench)))) == bench
+    assert results.from_json(json.loads(json.dumps(results.as_json(bench)))) == bench
 
 
 def test_curves_are_in_order_and_results_found_by_name() -> None:
-    bench = Bench(results=[Result("c", (runs("a", "own", cpus=[1]),), at) for at in (9, 1, 4)])
+    bench = results.Bench(
+        results=[results.Result("c", (runs("a", "own", cpus=[1]),), at) for at in (9, 1, 4)]
+    )
     assert [each.at for each in bench.curve("c")] == [1, 4, 9]
     assert bench.result("d") is None
     assert bench.variants == ["own"]

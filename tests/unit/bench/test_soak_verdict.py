@@ -4,34 +4,18 @@ import dataclasses
 import math
 
 import pytest
-from bench.soak_verdict import (
-    MIB,
-    Counts,
-    Outage,
-    Outages,
-    Size,
-    State,
-    errors,
-    features,
-    figure,
-    growth,
-    largest,
-    slope,
-    steady,
-    table,
-    troubles,
-)
+from bench import soak_verdict
 
-BEFORE = State(80 * MIB, 20, 2)
+BEFORE = soak_verdict.State(80 * soak_verdict.MIB, 20, 2)
 
 
-def samples(seconds: int, size: object) -> list[Size]:
+def samples(seconds: int, size: object) -> list[soak_verdict.Size]:
     """One sample a second; ``size`` maps a time to MiB."""
-    return [Size(at, int(size(at) * MIB)) for at in range(seconds)]  # type: ignore[operator]
+    return [soak_verdict.Size(at, int(size(at) * soak_verdict.MIB)) for at in range(seconds)]  # type: ignore[operator]
 
 
-def found(seen: list[Size], **after: int) -> list[str]:
-    return troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
+def found(seen: list[soak_verdict.Size], **after: int) -> list[str]:
+    return soak_verdict.troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
 
 
 CALM = {
@@ -70,25 +54,25 @@ def test_a_fast_leak_is_found_in_a_minute() -> None:
 
 
 def test_growth_from_health_checks_is_steady() -> None:
-    known = [State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
-    assert steady(known)
-    assert largest(known) == State(1, 22, 6)
-    assert not steady([*known, State(1, 24, 5)])
-    assert not steady([*known, State(1, 20, 9)])
+    known = [soak_verdict.State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
+    assert soak_verdict.steady(known)
+    assert soak_verdict.largest(known) == soak_verdict.State(1, 22, 6)
+    assert not soak_verdict.steady([*known, soak_verdict.State(1, 24, 5)])
+    assert not soak_verdict.steady([*known, soak_verdict.State(1, 20, 9)])
 
 
 def test_growth_is_allowed_per_worker() -> None:
     seen = samples(60, lambda at: 100 + at / 3)
-    (text,) = troubles("it", BEFORE, seen, BEFORE, "")
+    (text,) = soak_verdict.troubles("it", BEFORE, seen, BEFORE, "")
     assert "memory grows" in text
-    assert troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
+    assert soak_verdict.troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
 
 
 def test_the_slope_excludes_the_warm_up() -> None:
     seen = samples(600, lambda at: at if at < 200 else 200 + (at - 200) / 60)
-    assert slope(seen) == pytest.approx(1.0)
-    assert growth(seen) == pytest.approx(5.0, abs=0.1)
-    assert slope([]) == slope(seen[:1]) == 0
+    assert soak_verdict.slope(seen) == pytest.approx(1.0)
+    assert soak_verdict.growth(seen) == pytest.approx(5.0, abs=0.1)
+    assert soak_verdict.slope([]) == soak_verdict.slope(seen[:1]) == 0
 
 
 @pytest.mark.parametrize(
@@ -108,21 +92,23 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
 
 
 def test_complaints_are_reported() -> None:
-    assert troubles("it", BEFORE, [], BEFORE, "Traceback") == ["it complains:\nTraceback"]
+    assert soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback") == [
+        "it complains:\nTraceback"
+    ]
 
 
 def test_errors() -> None:
-    counts = Counts()
-    assert errors(counts) == ["nothing was answered"]
+    counts = soak_verdict.Counts()
+    assert soak_verdict.errors(counts) == ["nothing was answered"]
     counts.good["a"] += 1
     counts.explained["cut"] += 5
-    assert errors(counts) == []
+    assert soak_verdict.errors(counts) == []
     counts.unexplained.update({"b": 2, "c": 3})
-    assert errors(counts) == ["3 times c", "2 times b"]
+    assert soak_verdict.errors(counts) == ["3 times c", "2 times b"]
 
 
 def test_the_figures() -> None:
-    text = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
+    text = soak_verdict.table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
     course = "100 103 106 109 112 115 118 121 124 127"
     assert (
         f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in text
@@ -134,14 +120,14 @@ def test_the_figures() -> None:
     [(0, 9, False), (0, 10, True), (12, 13, True), (20, 21, True), (21, 22, False), (0, 99, True)],
 )
 def test_failures_during_an_outage_are_explained(began: float, ended: float, met: bool) -> None:
-    outages = Outages([Outage("a", 10, 20)])
+    outages = soak_verdict.Outages([soak_verdict.Outage("a", 10, 20)])
     assert outages.explain(began, ended) is met
 
 
 def test_an_outage_lasts_until_it_is_ended() -> None:
-    outages = Outages()
+    outages = soak_verdict.Outages()
     assert not outages.explain(0, 1)
-    outages.all.append(Outage("a", 10))
+    outages.all.append(soak_verdict.Outage("a", 10))
     assert outages.explain(1e6, 1e6)
     outages.all[0].ended = 11
     assert not outages.explain(1e6, 1e6)
@@ -158,9 +144,9 @@ infergate_hedges_total{backend="a b",outcome="won"} 2.0
 
 
 def test_figures_of_a_scrape() -> None:
-    assert figure(METRICS, "infergate_tasks") == 7
-    assert figure(METRICS, "infergate_config_reloads_total") == 4
-    assert figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
-    assert figure(METRICS, "nothing") == 0
-    assert "hedged 2;" in features(METRICS)
-    assert features(METRICS).endswith("reloads 3; reloads refused 1")
+    assert soak_verdict.figure(METRICS, "infergate_tasks") == 7
+    assert soak_verdict.figure(METRICS, "infergate_config_reloads_total") == 4
+    assert soak_verdict.figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
+    assert soak_verdict.figure(METRICS, "nothing") == 0
+    assert "hedged 2;" in soak_verdict.features(METRICS)
+    assert soak_verdict.features(METRICS).endswith("reloads 3; reloads refused 1")

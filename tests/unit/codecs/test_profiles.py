@@ -4,18 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from infergate.codecs import profiles
 from infergate.codecs.base import Profile
-from infergate.codecs.profiles import (
-    GENERIC,
-    INFERGATE,
-    KSERVE,
-    MLSERVER,
-    OVMS,
-    PROFILES,
-    TRITON,
-    corrected_kind,
-    detect_profile,
-)
 from infergate.core.errors import Kind
 from infergate.core.messages import ServerMetadata
 
@@ -23,30 +13,32 @@ from infergate.core.messages import ServerMetadata
 @pytest.mark.parametrize(
     ("name", "extensions", "profile"),
     [
-        ("triton", (), TRITON),
-        ("my-triton", ("statistics",), replace(GENERIC, reports_statistics=True)),
+        ("triton", (), profiles.TRITON),
+        ("my-triton", ("statistics",), replace(profiles.GENERIC, reports_statistics=True)),
         (
             "x",
             ("trace", "logging"),
-            replace(GENERIC, has_trace_settings=True, has_log_settings=True),
+            replace(profiles.GENERIC, has_trace_settings=True, has_log_settings=True),
         ),
         ("x", ("binary_tensor_data", "classification", "model_configuration"), None),
-        ("MLServer", (), MLSERVER),
-        ("kserve", ("model_repository_extension",), KSERVE),
-        ("OpenVINO Model Server", (), OVMS),
-        ("infergate", (), INFERGATE),
+        ("MLServer", (), profiles.MLSERVER),
+        ("kserve", ("model_repository_extension",), profiles.KSERVE),
+        ("OpenVINO Model Server", (), profiles.OVMS),
+        ("infergate", (), profiles.INFERGATE),
         ("infergate", ("statistics", "logging"), None),
-        ("", (), GENERIC),
+        ("", (), profiles.GENERIC),
     ],
 )
 def test_profiles_are_detected_from_metadata(
     name: str, extensions: tuple[str, ...], profile: Profile | None
 ) -> None:
-    found = detect_profile(ServerMetadata(name, "1", extensions))
+    found = profiles.detect_profile(ServerMetadata(name, "1", extensions))
     if profile is not None:
         assert found == profile
-    assert found.reports_config == ("model_configuration" in extensions or profile is TRITON)
-    assert found.has_log_settings == ("logging" in extensions or profile is TRITON)
+    assert found.reports_config == (
+        "model_configuration" in extensions or profile is profiles.TRITON
+    )
+    assert found.has_log_settings == ("logging" in extensions or profile is profiles.TRITON)
 
 
 def test_every_configurable_profile() -> None:
@@ -58,8 +50,8 @@ def test_every_configurable_profile() -> None:
         "trtserver-1.x",
         "graphpipe-go",
         "graphpipe-py",
-    } <= set(PROFILES)
-    assert all(name == profile.name for name, profile in PROFILES.items())
+    } <= set(profiles.PROFILES)
+    assert all(name == profile.name for name, profile in profiles.PROFILES.items())
 
 
 @pytest.mark.parametrize(
@@ -90,4 +82,4 @@ def test_every_configurable_profile() -> None:
 def test_errors_that_triton_sends_with_another_code(
     kind: Kind, message: str, expected: Kind
 ) -> None:
-    assert corrected_kind(kind, message) is expected
+    assert profiles.corrected_kind(kind, message) is expected
