@@ -37,7 +37,8 @@ _MAX_SEARCHED_BYTES: Final = 4 * 1024 * KIB
 
 
 class CorruptDataError(Exception):
-    """The data is not in the declared format. The text is a predicate: "ends too early"."""
+    """The data is not in the declared format. The error's text is a predicate, such as "ends too
+    early"."""
 
 
 class InflatedTooLargeError(Exception):
@@ -45,8 +46,8 @@ class InflatedTooLargeError(Exception):
 
 
 def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
-    """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``; None for an
-    unknown coding."""
+    """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``, or None for
+    an unknown coding."""
     match encoding:
         case "gzip" | "x-gzip":
             return GZIP
@@ -98,7 +99,7 @@ def inflate_pieces(
                 raise CorruptDataError(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
                 raise CorruptDataError("ends too early")
-            # after a full piece, both attributes hold the bytes after the end of the stream
+            # After a full piece, both attributes hold the bytes after the end of the stream.
             unconsumed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             position += len(chunk) - len(unconsumed)
             max_bytes -= len(piece)
