@@ -33,11 +33,12 @@ class ReflectionSchema(Protocol):
         ...
 
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
-        """Return a file and everything it imports. Raises KeyError."""
+        """Return a file and everything that it imports. Raises KeyError."""
         ...
 
     def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
-        """Return the file that declares ``symbol`` and everything it imports. Raises KeyError."""
+        """Return the file that declares ``symbol`` and everything that it imports. Raises
+        KeyError."""
         ...
 
 
@@ -57,7 +58,7 @@ class ReflectionService:
     async def info(
         self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        """Serve the method ServerReflectionInfo."""
+        """Serve ServerReflectionInfo."""
         del context
         async for message in messages:
             try:
