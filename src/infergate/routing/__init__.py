@@ -2,5 +2,5 @@
 
 Read ``table`` (the route of a model name), ``split`` (the target of a request), ``cluster`` (the
 endpoint of a backend) and the modules that a cluster uses: ``balance``, ``affinity``, ``health``,
-``outliers``. ``concurrency``, ``budget``, ``backoff`` and ``latency`` limit and time attempts.
-"""
+``outliers``. ``concurrency`` and ``budget`` limit attempts; ``backoff`` and ``latency`` determine
+their timing."""
