@@ -48,7 +48,7 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRate:
-    """A rate of ``amount`` requests or bytes per ``seconds``; ``text`` is its form in
+    """A rate of ``amount`` requests or bytes per ``seconds``. ``text`` is the rate as written in
     routes.yaml."""
 
     amount: int
@@ -87,7 +87,7 @@ def _parse_redis(value: Any) -> str:
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # its text may quote part of a password as a port
+    except ValueError:  # the error's text may quote a part of the password
         scheme = ""
     if scheme not in _REDIS:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
@@ -264,8 +264,8 @@ class RuleConfig(Section):
 
 
 class RateConfig(Section):
-    """A rate limit (token bucket). A request counts against all rate limits that match it and is
-    refused if any of them is exceeded.
+    """A rate limit (token bucket). A request counts against every rate limit that matches it, and
+    is refused if it exceeds any of them.
 
     Example: `{who: ["key:*"], requests: 100/s}`.
     """
@@ -342,7 +342,7 @@ class RedisConfig(Section):
 
 
 class AccessConfig(Section):
-    """Access control. Without this section all clients may use everything; with it, requests that
+    """Access control. Without this section, all clients may use everything. With it, requests that
     no rule allows are refused (docs/access.md)."""
 
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys.")
@@ -379,7 +379,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield the errors between the entries of ``access``."""
+    """Yield the errors that involve several entries of ``access``."""
     for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
         yield ("access", *path), message
 
@@ -447,6 +447,6 @@ def _identity_problem(who: str, access: AccessConfig) -> str | None:
 
 
 def _can_begin_with(glob: str, prefix: str) -> bool:
-    """Return whether a text that begins with ``prefix`` may match ``glob``."""
+    """Return whether a text that begins with ``prefix`` could match ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

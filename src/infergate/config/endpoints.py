@@ -137,8 +137,8 @@ class OutlierConfig(Section):
 
 class HealthConfig(Section):
     """Active health checks. They use the readiness operation of V2 or of the legacy API, or
-    GraphPipe's metadata; where a server has no such operation, gRPC's health service or a GET
-    request."""
+    GraphPipe's metadata. If a server has no such operation, gRPC's health service or a GET request
+    is used."""
 
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",

@@ -42,13 +42,13 @@ from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""The key of the validation context for the folder that relative paths start from."""
+"""The key in the validation context of the folder in which relative paths start."""
 FILES: Final = "files"
-"""The key of the validation context for the :class:`TrackedFiles` that records the files read."""
+"""The key in the validation context of the :class:`TrackedFiles` that records the files read."""
 
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
-    """Parse labels, with files relative to the folder in the validation context."""
+    """Parse labels. Files are relative to the folder in the validation context."""
     context = info.context or {}
     folder: Path = context.get(FOLDER, Path())
     files: TrackedFiles = context.get(FILES) or TrackedFiles()
@@ -56,7 +56,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 def _read_path(value: Any, info: ValidationInfo) -> Path:
-    """Parse the path of a file, relative to the folder in the validation context."""
+    """Parse the path of a file. It is relative to the folder in the validation context."""
     folder: Path = (info.context or {}).get(FOLDER, Path())
     text = parse_text(value)
     if not text or "\0" in text:

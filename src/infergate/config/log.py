@@ -11,7 +11,8 @@ from infergate.config.section import Section
 
 
 class SamplingConfig(Section):
-    """Sampling of the access log, per second and for requests with the same route and outcome.
+    """Sampling of the access log. Requests with the same route and outcome are counted together,
+    for each second.
 
     Example: `sampling: {first: 10, thereafter: 1000}`.
     """

@@ -21,7 +21,8 @@ from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, Tra
 
 
 class RewriteConfig(Section):
-    """Names that differ between clients and the backend. Other names are passed on unchanged.
+    """Replacements for names that differ between clients and the backend. Other names stay
+    unchanged.
 
     Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
     """
@@ -152,7 +153,7 @@ class RouteConfig(Section):
 
 
 def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each backend that ``route`` refers to: the path below ``route``, and the name."""
+    """Yield each backend that ``route`` refers to, as a path below ``route`` and a name."""
     yield ("backend",), route.backend
     for index, target in enumerate(route.split):
         yield ("split", index, "backend"), target.backend

@@ -43,7 +43,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 
 
 class BackendConfig(Section):
-    """A backend (an upstream; in Envoy, a cluster): one or more replicas of a model server."""
+    """A backend (called upstream or, in Envoy, cluster): one or more replicas of a model server."""
 
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
@@ -417,7 +417,8 @@ class Config(Section):
 
     @classmethod
     def default(cls) -> Self:
-        """Return the embedded demo: all models of the builtin backend, on the default ports."""
+        """Return the configuration of the embedded demo: all models of the builtin backend, on the
+        default ports."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},

@@ -21,8 +21,8 @@ TrafficPercent = Annotated[
 
 
 class RetryConfig(Section):
-    """Retry policy. A request is not retried past its deadline or after any byte of a response was
-    sent to the client; a request of a sequence never moves to another endpoint."""
+    """Retry policy. A request is not retried after its deadline, or after a byte of the response
+    was sent to the client. A request of a sequence never moves to another endpoint."""
 
     times: Annotated[int, Field(ge=0, le=10)] = Field(
         default=DEFAULT_RETRY_POLICY.max_retries,
@@ -39,7 +39,7 @@ class RetryConfig(Section):
 
 class HedgeConfig(Section):
     """Hedged requests: a slow request is sent to a second endpoint as well. The first successful
-    response is used and the other attempt is cancelled.
+    response is used, and the other attempt is cancelled.
 
     Example: `hedge: {after: p95}`.
     """
@@ -89,8 +89,8 @@ class BackendLimits(Section):
 
 
 class MirrorConfig(Section):
-    """Traffic mirroring: a backend that receives copies of inferences after the client has its
-    response. The responses to the copies are discarded."""
+    """Traffic mirroring: a backend receives copies of inferences after the client has its response.
+    Responses to the copies are discarded."""
 
     backend: Name = Field(description="The name of the backend that receives the copies.")
     percent: TrafficPercent = Field(
