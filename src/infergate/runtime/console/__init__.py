@@ -6,5 +6,4 @@ process or several workers), ``state`` and ``plan`` (traffic and configuration a
 tensors), ``browser_checks`` (CSRF and DNS rebinding), ``page`` (the static files).
 
 The console does not slow down requests: it reads existing metrics and ``observe.recent_requests``,
-and is imported on first use. See docs/console.md and docs/decisions/0032-console.md.
-"""
+and is imported on first use (docs/console.md, docs/decisions/0032-console.md)."""

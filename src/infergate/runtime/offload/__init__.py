@@ -3,8 +3,7 @@
 Neither JSON library releases the GIL, so threads would not help
 (docs/decisions/0008-helper-processes.md). Entry point: ``HelperPool``. Reading order: ``pool`` (the
 processes, seen from the serving process), ``fairness`` (the queue), ``ipc_message`` (pickles and
-long buffers), ``process`` (the helper's side).
-"""
+long buffers), ``process`` (the loop of a helper process)."""
 
 from infergate.runtime.offload.pool import HelperPool
 
