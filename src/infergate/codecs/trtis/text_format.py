@@ -1,10 +1,9 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
 Parsing with protobuf's ``text_format`` takes about 1 µs per byte. Clients send the same header
-again and again, so short messages are cached, and so are short printed responses. This module does
-not print with protobuf, which prints floats in another form (``8.0``; C++ prints ``8``). Printed
-text is ASCII without control characters.
-"""
+again and again, so short messages and short printed responses are cached. This module does not use
+protobuf to print, because protobuf prints floats in another form than C++ (``8.0`` instead of
+``8``). Printed text is ASCII without control characters."""
 
 from __future__ import annotations
 
@@ -32,12 +31,13 @@ _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Text with only the escape sequences of C++. Protobuf also accepts those of Python, with a
+"""Matches text with only the escape sequences of C++. Protobuf also accepts those of Python, with a
 warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
-    """Parse ``text`` as a ``message_class``. Do not modify the result. Raises ValueError."""
+    """Parse ``text`` as a ``message_class``. The caller must not modify the result. Raises
+    ValueError."""
     return (_cached_parse if len(text) <= MAX_CACHED else _recent_parse)(message_class, text)
 
 
