@@ -111,7 +111,7 @@ def server_tls(config: schema.Config) -> dict[str, ServerTls]:
 
 
 def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """Return the TLS settings of connections to ``backend``; None for the system's defaults."""
+    """Return the TLS settings of connections to ``backend``, or None for the system's defaults."""
     return None if backend.tls is None else ClientTls(**dict(backend.tls))
 
 

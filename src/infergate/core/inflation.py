@@ -85,7 +85,7 @@ def inflate_pieces(
     """Inflate ``data`` to at most ``max_bytes``, in pieces that may be empty.
 
     ``data`` is a zlib or deflate stream, or at most ``max_members`` gzip members one after another
-    (RFC 1952, 2.2). Raises CorruptDataError, InflatedTooLargeError.
+    (RFC 1952, 2.2). Raises CorruptDataError and InflatedTooLargeError.
     """
     view = memoryview(data)
     position = 0

@@ -305,7 +305,7 @@ class SharedMemory:
             yield StagedRequest(replace(request, inputs=inputs, outputs=outputs), refs, regions)
 
     def _regions_of(self, request: InferRequest) -> dict[str, RegisteredRegion]:
-        """Return the regions of ``request`` by name. Raises UnknownRegionError, BAD_REQUEST."""
+        """Return the regions of ``request`` by name. Raises UnknownRegionError and BAD_REQUEST."""
         regions: dict[str, RegisteredRegion] = {}
         tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
         for tensor in tensors:
