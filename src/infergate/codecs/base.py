@@ -75,8 +75,8 @@ class PartialInferRequest(Generic[T]):
     """An inference without tensor names, datatypes or shapes, which the model's metadata supplies.
 
     ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
-    :class:`SupportsPassThrough` codec. It has no side effects, raises the client's errors, and may be called
-    again with newer metadata. The metadata contains the names that the client uses.
+    :class:`SupportsPassThrough` codec. It has no side effects, raises the client's errors, and may
+    be called again with newer metadata. The metadata contains the names that the client uses.
     """
 
     model: str

@@ -128,7 +128,7 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST with the field's name. For a response, the caller changes the kind.
+# All functions raise BAD_REQUEST with the field's name. Callers change the kind for a response.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
