@@ -1,5 +1,6 @@
-"""Every malformed tensor, on all four pairs of protocols, passed through and translated: rejected
-by name before any backend receives it, while other clients are served and the process survives."""
+"""Tests every malformed tensor on all four pairs of protocols, passed through and translated. Each
+is rejected by name before any backend receives it. Other clients are served in this time, and the
+process survives."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ models:
 limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
-"""The backend of the frontend's own protocol gets requests that are passed through, all others
-translated ones."""
+"""Prefixes of models. The backend of the frontend's own protocol gets requests that pass through;
+all others get translated requests."""
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
     "method_not_allowed",
@@ -62,11 +63,11 @@ class Harness:
         assert call(self.channel, infer_message(route)).code is grpc.StatusCode.OK
 
     def reached(self) -> int:
-        """The number of requests that reached any backend."""
+        """Return the number of requests that reached any backend."""
         return len(self.rest.requests) + len(self.rpc.requests)
 
     def good(self) -> bool:
-        """Other clients' requests over both protocols."""
+        """Send the requests of other clients over both protocols."""
         body = document(tensor(), tensor(name="INPUT1"))
         answer = post(self.gateway.http, "/v2/models/identity/infer", body)
         message = pb.ModelInferRequest(model_name="identity")
@@ -88,7 +89,7 @@ def harness() -> Iterator[Harness]:
         ):
             harness = Harness(gateway, rest, rpc, rpc_channel, others)
             assert harness.good()
-            for route in ROUTES:  # each is connected
+            for route in ROUTES:  # connects to each backend
                 harness.check_success(route)
             with unharmed(gateway, harness.good):
                 yield harness
@@ -119,7 +120,7 @@ def refused_by_grpc(harness: Harness, model: str, wrong: Wrong) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
-    """The counters work: otherwise the other tests would prove nothing."""
+    """This shows that the counters work. Otherwise the other tests would prove nothing."""
     before = harness.reached()
     harness.check_success(route)
     assert harness.reached() == before + 2
@@ -161,7 +162,7 @@ def test_a_raw_request_that_does_not_fit_the_model(
 
 
 def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> None:
-    """The legacy API has no shape to check, and the request is not translated."""
+    """A raw request has no shape that the gateway could check, and is not translated."""
     before = harness.reached()
     post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
     assert harness.reached() == before + 1
@@ -169,7 +170,8 @@ def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> N
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_shared_memory_is_not_served(harness: Harness, route: str) -> None:
-    """501 and UNIMPLEMENTED: the request is valid, but shared memory belongs to another host."""
+    """The gateway returns 501 and UNIMPLEMENTED, because the request is valid but shared memory
+    belongs to another host."""
     before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))

@@ -1,9 +1,8 @@
-"""``python -m faults.timed PORT ARGUMENT…``: run infergate on asyncio's loop and measure its
+"""``python -m faults.timed PORT ARGUMENT…`` runs infergate on asyncio's loop and measures its
 callbacks.
 
-A connection to PORT receives the most expensive one since the last connection, in seconds of CPU,
-as one line of JSON.
-"""
+A connection to PORT receives one line of JSON with the CPU seconds of the most expensive callback
+since the last connection."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ def _timed(self: Any) -> None:
 
 
 def calibrated() -> float:
-    """CPU seconds of a fixed piece of work on this machine now: the best of several tries."""
+    """Return the CPU seconds of a fixed piece of work on this machine now. The best of several
+    attempts counts."""
     best = 1.0
     for _ in range(5):
         began = time.thread_time()
@@ -52,7 +52,7 @@ def calibrated() -> float:
 
 
 def answer(listener: socket.socket) -> None:
-    """Report the worst callback, and start over."""
+    """Report the most expensive callback, and start again."""
     while True:
         accepted, _ = listener.accept()
         with accepted:
