@@ -4,9 +4,9 @@ servers, and close connections to removed addresses.
 Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks.
 
 *Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first
-period is shortened at random, and the checks of a round are spread out. *Rule 2.* A failure, even
-one caused by a bug, affects only one endpoint or name. It is logged, and the next round starts as
-usual."""
+period is shortened at random, and the checks of a round are spread out.
+*Rule 2.* A failure, even one caused by a bug, affects only one endpoint or name. It is logged, and
+the next round starts as usual."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ connection is opened.
 
 *Rule 1.* A removed address gets no new requests. Its connections are closed when its requests in
 progress have finished (``pop_drained``). An address that reappears before its connections are
-closed keeps its state. *Rule 2.* A name that can no longer be resolved keeps its last addresses."""
+closed keeps its state.
+*Rule 2.* A name that can no longer be resolved keeps its last addresses."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 *Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, for GraphPipe, a
 metadata request. If the server does not understand the request, the codec's alternative form is
-tried. *Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as
-healthy, because the server is reachable and may be able to serve inferences. Over V2 REST, a server
-that rejects the check counts as unhealthy, because Triton responds with 400 while it is not
-ready."""
+tried.
+*Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
+because the server is reachable and may be able to serve inferences. Over V2 REST, a server that
+rejects the check counts as unhealthy, because Triton responds with 400 while it is not ready."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ The codec decides what is sent; ``request_sender`` decides where to and how ofte
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
 has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches
-fresh metadata. *Rule 2.* If a server does not understand a request, the request is sent in the
-codec's alternative form, if there is one. Inferences are never sent in an alternative form."""
+fresh metadata.
+*Rule 2.* If a server does not understand a request, the request is sent in the codec's alternative
+form, if there is one. Inferences are never sent in an alternative form."""
 
 from __future__ import annotations
 

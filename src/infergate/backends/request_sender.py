@@ -1,15 +1,17 @@
 """Sends a message to an endpoint of a backend and returns its response.
 
 *Rule 1.* Every exchange ends at the client's deadline or after the timeout (of the route, or else
-of the backend), whichever is earlier. This limit is sent to the server. *Rule 2.* Failed requests
-are retried as the route configures (``attempts``, docs/decisions/0022): by default only if nothing
-was sent, because a request that was sent may have been executed. *Rule 3.* A stream is a separate
-call for each request. Only the client's deadline applies to the whole stream and is sent to the
-server. The timeout limits the wait for each message. Nothing is retried after the first message,
-and streams are never hedged. *Rule 4.* All requests of a sequence go to the endpoint that holds the
-sequence's state. They are never retried on another endpoint (docs/decisions/0013) and never sent
-twice. *Rule 5.* The outcome of each attempt is reported to the endpoint. *Rule 6.* If the backend
-has a concurrency limit, inferences wait in its queue. Other operations are not limited."""
+of the backend), whichever is earlier. This limit is sent to the server.
+*Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
+by default only if nothing was sent, because a request that was sent may have been executed.
+*Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
+whole stream and is sent to the server. The timeout limits the wait for each message. Nothing is
+retried after the first message, and streams are never hedged.
+*Rule 4.* All requests of a sequence go to the endpoint that holds the sequence's state. They are
+never retried on another endpoint (docs/decisions/0013) and never sent twice.
+*Rule 5.* The outcome of each attempt is reported to the endpoint.
+*Rule 6.* If the backend has a concurrency limit, inferences wait in its queue. Other operations are
+not limited."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 There is no background task: one of the callers that need the value fetches it, and the others wait
 for the result.
 
-*Rule 1.* No caller waits past its own deadline. *Rule 2.* All waiting callers share the result,
-which is a value or an error. If the fetching caller is cancelled or reaches its own deadline, there
-is no result and the next waiter fetches. *Rule 3.* Errors are not cached: only the callers that
-were already waiting receive them."""
+*Rule 1.* No caller waits past its own deadline.
+*Rule 2.* All waiting callers share the result, which is a value or an error. If the fetching caller
+is cancelled or reaches its own deadline, there is no result and the next waiter fetches.
+*Rule 3.* Errors are not cached: only the callers that were already waiting receive them."""
 
 from __future__ import annotations
 

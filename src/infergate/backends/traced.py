@@ -1,8 +1,8 @@
 """An upstream that records each exchange as a span and propagates the trace to the server.
 
 *Rule 1.* The request sender sets the ``traceparent`` of a message, which identifies the request.
-Messages without a ``traceparent``, such as health checks, are not traced. *Rule 2.* Each attempt is
-a separate exchange, so retries and hedges are sibling spans."""
+Messages without a ``traceparent``, such as health checks, are not traced.
+*Rule 2.* Each attempt is a separate exchange, so retries and hedges are sibling spans."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Aggregates the metrics of several processes.
 
 *Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
-whose sum would have no meaning. *Rule 2.* The counters of exited processes remain part of the sums,
-because a counter that decreases would look like a restart."""
+whose sum would have no meaning.
+*Rule 2.* The counters of exited processes remain part of the sums, because a counter that decreases
+would look like a restart."""
 
 from __future__ import annotations
 

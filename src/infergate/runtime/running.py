@@ -6,10 +6,10 @@ effect. Finally, all listeners switch to the new parts in a single step of the e
 switch applies to every later request on any connection.
 
 *Rule 1.* A call finishes on the parts with which it started. These parts are closed when the last
-such call has ended, unless the new configuration reuses them. *Rule 2.* A listener keeps its socket
-and its connections as long as its address is configured. If a new address overlaps an address that
-is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new listener shares the old sockets
-until the old listener is closed."""
+such call has ended, unless the new configuration reuses them.
+*Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
+new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
+the new listener shares the old sockets until the old listener is closed."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ An inference is a small head (names, shapes, parameters) and many megabytes of t
 repeated bytes field. Parsing the whole message would copy every tensor at least once. The scanner
 returns the tensors as memoryviews, and the protobuf runtime parses the rest.
 
-*Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`. *Rule 2.*
-The scanner rejects the errors that protobuf's own parsers reject (tags over 5 bytes, field number
-0, lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have. *Rule 3.*
-Every loop counts its fields against a limit, because a field may have only two bytes.
+*Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`.
+*Rule 2.* The scanner rejects the errors that protobuf's own parsers reject (tags over 5 bytes,
+field number 0, lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
+*Rule 3.* Every loop counts its fields against a limit, because a field may have only two bytes.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """

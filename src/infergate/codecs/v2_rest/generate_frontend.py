@@ -3,9 +3,10 @@
 *Rule 1.* A member with the name of a model input is that tensor, as a scalar or a list;
 ``parameters`` holds more members; ``id`` is the request's id; any other member is a parameter.
 *Rule 2.* The shape comes from the model. The last variable dimension follows from the number of
-elements; all other variable dimensions are 1. *Rule 3.* The members of a response are in
-alphabetical order. A tensor of one element is written as a scalar. *Rule 4.* Requests name no
-outputs and select no format. Responses are JSON and never compressed.
+elements; all other variable dimensions are 1.
+*Rule 3.* The members of a response are in alphabetical order. A tensor of one element is written as
+a scalar.
+*Rule 4.* Requests name no outputs and select no format. Responses are JSON and never compressed.
 
 The sources are Triton's ``extension_generate.md`` and ``http_server.cc``, and the behaviour of a
 real server (docs/fidelity-v2.md)."""

@@ -4,10 +4,10 @@ Each slot of the pool starts its process on first use, and starts a new process 
 process runs one job at a time. Further jobs wait in a bounded queue that is fair between clients
 (``fairness``).
 
-*Rule 1.* No job runs twice: if a process dies, its job fails. *Rule 2.* A cancelled job leaves the
-queue immediately. A running job may finish within a grace period, because a new process costs more
-than most jobs. *Rule 3.* If there are several processes, large jobs leave one of them free for
-other jobs."""
+*Rule 1.* No job runs twice: if a process dies, its job fails.
+*Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
+period, because a new process costs more than most jobs.
+*Rule 3.* If there are several processes, large jobs leave one of them free for other jobs."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ A supervisor has the interface of :class:`infergate.runtime.running.RunningGatew
 RunningGateway for the admin listener.
 
 *Rule 1.* If a worker cannot start when the gateway starts, the gateway fails with the worker's
-error. A worker that ends later is restarted after a delay, which grows. *Rule 2.* Either all
-workers accept a configuration or it is rejected. A worker that ends during a reload is restarted
-with the active configuration. *Rule 3.* The supervisor does not wait for a worker that does not
-respond. It uses the worker's last reported metrics."""
+error. A worker that ends later is restarted after a delay, which grows.
+*Rule 2.* Either all workers accept a configuration or it is rejected. A worker that ends during a
+reload is restarted with the active configuration.
+*Rule 3.* The supervisor does not wait for a worker that does not respond. It uses the worker's last
+reported metrics."""
 
 from __future__ import annotations
 
