@@ -186,7 +186,7 @@ class JwkUrlSource:
         return self._keys
 
     async def close(self) -> None:
-        """Cancel the fetch in progress, if any."""
+        """Cancel the fetch in progress, if there is one."""
         if self._fetch_task is not None:
             self._fetch_task.cancel()
             await asyncio.gather(self._fetch_task, return_exceptions=True)

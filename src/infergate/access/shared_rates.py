@@ -1,7 +1,7 @@
 """Rate-limit buckets that the workers of one gateway share in memory.
 
-A table of fixed size: the hash of a bucket's name selects its row. Each use locks the table for
-microseconds.
+The buckets are in a table of fixed size. The hash of a bucket's name selects its row. Each use
+locks the table for microseconds.
 
 1. A new bucket in a full row replaces the bucket that will be empty first, so that the smallest
    count is lost.

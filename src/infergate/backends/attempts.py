@@ -113,7 +113,7 @@ class Attempts:
         self.per_try_timeout = context.policy.retry.per_try_timeout if may_resend else None
         self.sequence = sequence
         self.stream: StreamAttempt[Any] | None = None
-        """The open stream, if any."""
+        """The open stream, or None."""
         self.tried: list[EndpointHandle] = []
 
     def record_error(self, error: GatewayError) -> None:
@@ -179,7 +179,7 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Release the retry budget that the latest attempt holds, if any."""
+        """Release the retry budget that the latest attempt holds, if it holds any."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()

@@ -83,8 +83,8 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks; None if checks are disabled or have not
-        run yet."""
+        """Whether any endpoint passes its health checks. It is None if checks are disabled or have
+        not run yet."""
         ...
 
     def start(self) -> None:

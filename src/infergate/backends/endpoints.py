@@ -1,4 +1,5 @@
-"""The endpoints of one backend, with their current addresses, load and health. Chooses among them.
+"""The endpoints of one backend, with their current addresses, load and health, and the choice of an
+endpoint.
 
 ``routing.cluster`` makes the decisions; this module supplies the clock, random numbers and
 addresses. Each ``ConfiguredEndpoint`` is a fixed address, or a DNS name that stands for one

@@ -66,7 +66,8 @@ class ModelMetadataCache:
             raise
 
     def cached(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the cached metadata of a model, or None if there is none or it has expired."""
+        """Return the cached metadata of a model, or None if the metadata is not cached or has
+        expired."""
         key = (model, version)
         entry = self._entries.get(key)
         if entry is None:

@@ -54,7 +54,8 @@ class RequestSummary:
     model: str = ""
     version: str = ""
     can_pass_through: bool = True
-    """Whether the message may pass through. False for requests that few servers understand."""
+    """Whether the message may pass through. It is false for requests that few servers
+    understand."""
 
 
 @record
@@ -131,13 +132,17 @@ class Capabilities:
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may support sequences. If false, they receive no requests of a sequence."""
+    """Whether servers may support sequences. If it is false, they receive no requests of a
+    sequence."""
     supports_classification: bool = False
-    """Whether every server supports classification. If false, see :class:`Profile`."""
+    """Whether every server supports classification. If it is false, the :class:`Profile` says
+    whether a server does."""
     reports_config: bool = False
-    """Whether every server reports a model's configuration. If false, see :class:`Profile`."""
+    """Whether every server reports a model's configuration. If it is false, the :class:`Profile`
+    says whether a server does."""
     reports_statistics: bool = False
-    """Whether every server reports a model's statistics. If false, see :class:`Profile`."""
+    """Whether every server reports a model's statistics. If it is false, the :class:`Profile` says
+    whether a server does."""
 
 
 class Codec(Protocol[Req, Resp]):

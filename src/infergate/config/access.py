@@ -283,19 +283,19 @@ class RateConfig(Section):
     )
     each: tuple[Literal["identity", "route"], ...] = Field(
         default=("identity", "route"),
-        description="How requests are counted. `[identity, route]`: separately for each identity "
-        "on each route. `[identity]`: for each identity, over all routes. `[route]`: for each "
-        "route, over all identities. `[]`: all matching requests together.",
+        description="How requests are counted. `[identity, route]` counts separately for each "
+        "identity on each route. `[identity]` counts for each identity over all routes. `[route]` "
+        "counts for each route over all identities. `[]` counts all matching requests together.",
     )
     requests: RequestRate | None = Field(
         default=None,
         description="Maximum number of requests per second, minute or hour: `100/s`, `600/m` or "
-        "`10000/h`. Each request of a stream counts; health checks do not.",
+        "`10000/h`. Each request of a stream counts. Health checks do not count.",
     )
     requests_burst: Positive | None = Field(
         default=None,
-        description="Burst size: the number of requests accepted at once. Unset: the number in "
-        "`requests`. Example: `200`.",
+        description="Burst size: the number of requests accepted at once. By default, it equals "
+        "the number in `requests`. Example: `200`.",
     )
     bytes: ByteRate | None = Field(
         default=None,
@@ -305,7 +305,8 @@ class RateConfig(Section):
     )
     bytes_burst: PositiveSize | None = Field(
         default=None,
-        description="Burst size in bytes. Unset: the number in `bytes`. Example: `64MiB`.",
+        description="Burst size in bytes. By default, it equals the number in `bytes`. Example: "
+        "`64MiB`.",
     )
 
     @model_validator(mode="after")
@@ -335,9 +336,9 @@ class RedisConfig(Section):
     )
     away: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="Behavior while Redis does not respond: `local`, each gateway applies the "
-        "limits on its own; `open`, requests are not limited; `closed`, requests that a rate limit "
-        "matches are refused.",
+        description="Behavior while Redis does not respond. With `local`, each gateway applies "
+        "the limits on its own. With `open`, requests are not limited. With `closed`, requests "
+        "that a rate limit matches are refused.",
     )
 
 
@@ -367,8 +368,8 @@ class AccessConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Shared storage for rate limits. Unset: rates are counted in memory that the "
-        "workers of one gateway share, but separate gateways do not. Requires `pip install "
+        description="Shared storage for rate limits. If unset, rates are counted in memory, which "
+        "the workers of a gateway share but separate gateways do not. Requires `pip install "
         "infergate[redis]`.",
     )
     open_health: bool = Field(

@@ -174,7 +174,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``, which has none if its protocol is builtin."""
+    """Return the endpoints of ``backend``. There are no endpoints if its protocol is builtin."""
     return tuple(map(endpoint, backend.endpoints))
 
 

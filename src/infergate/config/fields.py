@@ -42,9 +42,9 @@ from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""The key in the validation context of the folder in which relative paths start."""
+"""The validation context's key for the folder in which relative paths start."""
 FILES: Final = "files"
-"""The key in the validation context of the :class:`TrackedFiles` that records the files read."""
+"""The validation context's key for the :class:`TrackedFiles` that records the files read."""
 
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ Text = Annotated[
     BeforeValidator(parse_text),
     WithJsonSchema({"type": ["string", "integer"], "format": "text"}),
 ]
-"""Text; a whole number, such as a version, is converted to its digits."""
+"""A text. A whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
     str, BeforeValidator(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]

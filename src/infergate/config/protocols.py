@@ -35,8 +35,8 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have. There are none for
-    builtin."""
+    """Return the URL schemes that endpoints of ``protocol`` may have. The protocol builtin has no
+    schemes."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()

@@ -25,8 +25,8 @@ from infergate.config.mistakes import ConfigError, KeyPath, Mistake, format_path
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NODES: Final = 1_000_000
-"""Maximum number of values, which limits the expansion of nested aliases. Ten thousand routes need
-a tenth of it."""
+"""Maximum number of values, which limits the expansion of nested aliases. A configuration of ten
+thousand routes has a tenth of this number."""
 
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _TRUE: Final = frozenset({"true", "True", "TRUE"})

@@ -34,7 +34,8 @@ class Datatype(enum.Enum):
 
     itemsize: int
     v2_name: str
-    """Same as ``value``, but faster: ``enum`` looks up ``value`` with two Python calls."""
+    """The same text as ``value``. It is faster, because ``enum`` looks up ``value`` with two Python
+    calls."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 

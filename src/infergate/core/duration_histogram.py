@@ -7,7 +7,7 @@ from typing import Final
 
 
 class DurationHistogram:
-    """Counts durations by ``bounds``, ascending upper bounds in seconds. Not thread-safe."""
+    """Counts durations by ``bounds``, ascending upper bounds in seconds. It is not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 

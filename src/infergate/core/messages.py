@@ -32,7 +32,7 @@ class ServerMetadataRequest:
 
 @record
 class ModelIndexRequest:
-    """List the models; with ``ready_only``, only those that are ready.
+    """List the models. With ``ready_only``, list only models that are ready.
 
     With a ``model``, list its versions, or only ``version`` if it is not empty. Servers that cannot
     list the versions of one model list all models.
@@ -62,7 +62,7 @@ class ModelMetadataRequest:
 @record
 class RequestedOutput:
     """An output that the client requests, with protocol-neutral parameters such as
-    ``classification``, and the shared memory region that receives it, if any."""
+    ``classification``, and the shared memory region that receives it, or None."""
 
     name: str
     parameters: Parameters = NO_PARAMETERS
@@ -397,7 +397,7 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region; the fields are those of :class:`SharedMemoryRegisterRequest`."""
+    """A registered region. It has the fields of :class:`SharedMemoryRegisterRequest`."""
 
     name: str
     key: str = ""

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """Make ``cls`` a dataclass whose instances are never changed; like those of a frozen dataclass,
-    they can be compared, hashed and replaced.
+    """Make ``cls`` a dataclass whose instances are never changed. Like instances of a frozen
+    dataclass, they can be compared, hashed and replaced.
 
     mypy rejects assignments to the fields. They are not prevented at runtime, because creating an
     instance of a frozen dataclass takes five times as long (docs/decisions/0018)."""

@@ -54,7 +54,7 @@ def without_region_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
-    """Return the parameters for ``region_ref``. An offset of 0 is omitted, as Triton's clients
+    """Return the parameters for ``region_ref``. They omit an offset of 0, as Triton's clients
     do."""
     parameters: dict[str, Any] = {REGION_PARAMETER: region_ref.region, _SIZE: region_ref.size}
     if region_ref.offset:

@@ -40,7 +40,7 @@ class TraceContext(Protocol):
 
     @property
     def id(self) -> str:
-        """The trace id of 32 hexadecimal digits; empty for a trace that is not sampled."""
+        """The trace id of 32 hexadecimal digits. It is empty for a trace that is not sampled."""
         ...
 
 
@@ -60,15 +60,14 @@ class RequestContext:
     """The settings of the request's route; set when the route is found."""
     headers: Mapping[str, str] = NO_HEADERS
     peer_identity: tuple[str, ...] = ()
-    """The subjectAltNames of the client certificate verified by TLS: first URIs (SPIFFE),
-    then DNS names, e-mail addresses and IP addresses. Empty if the client presented no
-    certificate."""
+    """The subjectAltNames of the client certificate verified by TLS: first URIs (SPIFFE), then DNS
+    names, e-mail addresses and IP addresses. It is empty if the client presented no certificate."""
     unsupported_datatypes: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
     permit: Permit | None = None
-    """The authenticated client; None if the client is not authenticated."""
+    """The authenticated client. It is None if the client is not authenticated."""
     trace: TraceContext | None = None
-    """The trace of the request; None if the request is not traced."""
+    """The trace of the request. It is None if the request is not traced."""
     request_id: str = ""
     abort_error: GatewayError | None = None
     """The error that the client receives if the gateway aborts the request while it is in progress.
@@ -82,7 +81,7 @@ class RequestContext:
 
     @property
     def identity(self) -> str:
-        """The client's name in rules and logs; empty if it was not authenticated."""
+        """The client's name in rules and logs. It is empty if the client was not authenticated."""
         return "" if self.permit is None else self.permit.identity
 
     def child(self) -> RequestContext:
@@ -110,7 +109,7 @@ class RequestContext:
         )
 
     def shorten_deadline(self, deadline: float) -> None:
-        """Set the deadline unless the current one is earlier."""
+        """Set the deadline unless the current deadline is earlier."""
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
 

@@ -36,7 +36,8 @@ class RequestRecord:
     started_at: float = field(default_factory=time.monotonic)
     """The time when the request began to arrive, on the clock of ``time.monotonic``."""
     received_at: float = 0.0
-    """The time when the request was received completely; 0.0 if it is incomplete."""
+    """The time when the request was received completely. It is 0.0 while the request is
+    incomplete."""
     backend_seconds: float = 0.0
 
     def record_error(self, error: GatewayError) -> None:

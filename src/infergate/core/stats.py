@@ -59,5 +59,6 @@ class ListenerStats(Protocol):
 
     @property
     def certificate_expiry(self) -> float | None:
-        """The time when the certificate expires, in seconds since the epoch; None without TLS."""
+        """The time when the certificate expires, in seconds since the epoch. It is None without
+        TLS."""
         ...

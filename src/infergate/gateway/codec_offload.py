@@ -2,7 +2,7 @@
 process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
-parts of a message. Other requests would wait meanwhile (docs/decisions/0008-helper-processes.md). A
+parts of a message. Other requests would have to wait (docs/decisions/0008-helper-processes.md). A
 codec estimates the text of a message beforehand (``SupportsLongText``). Other costs become known
 only during the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long
 step, and is called again in a helper (docs/decisions/0037-costly-messages.md).

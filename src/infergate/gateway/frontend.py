@@ -95,7 +95,8 @@ class Frontend(Generic[Req, Resp]):
         self.decide: Final[
             Callable[[RequestSummary, RequestContext], RequestSummary | None] | None
         ] = authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
-        """Authorizes a request if no I/O is needed; None if the authorizer cannot do so."""
+        """Authorizes a request if no I/O is needed. It is None if the authorizer always needs
+        I/O."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model

@@ -166,7 +166,8 @@ class Gateway:
         await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes; empty if no route matches."""
+        """Return the label of the route that a request takes, or an empty text if no route
+        matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 

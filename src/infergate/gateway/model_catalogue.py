@@ -264,8 +264,9 @@ class ModelCatalogue:
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
         """Return the metadata of ``model``, the state of each version, and the available
-        configuration and statistics. The versions are those named by routes, or else those in the
-        metadata. Raises the error that prevents reading the metadata."""
+        configuration and statistics. The versions are the versions named by routes or, without such
+        versions, the versions in the metadata. Raises the error that prevents reading the
+        metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)
@@ -312,8 +313,8 @@ class ModelCatalogue:
     async def _statistics_or_empty(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics; empty if they are unavailable, because a client needs the rest of
-        the status."""
+        """Return the statistics. They are empty if they are unavailable, because a client needs the
+        rest of the status."""
         try:
             query = ModelStatisticsRequest(model, version)
             return (await self._statistics(query, _query_context(context))).models

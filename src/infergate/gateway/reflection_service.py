@@ -1,10 +1,9 @@
 """gRPC server reflection, v1 and v1alpha: lets grpcurl and similar tools list services and
 messages.
 
-https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets one response,
-in order; an unknown name gets an error response and the stream continues. Requests about
-extensions, which proto3 schemas do not have, get UNIMPLEMENTED.
-"""
+The source is https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets
+one response, in order; an unknown name gets an error response and the stream continues. Requests
+about extensions, which proto3 schemas do not have, get UNIMPLEMENTED."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def model_to_backend(operation: OfModel, route: Route) -> OfModel:
 
 
 def _config_to_backend(config: Any, model: str, route: Route) -> Any:
-    """Return the JSON text with the backend's names. If the text is not a JSON object or has none
-    of the client's names, return it unchanged."""
+    """Return the JSON text with the backend's names. If the text is not a JSON object or does not
+    have the client's names, return it unchanged."""
     try:
         settings = orjson.loads(config)
     except orjson.JSONDecodeError:

@@ -81,7 +81,8 @@ class GatewayStatistics:
             counters.failure_seconds += seconds
 
     def statistics_of(self, model: str, version: str) -> ModelStatistics:
-        """Return the statistics of ``model`` as those of ``version``, which must not be empty."""
+        """Return the statistics of ``model`` as the statistics of ``version``, which must not be
+        empty."""
         counters = self._counters.get(model, _ModelCounters())
         stats = {
             "success": _duration_statistic(counters.successes, counters.success_seconds),

@@ -1,9 +1,9 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
 - Requests of one sequence run in the order of their arrival.
-- A request's only response, or its error, is sent after those of earlier requests, as in Triton, so
-  that a client can match responses to requests by order. A response does not wait if more responses
-  to the same request follow.
+- A request's only response, or its error, is sent after the responses of earlier requests, as in
+  Triton, so that a client can match responses to requests by order. A response does not wait if
+  more responses to the same request follow.
 - Each request is measured and recorded like a unary request.
 - A stream has one set of trailers, although its requests may use several servers. The trailers are
   the backend's headers from the request that finished last.
@@ -35,7 +35,7 @@ MAX_CONCURRENT_REQUESTS: Final = 16
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
-"""Called with the context of a request."""
+"""An observer that is called with the context of a request."""
 RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
@@ -193,7 +193,7 @@ class InferenceStream:
             yield self._codec.build_stream_error(error, request.wire)
 
     async def _responses(self, request: _StreamRequest) -> AsyncGenerator[RpcResponse, None]:
-        """Yield the responses to ``request``. Raises an error that replaces the next one."""
+        """Yield the responses to ``request``. Raises an error that replaces the next response."""
         if isinstance(request.parsed, GatewayError):
             raise request.parsed
         operation, parsed, binding = request.parsed

@@ -79,7 +79,7 @@ class LogFields(NamedTuple):
     detail: str
     identity: str
     trace: str
-    """The trace id of a sampled request; empty for other requests."""
+    """The trace id of a sampled request. It is empty for other requests."""
     left_out: int = 0
     """Number of similar requests that sampling skipped since the last line."""
 
@@ -240,8 +240,8 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 
 class AccessLog:
-    """Writes a line for every request, or for those that ``sampler`` selects, to ``stream`` (by
-    default, standard output). A thread of its own writes the lines.
+    """Writes a line for every request, or for the requests that ``sampler`` selects, to ``stream``
+    (by default, standard output). A thread of its own writes the lines.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
     while lines are written, for several processes that share the stream.

@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class BackendMetrics(Collector):
-    """The counters of backends and routes of a process. Not thread-safe. ``concurrency`` returns
-    the usage of backends with ``limits.max_requests``. ``names`` returns the configured routes and
-    backends, or None if they are unknown. A scrape drops the counters of all other routes and
-    backends."""
+    """The counters of backends and routes of a process. They are not thread-safe. ``concurrency``
+    returns the usage of backends with ``limits.max_requests``. ``names`` returns the configured
+    routes and backends, or None if they are unknown. A scrape drops the counters of all other
+    routes and backends."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple

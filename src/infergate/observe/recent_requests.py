@@ -46,7 +46,7 @@ PipelineCounts = dict[tuple[str, str, str], int]
 
 
 class RecentRequests:
-    """The recent failures and pipeline counts of a process. Not thread-safe."""
+    """The recent failures and pipeline counts of a process. The object is not thread-safe."""
 
     def __init__(self) -> None:
         self.pipelines: Final[PipelineCounts] = {}
@@ -82,7 +82,7 @@ class ProcessSnapshot(NamedTuple):
     failures: tuple[Failure, ...]
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
-    """The metric families, except those of requests."""
+    """The metric families, except the families of requests."""
 
 
 def take_snapshot(

@@ -69,9 +69,9 @@ class _Series:
 
 @mypyc_attr(native_class=False)
 class RequestCounters(Collector):
-    """The request metrics of a process. Not thread-safe. ``names`` returns the configured routes
-    and backends, or None if they are unknown. A scrape drops the counters of all other routes and
-    backends."""
+    """The request metrics of a process. The object is not thread-safe. ``names`` returns the
+    configured routes and backends, or None if they are unknown. A scrape drops the counters of all
+    other routes and backends."""
 
     def __init__(self) -> None:
         self.names: Callable[[], MetricNames | None] = lambda: None

@@ -103,7 +103,7 @@ class OpenTelemetry:
 
     def start_request(self, context: RequestContext) -> None:
         """Start the request's span. If the request has a ``traceparent`` header, the span is a
-        child of it."""
+        child of the client's span."""
         if context.trace is not None:
             return
         parent = self._propagator.extract(context.headers, _EMPTY_CONTEXT)

@@ -154,7 +154,8 @@ class AdminApp:
 
 
 async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
-    """Send an exposition in one piece if it is short or ``whole`` is set. Otherwise stream it."""
+    """Send an exposition in one piece if it is short or ``whole`` is set. Otherwise stream the
+    exposition."""
     headers = {"content-type": exposition.content_type}
     pieces, remaining = list(islice(exposition.chunks, 2)), _ExpositionStream(exposition.chunks)
     if len(pieces) < 2:

@@ -80,7 +80,8 @@ def assemble(
     history: ConfigHistory | None = None,
     group: WorkerGroup | None = None,
 ) -> RunningGateway:
-    """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
+    """Build, but do not start, the gateway that ``config`` describes. This needs a running event
+    loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     ``history`` is reported by the admin listener. ``group`` connects the process to the other

@@ -150,7 +150,8 @@ class RunningGateway:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called when an old configuration has been closed, so that objects may be frozen."""
+        """An observer that is called when an old configuration has been closed, so that it can
+        freeze objects."""
 
     @property
     def config(self) -> Config:

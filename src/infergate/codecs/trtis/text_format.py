@@ -31,8 +31,8 @@ _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Matches text with only the escape sequences of C++. Protobuf also accepts those of Python, with a
-warning."""
+"""Matches text with only the escape sequences of C++. Protobuf also accepts Python's escape
+sequences, with a warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
@@ -140,6 +140,7 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits if they suffice, else nine."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``, with six digits if they suffice, and otherwise
+    with nine digits."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

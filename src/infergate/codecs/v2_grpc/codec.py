@@ -49,7 +49,7 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-# Fields 1 to 3 of both ModelInfer messages; fields 1 and 2 of requests about a model.
+# These are fields 1 to 3 of both ModelInfer messages. Requests about a model have fields 1 and 2.
 _MODEL: Final = 1
 _VERSION: Final = 2
 _ID: Final = 3

@@ -72,7 +72,7 @@ _SHORT_LENGTH: Final = 0x80
 @record
 class TypedContents:
     """The typed contents of one tensor: the `pieces` of an InferTensorContents. There are several
-    pieces if the message occurs repeatedly, and none if the tensor has no typed contents."""
+    pieces if the message occurs repeatedly, and no pieces if the tensor has no typed contents."""
 
     pieces: Sequence[memoryview]
     budget: FieldBudget

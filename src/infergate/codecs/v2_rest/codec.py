@@ -280,7 +280,7 @@ class V2RestCodec:
 
 
 def _match_of(wire: HttpRequest) -> V2PathMatch:
-    """Return the match that ``summarize`` stored. If it stored none, match the path."""
+    """Return the match that ``summarize`` stored. If it stored no match, match the path."""
     match: V2PathMatch | None = wire.codec_state
     return match_request(wire.method, wire.path) if match is None else match
 

@@ -106,7 +106,7 @@ class InferRequestReading:
     id: str = ""
     features: frozenset[WireFeature] = frozenset()
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
-    """The requested outputs if any tensor is in shared memory, else empty."""
+    """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
 
 

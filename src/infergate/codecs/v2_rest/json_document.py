@@ -166,12 +166,12 @@ def _is_shallow(text: bytes, bracket: bytes) -> bool:
 
 
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-    """Return the members like :func:`read_nullable_members`, but without those that are null."""
+    """Return the members like :func:`read_nullable_members`, but omit members that are null."""
     return drop_nulls(read_nullable_members(node, path, names))
 
 
 def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
-    """Return ``members`` without those that are null (Rule 4)."""
+    """Return ``members`` without the members that are null (Rule 4)."""
     return {name: value for name, value in members.items() if value is not None}
 
 

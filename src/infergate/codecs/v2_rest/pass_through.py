@@ -72,7 +72,7 @@ class CheckedRequest(HttpRequest):
     id: str = ""
     response_format: ResponseFormat | None = None
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
-    """The requested outputs if any tensor is in shared memory, else empty."""
+    """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
 
 
@@ -246,7 +246,7 @@ def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
 def _splice_names(
     body: Buffer, names: Mapping[str, str], member_matches: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    """Return ``body`` with ``names``. An empty name (of the id) is removed."""
+    """Return ``body`` with ``names``. An empty id is removed."""
     replacements: list[tuple[int, int, bytes]] = []
     added_members = b""
     for field, name in names.items():

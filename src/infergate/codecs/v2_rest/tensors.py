@@ -191,7 +191,7 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """For a response, the requested regions of outputs by name. For a request, None."""
+    """For a response, the requested regions of outputs by name. It is None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0

@@ -162,7 +162,8 @@ def _endpoints(families: Families) -> list[Json]:
 def _health(endpoint: Json) -> str:
     """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up only
     for some addresses or processes); ``ejected``; ``down``; ``failing`` (some checks or requests
-    have failed and none has succeeded); or ``unknown`` (there was no check or request)."""
+    have failed, and no check or request has succeeded); or ``unknown`` (there was no check or
+    request)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

@@ -154,7 +154,8 @@ def _decode_json(data: bytes) -> str:
 
 
 def format_json(value: Any, indent: str = "") -> str:
-    """Format JSON. Lists of plain values stay on one line. Long or deep lists are truncated."""
+    """Format JSON. Lists of plain values stay on one line. Lists that are long or deeply nested are
+    truncated."""
     inner = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
         return "…"

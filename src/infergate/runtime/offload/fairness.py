@@ -5,13 +5,13 @@ address), and between the connections of a client. The next job is the job that 
 if all clients and connections were served concurrently. Time is measured in estimated job costs, so
 small jobs of one client overtake large jobs of another.
 
-*Rule 1.* Jobs of one connection keep their order.
-*Rule 2.* A client's jobs may occupy at most as much of the queue as is free, so a client that fills
-the queue leaves half of it to others. The same applies to the connections of a client, because they
-may be several clients behind one address. A job that does not fit replaces the last jobs of the
-client's heaviest connection, unless the job's connection would then be as heavy.
-*Rule 3.* No job waits forever. Each job that is taken advances the virtual clock by the job's cost
-divided by the number of flows that share the helpers, and jobs of new flows start at the clock."""
+*Rule 1.* Jobs of one connection keep their order. *Rule 2.* A client's jobs never occupy more of
+the queue than is left free, so a client alone can fill only half of the queue. The same applies to
+the connections of a client, because they may be several clients behind one address. A job that does
+not fit replaces the last jobs of the client's heaviest connection, unless the job's connection
+would then be as heavy. *Rule 3.* No job waits forever. Each job that is taken advances the virtual
+clock by the job's cost divided by the number of flows that share the helpers, and jobs of new flows
+start at the clock."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Flow(Generic[T]):
         return flow
 
     def advance(self, name: str, end: float, cost: int) -> None:
-        """Record that a job of the flow ``name`` was taken, which finishes at ``end``."""
+        """Record that a job of the flow ``name``, which finishes at ``end``, was taken."""
         flow = self.flows[name]
         flow.start = end
         self.clock += cost / len(self.flows)

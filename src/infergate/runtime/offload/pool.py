@@ -212,7 +212,7 @@ class _HelperSlot:
         try:
             return await response
         finally:
-            del response  # the error refers to this frame, and thereby to the job
+            del response  # the error refers to this frame, which refers to the job
 
     async def _running_process(self) -> _HelperProcess:
         starting = self._starting

@@ -31,8 +31,7 @@ hundreds of MiB."""
 
 def main() -> None:
     """Run the jobs of the parent process."""
-    # A signal to the process group is meant for the serving process, and that process ends this
-    # one.
+    # A signal to the process group is meant for the serving process, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICENESS)

@@ -186,8 +186,8 @@ class Supervisor:
     async def _bind_all(
         self, config: Config, existing: Mapping[str, ListenerSockets]
     ) -> dict[str, ListenerSockets]:
-        """Return the sockets of ``config``: those in ``existing``, and newly bound sockets. Raises
-        OSError."""
+        """Return the sockets of ``config``, which are the sockets in ``existing`` and newly bound
+        sockets. Raises OSError."""
         sockets: dict[str, ListenerSockets] = {}
         bind_grpc = load_engine(config.engine).bind_grpc
         addresses = {_socket_key(*item): item for item in worker_addresses(config).items()}
@@ -403,7 +403,7 @@ class Supervisor:
         sockets: Mapping[str, ListenerSockets],
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
-        """Make every worker prepare ``config``. If one of them fails, none keeps it. Raises
+        """Make every worker prepare ``config``. If a worker fails, all workers discard it. Raises
         ConfigRejectedError."""
         layout, descriptors = socket_layout(
             item for key, item in sockets.items() if key not in old_sockets

@@ -24,7 +24,8 @@ class LimitedUpstream:
         )
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Wait for a free slot, then run the exchange. ``timeout`` limits both together."""
+        """Wait for a free slot, then run the exchange. ``timeout`` limits the wait and the exchange
+        together."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._slot(endpoint, deadline):

@@ -19,8 +19,7 @@ _JOIN_BELOW: Final = 16 * 1024
 
 class AiohttpRequest(IncomingHttpRequest):
     """A request. ``wire`` holds the body when the body is complete. ``received`` counts the bytes
-    of the body that have arrived; ``missing`` counts those that were announced and have not
-    arrived."""
+    of the body that have arrived. ``missing`` counts the announced bytes that have not arrived."""
 
     __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 

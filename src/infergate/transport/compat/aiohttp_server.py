@@ -101,7 +101,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
                 if data:
                     self._collect_head(data)
                 return
-            data = b""  # the request was rejected; the parser may hold the next one
+            data = b""  # the request was rejected; the parser may hold the next request
 
     def _collect_head(self, data: bytes | bytearray) -> None:
         limits = self._listener.limits

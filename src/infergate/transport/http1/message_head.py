@@ -242,7 +242,8 @@ def request_head(
 
 
 def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]) -> str:
-    """Return ``lines`` with the fields of ``headers`` appended, except those in ``omitted``."""
+    """Return ``lines`` with the fields of ``headers`` appended, except the fields in
+    ``omitted``."""
     for name, value in headers.items():
         if name in omitted:
             continue

@@ -14,7 +14,8 @@ from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum bytes without progress: those of an unfinished head, or of chunk sizes and trailers."""
+"""Maximum bytes without progress: the bytes of an unfinished head, or of chunk sizes and
+trailers."""
 
 
 class LenientReader:

@@ -49,7 +49,7 @@ class DeferredInflation:
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
     ) -> None:
         self.prefix: Final = beginning
-        self.error: Exception | None = None  # the error found while inflating, if any
+        self.error: Exception | None = None  # the error found while inflating, or None
         self._pieces: Final = pieces
         self._length: Final = length
         self._max_bytes: Final = max_bytes

@@ -20,8 +20,8 @@ CATCH_UP_SECONDS: Final = 0.01  # seconds in which the bytes pending in the sock
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
     """Return the deadline for the next bytes of a body that began to arrive at ``since``.
-    ``received`` bytes of it have arrived. Both the pause between bytes and the average rate are
-    limited."""
+    ``received`` bytes of the body have arrived. Both the pause between bytes and the average rate
+    are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 

@@ -1,4 +1,4 @@
-"""The file of a Unix socket: claimed when a listener binds, removed when it stops.
+"""The file of a Unix socket. A listener claims it when it binds, and removes it when it stops.
 
 - Rule 1. A socket file on which nothing listens is replaced, because a killed process leaves its
   file behind. A file on which something listens, or that is not a socket, is never changed.

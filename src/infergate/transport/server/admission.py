@@ -52,7 +52,7 @@ class Admission:
         self.streams = 0
 
     def apply_limits(self, limits: Limits) -> None:
-        """Apply new limits from now on. Admitted requests stay admitted."""
+        """Apply new limits from now on. Requests that were admitted before are not affected."""
         self._max_requests = limits.in_flight
         self._max_bytes = limits.in_flight_bytes
         self._patience = limits.idle_body_time
@@ -257,8 +257,8 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds needed for the rest. They are infinite if the client has paused, and 0
-        if the rate is unknown."""
+        """Return the seconds that the client needs for the rest of the transfer. They are infinite
+        if the client has paused, and 0 if the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:
@@ -271,7 +271,7 @@ class PendingTransfer:
         return self._remaining * elapsed / transferred
 
     def is_slow(self, now: float, patience: float) -> bool:
-        """Whether the client needs more than ``patience`` seconds for the rest."""
+        """Whether the client needs more than ``patience`` seconds for the rest of the transfer."""
         return self.seconds_left(now) > patience
 
     def restart_rate(self, now: float) -> None:
