@@ -39,8 +39,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A limit. ``identities`` and ``models`` are patterns as in routes; ``*`` matches all. Requests
-    are counted separately for each identity and each route, or together for all of them."""
+    """A limit. ``identities`` and ``models`` are patterns as in routes; ``*`` matches everything.
+    Requests are counted separately for each identity and each route, or together for all identities
+    and routes."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)

@@ -179,7 +179,7 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Release the retry budget that the latest attempt holds, if it holds any."""
+        """Release the retry budget if the latest attempt holds a part of it."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()

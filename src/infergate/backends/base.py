@@ -60,8 +60,8 @@ class Backend(Protocol):
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
         """Execute ``operation`` on every endpoint concurrently and return at least one response, in
-        the endpoints' order. If any endpoint fails, wait for the others, then raise the first
-        GatewayError with the number of failed endpoints in its text."""
+        the endpoints' order. If any endpoint fails, wait for the other endpoints, then raise the
+        first GatewayError with the number of failed endpoints in its text."""
         ...
 
     async def server_profile(self, context: RequestContext) -> Profile:

@@ -162,7 +162,7 @@ class Endpoints:
 
     def choose(self, tried: Collection[EndpointHandle] = (), key: str = "") -> EndpointHandle:
         """Return the best endpoint for the next attempt. Endpoints in ``tried`` are returned only
-        if there is no other.
+        if there is no other endpoint.
 
         The only endpoint of a backend is returned again, so that a request is retried if the
         endpoint refuses connections while it restarts.

@@ -103,7 +103,8 @@ class RequestSender(Generic[Req, Resp]):
         return copied
 
     def timeout_for(self, context: RequestContext) -> float:
-        """Return the timeout of the route or, if it has none, of the backend, in seconds."""
+        """Return the timeout of the route in seconds. If the route has no timeout, return the
+        backend's timeout."""
         timeout = context.policy.timeout
         return self.timeout if timeout is None else timeout
 
@@ -139,7 +140,7 @@ class RequestSender(Generic[Req, Resp]):
                 and self.hash_key is None
                 and not context.policy.retry.is_idempotent
             ):
-                # Almost every exchange: the first attempt needs no state for retries.
+                # This is the common case, in which the first attempt needs no state for retries.
                 handle = self.endpoints.choose() if begun is None else begun.handle
                 try:
                     if begun is not None and begun.error is not None:

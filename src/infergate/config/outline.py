@@ -52,7 +52,8 @@ class Outline:
     used_backends: frozenset[str] | None
     """Names of backends that routes refer to, or None if a reference may be unreadable."""
     has_frontend: bool
-    """Whether a listener may accept requests. False only if it is certain that there is none."""
+    """Whether a listener may accept requests. It is false only if it is certain that there is no
+    such listener."""
     has_all_routes: bool
     """Whether all routes are readable. An unreadable route may match models that no other route
     matches."""

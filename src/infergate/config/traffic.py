@@ -53,7 +53,7 @@ class HedgeConfig(Section):
 
 class BackendLimits(Section):
     """Limits of a backend: concurrent inferences, the queue, the retry budget, and the size of
-    forwarded headers. Only inferences count as requests here."""
+    forwarded headers. Only inferences count for these limits."""
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,

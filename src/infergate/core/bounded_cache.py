@@ -58,9 +58,9 @@ class WeightedCache(BoundedCache[K, V]):
 
 class GenerationalCache(WeightedCache[K, V]):
     """A weighted cache in two generations, each of half its size. When the newer generation is
-    full, it replaces the older one. Entries in use survive, however many others are added. `get`
-    searches only the newer generation. The weight of a replaced entry counts until its generation
-    is replaced."""
+    full, it replaces the older generation. Entries in use survive, however many others are added.
+    `get` searches only the newer generation. The weight of a replaced entry counts until its
+    generation is replaced."""
 
     __slots__ = ("_older", "_weights")
 
@@ -81,7 +81,7 @@ class GenerationalCache(WeightedCache[K, V]):
         super().add(key, value, weight)
 
     def revive(self, key: K) -> V | None:
-        """Return the value from the older generation, and move it to the newer one."""
+        """Return the value from the older generation, and move it to the newer generation."""
         entry = self._older.pop(key, None)
         if entry is None:
             return None

@@ -2,9 +2,8 @@
 
 The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
 ``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
-the order of equal values open: here they are sorted by index, and NaN is last. Unlike Triton, this
-module also classifies FP16 and BF16.
-"""
+the order of equal values open. This module sorts them by index, and puts NaN last. Unlike Triton,
+this module also classifies FP16 and BF16."""
 
 from __future__ import annotations
 
@@ -81,8 +80,8 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
 
 def _descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Negating the smallest integer, or an unsigned one, would overflow. Inverting the bits gives
-    # the same order without overflow. numpy sorts NaN last.
+    # Negating the smallest integer, or an unsigned integer, would overflow. Inverting the bits
+    # gives the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
     return keys
 

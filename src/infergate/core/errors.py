@@ -59,7 +59,7 @@ class GatewayError(Exception):
     ``public`` names the tensor, field or route at fault and never contains tensor data, secrets or
     addresses. ``detail`` may contain addresses and is only logged. ``retry_after`` is in seconds,
     and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the exceeded limit
-    (docs/limits.md) if the error has one; metrics use it as a label."""
+    (docs/limits.md), or empty. Metrics use it as a label."""
 
     def __init__(  # noqa: PLR0913 - most are keyword-only
         self,

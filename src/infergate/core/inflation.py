@@ -28,10 +28,11 @@ MAX_MEMBERS: Final = 4096
 """Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
 the largest body has a quarter of this number."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
-"""Input passed to zlib at once. Zlib copies the part that it does not consume."""
+"""Bytes that are passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _MEMBER_HEADER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
-"""The start of every gzip member: deflate, no reserved flags. Zlib rejects others."""
+"""Matches the start of every gzip member: deflate, with no reserved flags. Zlib rejects any other
+start."""
 _MAX_SEARCHED_BYTES: Final = 4 * 1024 * KIB
 """The longest body that is searched for member headers, which takes two milliseconds."""
 

@@ -98,7 +98,7 @@ class ServerStatusRequest:
 
 @record
 class ModelStatisticsRequest:
-    """Get the statistics of a model; an empty ``model`` means all."""
+    """Get the statistics of a model, or of all models if ``model`` is empty."""
 
     model: str = ""
     version: str = ""
@@ -106,7 +106,7 @@ class ModelStatisticsRequest:
 
 @record
 class ModelLoadRequest:
-    """Load or reload a model, from the named repository or from any.
+    """Load or reload a model from the named repository, or from any repository.
 
     ``parameters`` are Triton's: ``config``, the model's configuration as JSON text, and ``file:…``,
     the contents of a file.
@@ -145,8 +145,8 @@ class LogSettingsRequest:
 
 @record
 class SharedMemoryStatusRequest:
-    """List the registered shared memory regions; an empty ``name`` means all. ``cuda`` selects GPU
-    or system regions; None selects both."""
+    """List the registered shared memory region ``name``, or all regions if it is empty. ``cuda``
+    selects GPU or system regions; None selects both kinds."""
 
     name: str = ""
     cuda: bool | None = None
@@ -284,7 +284,7 @@ class ModelMetadata:
     """The response to :class:`ModelMetadataRequest`.
 
     - ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number on
-      the wire and are kept apart here.
+      the wire, but are separate fields of this class.
     - ``max_batch_size``: above 0, the first dimension of every shape is the batch; 0 means that
       shapes have no batch dimension, None that the server did not report it.
     - ``decoupled``: whether the model may return any number of responses to a request; None if
@@ -320,8 +320,8 @@ class ModelMetadata:
 @record
 class ModelConfig:
     """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
-    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message, if a
-    server sent one: it may contain fields that ``settings`` lacks."""
+    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message of the
+    server, or None. It may contain fields that ``settings`` lacks."""
 
     name: str
     settings: Parameters

@@ -1,9 +1,8 @@
 """The rules for names of models, versions, regions and tensors.
 
 Access rules, routes, intermediate proxies and servers must all interpret a name alike
-(docs/decisions/0040-name-validation.md). Empty names are accepted here: each operation decides
-whether it requires a name.
-"""
+(docs/decisions/0040-name-validation.md). These rules accept empty names, because each operation
+decides whether it requires a name."""
 
 from __future__ import annotations
 

@@ -80,5 +80,5 @@ class EventStreamParser:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the body may end here, because no event is incomplete."""
+        """Whether the body may end at this point, because no event is incomplete."""
         return not (self._data_lines or self._partial_line)

@@ -1,4 +1,4 @@
-"""Classifies outputs (the V2 classification extension) if the backend cannot.
+"""Classifies outputs (the V2 classification extension) if the backend does not classify them.
 
 The first dimension is the batch if the metadata's ``max_batch_size`` is above 0. If
 ``max_batch_size`` is unknown, the first dimension is the batch if it is dynamic and other

@@ -1,5 +1,5 @@
 """Casts tensors if a protocol does not support their datatype, and classifies outputs if the
-backend cannot."""
+backend does not classify them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
     def _record_cancelled(self, context: RequestContext) -> None:
         """Record a request whose client disconnected. A request that the gateway aborts is not
-        recorded here: the transport calls ``refuse``."""
+        recorded by this method, because the transport calls ``refuse``."""
         if context.abort_error is None:
             context.record.outcome = Kind.CANCELLED.value
             self._record(context)

@@ -85,8 +85,9 @@ class Frontend(Generic[Req, Resp]):
         authorizer: RequestAuthorizer | None = None,
         steps: Steps = UNTRACED,
     ) -> None:
-        """``offload`` runs functions in helper processes, which read and write long text. Without
-        it, this process does so. Without ``authorizer``, every request is allowed."""
+        """``offload`` runs functions in helper processes, which read and write long text. If it is
+        None, this process reads and writes all text. Without ``authorizer``, every request is
+        allowed."""
         self.codec: Final = codec
         self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None

@@ -346,8 +346,8 @@ class Gateway:
         self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
     ) -> str:
         """Return the version for which the gateway reports its own statistics: the requested
-        version, else the latest numeric version (perf_analyzer reads no other), else 1. Raises
-        NOT_FOUND."""
+        version, else the latest numeric version (perf_analyzer reads only numeric versions), else
+        1. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

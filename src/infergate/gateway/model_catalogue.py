@@ -1,7 +1,7 @@
 """The list of models and their states, in the clients' names.
 
-A slow backend must not delay the results of others. Each query has a short timeout, and all queries
-of one status share a longer timeout. Only a few queries run at the same time."""
+A slow backend must not delay the results of other backends. Each query has a short timeout, and all
+queries of one status share a longer timeout. Only a few queries run at the same time."""
 
 from __future__ import annotations
 

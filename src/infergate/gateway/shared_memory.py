@@ -68,7 +68,7 @@ _MAX_INLINE_BYTES: Final = MIB
 """The most bytes that are copied on the event loop, in about 0.1 ms. A thread copies more bytes."""
 _MAX_INLINE_ELEMENTS: Final = 1024
 """The most elements of BYTES tensors that are copied on the event loop, in about 0.3 ms. Each
-element is checked, so short elements cost as much as long ones."""
+element is checked, so a short element costs as much as a long element."""
 
 
 def uses_shared_memory(request: InferRequest) -> bool:
@@ -352,7 +352,8 @@ async def _replace_registration(
     backend: Backend, request: SharedMemoryRegisterRequest, context: RequestContext
 ) -> None:
     """Register a region, and replace any region of that name on the server. The replaced region may
-    have another size than the region registered here, against which requests are checked."""
+    have another size than the region that the gateway has registered, and the gateway checks
+    requests against its own region."""
     try:
         await backend.perform(request, context)
     except GatewayError as error:

@@ -44,8 +44,7 @@ class EchoModel(UnaryModel):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that reached a model, the seconds until its deadline, and the response if there is
-    one."""
+    """A request that reached a model, the seconds until its deadline, and the response or None."""
 
     request: InferRequest
     remaining_seconds: float | None

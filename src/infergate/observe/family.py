@@ -64,7 +64,7 @@ def rows_by_label(counts: Iterable[tuple[Labels, Mapping[str, float]]]) -> Itera
 
 
 class MetricFamily(Metric):
-    """A metric family with lazy rows, which prometheus_client handles like any other."""
+    """A metric family with lazy rows. prometheus_client handles it like any other family."""
 
     def __init__(  # noqa: PLR0913 - the properties of a family
         self,

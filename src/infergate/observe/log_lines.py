@@ -33,7 +33,7 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
 
 
 class TextLines(logging.Formatter):
-    """Formats ``TIME LEVEL EVENT: MESSAGE``, followed by advice and a traceback if there are any.
+    """Formats ``TIME LEVEL EVENT: MESSAGE``, followed by the record's advice and traceback.
     For records without an event, the logger's name replaces EVENT."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return ``time``, ``event`` ("log" if the record has no event), ``level``, ``logger``,
-        ``message``, the event's own fields, and ``advice`` if there is any."""
+        ``message``, the event's own fields, and, if the event has it, ``advice``."""
         event, advice = _event(record)
         line = {
             "time": iso_time(record.created),

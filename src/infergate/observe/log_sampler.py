@@ -15,8 +15,8 @@ _MAX_KINDS: Final = 65_536
 
 
 class LogSampler:
-    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others.
-    If ``every`` is 0, no others are selected."""
+    """Selects the ``first`` similar requests of each second, and every ``every``-th request after
+    them. If ``every`` is 0, only the first requests are selected."""
 
     def __init__(self, first: int, every: int, max_kinds: int = _MAX_KINDS) -> None:
         self._first: Final = first

@@ -1,8 +1,7 @@
 """Counters and histograms of finished requests.
 
-prometheus_client's counters take a lock for every update. Since all requests of a process finish on
-one thread, plain numbers suffice here; they are converted to metrics at a scrape.
-"""
+prometheus_client's counters take a lock for every update. All requests of a process finish on one
+thread, so this module uses plain numbers, and converts them to metrics at a scrape."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ MAX_FLOWS: Final = 2000
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
     of ``REQUEST_BUCKETS``, not cumulative. ``backend`` is the number of requests to the backend and
-    the total seconds that they took there; ``own`` is the same for the gateway."""
+    the total seconds that the backend took. ``own`` is the number of requests and the total seconds
+    that the gateway took."""
 
     labels: tuple[str, ...]
     """The values of ``route``, ``protocol``, ``backend``, ``backend_protocol`` and

@@ -120,7 +120,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Prefer any untried member, even an unavailable one, to a member that has failed."""
+        """Prefer any untried member, even an unavailable member, to a member that has failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:

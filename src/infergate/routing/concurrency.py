@@ -45,7 +45,7 @@ class ConcurrencyLimit(Generic[T]):
         self._waiting.pop(waiter, None)
 
     def release(self, now: float) -> T | None:
-        """Release a slot. Return the waiting request that gets the slot, if any."""
+        """Release a slot. Return the waiting request that gets the slot, or None."""
         while self._waiting:
             waiter, deadline = self._waiting.popitem(last=False)
             if deadline > now:

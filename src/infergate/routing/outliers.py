@@ -21,7 +21,7 @@ from typing import Final
 class OutlierRule:
     """``consecutive`` failures eject an endpoint; 0 disables ejection. ``base_seconds`` and
     ``max_seconds`` are the first and the longest ejection. At most ``max_share`` (0 to 1) of the
-    endpoints, but always at least one, may be ejected at a time."""
+    endpoints may be ejected at a time, but a single endpoint may always be ejected."""
 
     consecutive: int = 5
     base_seconds: float = 30.0

@@ -2,7 +2,7 @@
 less often.
 
 A JSON tensor passes through buffers of megabytes. By default, glibc returns the top of the heap to
-the kernel when 128 KiB are free there, and the next request has to fault in every page again
+the kernel when 128 KiB of the top are free, and the next request has to fault in every page again
 (docs/decisions/0007-malloc-tuning.md). Modules and routes are some hundred thousand objects, and a
 full collection visits all of them while requests wait
 (docs/decisions/0019-less-work-for-small-requests.md)."""

@@ -43,7 +43,7 @@ def plain_text(table: Table) -> str:
 
 
 def align(rows: Sequence[Sequence[str]], right_aligned: Container[int] = ()) -> str:
-    """Format ``rows`` in aligned, indented columns, one line each."""
+    """Format ``rows`` in aligned, indented columns, with one line for each row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

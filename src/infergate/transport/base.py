@@ -226,7 +226,7 @@ class Server(Protocol):
         ...
 
     async def start(self) -> None:
-        """Accept connections. Call ``bind`` before if it has not been called. Raises OSError."""
+        """Accept connections. If ``bind`` has not been called, call it first. Raises OSError."""
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:

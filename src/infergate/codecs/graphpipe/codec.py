@@ -137,7 +137,8 @@ class GraphPipeCodec(BinaryEstimates):
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return 0 and the size of the strings. Strings are copied, numeric data is not."""
+        """Return 0 and the size of the strings. Strings are copied, but numeric data is not
+        copied."""
         return 0, _max_string_bytes(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:

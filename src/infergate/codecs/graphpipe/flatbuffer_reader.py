@@ -268,8 +268,8 @@ def _gather(
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None:
-    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one, short
-    pieces byte by byte with an index array."""
+    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one. Short
+    pieces are copied byte by byte with an index array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total >= LONG_STRING_BYTES * len(sizes):

@@ -37,7 +37,8 @@ MAX_TENSORS: Final = 8192
 """Maximum number of inputs or outputs in metadata; graphpipe-tf lists every node of a graph. Each
 input or output takes 1 µs on the event loop even if a helper process parsed the message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
-"""Maximum number of inputs and outputs that are parsed on the event loop, at 10 µs each."""
+"""Maximum number of inputs and outputs that are parsed on the event loop. Parsing an input or
+output takes 10 µs."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
 """Maximum number of bytes of a MetadataResponse that are parsed on the event loop. Bytes that are
 read several times count each time."""

@@ -18,7 +18,7 @@ class ErrorStyle(enum.Enum):
     form."""
     RESPONSE = "response"
     """An InferResponse with errors and status 200. The specification describes this form, and raw
-    sockets can carry no other. Of the known clients, only the Python client detects it."""
+    sockets can carry no other form. Of the known clients, only the Python client detects it."""
 
 
 _OPTION_NAMES: Final = ("model", "errors")

@@ -3,7 +3,7 @@ contents.
 
 An inference is a small head (names, shapes, parameters) and many megabytes of tensors in one
 repeated bytes field. Parsing the whole message would copy every tensor at least once. The scanner
-returns the tensors as memoryviews, and the protobuf runtime parses the rest.
+returns the tensors as memoryviews, and the protobuf runtime parses the rest of the message.
 
 *Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`.
 *Rule 2.* The scanner rejects the errors that protobuf's own parsers reject (tags over 5 bytes,

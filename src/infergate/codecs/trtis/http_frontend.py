@@ -175,7 +175,8 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
     data: Sequence[Buffer],
     status_line: str,
 ) -> HttpResponse:
-    """Return a response with the results of ``render_header``. The id is appended to both."""
+    """Return a response with the results of ``render_header``. The id is appended to the header and
+    to the trailer."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += (

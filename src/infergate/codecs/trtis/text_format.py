@@ -22,7 +22,8 @@ from infergate.core.bounded_cache import BoundedCache
 MAX_CACHED: Final = 2048
 """Maximum number of characters of a cached text. The caches take less than 8 MiB."""
 MAX_ON_LOOP: Final = 8192
-"""Maximum number of characters that are parsed on the event loop, at 1 to 2.5 µs each."""
+"""Maximum number of characters that are parsed on the event loop. Parsing a character takes 1 to
+2.5 µs."""
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8

@@ -355,7 +355,7 @@ class V2Grpc:
         if wire.code:
             raise_status(wire)
         # "If specified, this identifier must be returned". MLServer generates an id if the request
-        # has none.
+        # has no id.
         head = self._request_heads.find(request)
         if head is not None:
             request_id = head.split.id

@@ -1,7 +1,7 @@
 """Converts between ModelInferRequest and InferRequest, and applies the same checks to requests that
 pass through.
 
-Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
+Contents are either raw or typed. An empty `contents` message beside raw contents, which
 MLServer's converter writes and Triton refuses, is dropped. A tensor that does not fit its shape
 never reaches a server: old versions of Triton crash on it.
 """

@@ -137,7 +137,8 @@ def _text(value: bytes) -> str | None:
 
 
 def _parameter(value: bytes) -> Any:
-    """Return the value of an InferParameter, or None if `value` is not exactly one."""
+    """Return the value of an InferParameter, or None if `value` is not exactly an
+    InferParameter."""
     try:
         message = InferParameter.FromString(value)
     except DecodeError:

@@ -1,9 +1,8 @@
 """Triton's ``generate_stream`` towards backends, for decoupled models.
 
-The messages have neither shapes nor datatypes. For responses, the model's metadata supplies both.
-Requests that Triton would interpret differently, and requests with outputs of unknown shape, are
-rejected before they are sent. ``generate_frontend`` lists the sources.
-"""
+The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
+and datatypes. Requests that Triton would interpret differently, and requests with outputs of
+unknown shape, are rejected before they are sent. ``generate_frontend`` lists the sources."""
 
 from __future__ import annotations
 

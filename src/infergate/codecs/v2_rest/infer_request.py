@@ -1,8 +1,8 @@
 """The inference request: JSON with data, JSON followed by binary data, or raw binary data.
 
 *Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request. Without
-both, an output is JSON. (If a request lists outputs, Triton ignores ``binary_data_output``,
-contrary to the extension's specification.)
+these parameters, an output is JSON. (If a request lists outputs, Triton ignores
+``binary_data_output``, contrary to the extension's specification.)
 
 *Rule 2.* A length header of 0 marks a raw request, without JSON (``raw_request``).
 
@@ -111,7 +111,7 @@ class InferRequestReading:
 
 
 class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]]]):
-    """The heads of binary requests, with the features of each."""
+    """The heads of binary requests, with the features of each request."""
 
     __slots__ = ()
 

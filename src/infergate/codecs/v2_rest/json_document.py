@@ -1,9 +1,9 @@
 """JSON documents whose objects, arrays and scalars are read lazily.
 
 simdjson parses the bytes, and a value becomes a Python object only when it is read. An array of
-numbers never becomes one. If simdjson rejects a document, the standard library parses it again,
-because some servers and clients send NaN and integers over 64 bits, and because its error messages
-are better.
+numbers never becomes a Python object. If simdjson rejects a document, the standard library parses
+it again, because some servers and clients send NaN and integers over 64 bits, and because its error
+messages are better.
 
 *Rule 1.* Each document has its own parser, because simdjson does not reuse a parser while its
 values exist, and an exception's traceback may hold such a value.
@@ -11,8 +11,9 @@ values exist, and an exception's traceback may hold such a value.
 *Rule 2.* A duplicate name in an object is an error, because Triton uses the first member and Python
 servers use the last member.
 
-*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels and arrays and objects to
-:data:`MAX_CONTAINERS`, because only they cost much more than their bytes.
+*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels, and the number of arrays
+and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost much more than their
+bytes.
 
 *Rule 4.* null is treated as absent.
 """
@@ -36,7 +37,8 @@ Node = Any
 """A scalar, or an object or array of either parser."""
 
 MAX_CONTAINERS_ON_LOOP: Final = 16384
-"""Maximum number of arrays and objects read on the event loop. Each may take 1 µs."""
+"""Maximum number of arrays and objects that are read on the event loop. Reading an array or object
+may take 1 µs."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth (Triton: 100)."""
 MAX_CONTAINERS: Final = 1 << 18
@@ -148,7 +150,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
     level = 0
     for start in range(0, len(outside), _BLOCK_BRACKETS):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK_BRACKETS, len(outside) - start), start)
-        # Opening brackets have bit 0x02, and closing brackets do not.
+        # Opening brackets have bit 0x02, but closing brackets do not have it.
         levels = ((block & 2).astype(np.int64) - 1).cumsum() + level
         if int(levels.max()) > MAX_DEPTH:
             raise bad_request(f"the JSON is nested over {MAX_DEPTH} levels deep")
@@ -156,7 +158,8 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Whether ``bracket`` is so rare that nesting is below the limit. ``find`` counts it fast."""
+    """Whether ``bracket`` is so rare that nesting is below the limit. This check is fast, because
+    it uses ``find``."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)

@@ -84,7 +84,7 @@ class JsonHead(Generic[T]):
 
 
 class JsonHeadCache(Generic[T]):
-    """The heads of binary messages that passed the full check, with the fields of each."""
+    """The heads of binary messages that passed the full check, with the fields of each message."""
 
     __slots__ = ("_heads",)
 

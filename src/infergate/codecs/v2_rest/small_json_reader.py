@@ -39,8 +39,8 @@ _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 class RequestFields(NamedTuple):
     """The fields of a request's JSON. ``binary_by_output`` requests binary data for individual
-    outputs, and ``binary_by_default`` for all others. They are None if the request does not set
-    them."""
+    outputs, and ``binary_by_default`` for all other outputs. ``binary_by_default`` is None if the
+    request does not set it."""
 
     id: str
     parameters: Parameters

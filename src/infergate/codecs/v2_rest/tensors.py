@@ -136,7 +136,7 @@ class BinaryDataReader:
         """The number of tensors read."""
 
     def take(self, name: str, size: int) -> Buffer:
-        """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
+        """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left."""
         if self._binary is None:
             raise bad_request(
                 f"tensor '{name}': {BINARY_DATA_SIZE} needs the header "

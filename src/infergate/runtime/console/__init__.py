@@ -1,7 +1,7 @@
 """The console: a web page on the admin port, and the JSON that it and the terminal commands read.
 
-Entry point: ``console.Console``. Read ``console`` (the paths below ``/console``), ``sources`` (one
-process or several workers), ``state`` and ``plan`` (traffic and configuration as JSON),
+The entry point is ``console.Console``. Read ``console`` (the paths below ``/console``), ``sources``
+(one process or several workers), ``state`` and ``plan`` (traffic and configuration as JSON),
 ``try_request`` (sends test requests), ``wire_format`` and ``tensor_format`` (readable messages and
 tensors), ``browser_checks`` (CSRF and DNS rebinding), ``page`` (the static files).
 

@@ -5,6 +5,6 @@ interpreters, and all of them accept connections from these sockets. If a worker
 stay open and the other workers continue. The supervisor itself listens only on the admin address.
 See docs/decisions/0025-workers.md.
 
-Entry point: ``supervisor.Supervisor``. Reading order: ``supervisor``, ``worker`` (a worker process,
+The entry point is ``supervisor.Supervisor``. Read ``supervisor``, ``worker`` (a worker process,
 seen from the supervisor), ``process`` (the program of a worker process), ``messages`` over a
 ``channel``, ``sockets``, and the shared files (``shared_files``, ``log_lock``)."""

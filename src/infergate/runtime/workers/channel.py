@@ -1,7 +1,8 @@
 """Requests and responses between two processes, in both directions, over a socket pair.
 
-Each message is a pickle preceded by its length. Pickles are safe here, because both ends are the
-same program and no other process can use the sockets. Responses may arrive in any order."""
+Each message is a pickle preceded by its length. Pickles are safe on this connection, because both
+ends are the same program and no other process can use the sockets. Responses may arrive in any
+order."""
 
 from __future__ import annotations
 

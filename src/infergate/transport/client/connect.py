@@ -46,8 +46,8 @@ async def open_connection(
     options: dict[str, Any] = {}
     if tls is not None:
         options |= {"ssl": tls.context(), "server_hostname": tls.server_name(endpoint.host)}
-    # uvloop does not try addresses in parallel. asyncio may leak the winning socket if it is
-    # cancelled while it does, so a single address is tried alone.
+    # uvloop does not try addresses in parallel. asyncio tries them in parallel, and may leak the
+    # winning socket if it is cancelled at that time, so a single address is tried alone.
     if isinstance(loop, asyncio.BaseEventLoop) and not is_ip_address(endpoint.connect_host):
         options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_DELAY
     transport, connection = await loop.create_connection(

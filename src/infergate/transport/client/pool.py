@@ -1,4 +1,4 @@
-"""Pools of connections to backends, with one exchange at a time on each.
+"""Pools of connections to backends. Each connection has one exchange at a time.
 
 The most recently used idle connection is reused first, so that the others become old and are
 closed. A connection returns to the pool only if the response is complete and followed by nothing,
@@ -237,7 +237,7 @@ class Pool(Generic[PooledT]):
         return connection
 
     async def close(self) -> None:
-        """Close all connections, including busy ones."""
+        """Close all connections, including those with an exchange in progress."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for connection in tuple(self._open):

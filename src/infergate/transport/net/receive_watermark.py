@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 _FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-"""Address families that support the option. It has no effect on others."""
+"""Address families that support the option. The option has no effect on other families."""
 
 
 class ReceiveWatermark:

@@ -84,7 +84,7 @@ class Acceptor:
         self._timers[sock.fileno()] = self._loop.call_later(seconds, callback, sock)
 
     def _accept_batch(self, sock: socket.socket) -> None:
-        """Accept several connections if no other process has accepted any."""
+        """Accept several connections if no other process has accepted a connection."""
         self._listen(sock)
         if self._other_loads != self._loads.others():
             self._batch = 1
@@ -95,7 +95,7 @@ class Acceptor:
         self._batch = min(2 * self._batch, _MAX_BATCH)
 
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept one connection. Return whether there was one."""
+        """Accept one connection. Return False if no connection is waiting."""
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):

@@ -54,7 +54,7 @@ class SocketListener(Generic[AppT]):
         self.address = address  # the bound address
         self.app = app
         self.relay: RelayFunction | None = _relay_of(app)
-        """The application's ``relay``, if it has one."""
+        """The application's ``relay``, or None."""
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
         self.limits = limits

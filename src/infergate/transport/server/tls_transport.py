@@ -235,7 +235,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _on_client_end(self) -> None:
         self._app.eof_received()
-        self.close()  # no server here supports half-closed connections
+        self.close()  # no server of infergate supports half-closed connections
 
     # ---- sending
 

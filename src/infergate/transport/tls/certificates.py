@@ -25,7 +25,8 @@ _REASONS: Final = {
 }
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """The TLS 1.2 cipher suites, for listeners and backends: forward secrecy and AEAD only. CBC suites
-(Lucky 13 and its successors) and RSA key exchange are excluded; RFC 9113, 9.2.2 forbids both."""
+(Lucky 13 and its successors) and RSA key exchange are excluded; RFC 9113, 9.2.2 forbids CBC suites
+and RSA key exchange."""
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _EXPLICIT_0: Final = 0xA0
 

@@ -71,7 +71,7 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return OpenSSL's default authorities in PEM, or an empty text if there are none."""
+    """Return OpenSSL's default authorities in PEM, or an empty text without default authorities."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():
         try:

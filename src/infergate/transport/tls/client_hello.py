@@ -64,8 +64,8 @@ class AlpnOffer:
 
 
 def _offered_protocols(hello: bytes) -> set[bytes] | None:
-    """Return the protocols in the ALPN extension, if there is one. Raises IndexError and
-    ValueError."""
+    """Return the protocols in the ALPN extension, or an empty result without the extension. Raises
+    IndexError and ValueError."""
     at = _VERSION_AND_RANDOM
     for size in (1, 2, 1):  # skips session ID, cipher suites and compression methods
         at = _vector_end(hello, at, size)
