@@ -1,7 +1,7 @@
 """Access rules, which permit identities to use operations on models. This module has no I/O.
 
-1. Rules only allow. A request that no rule allows is rejected, and the order of rules is
-   irrelevant.
+1. A rule can only allow requests. A request that no rule allows is rejected, and the order of rules
+   is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
 3. A rule for any model allows operations on the server; operations that change the server need a
    rule for all models.

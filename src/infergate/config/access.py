@@ -229,8 +229,8 @@ class JwtConfig(Section):
 
 
 class RuleConfig(Section):
-    """An authorization rule: who may run which operations on which models. Rules only allow;
-    requests that no rule allows are refused.
+    """An authorization rule, which allows clients to run operations on models. Requests that no
+    rule allows are refused.
 
     Example: `{who: ["key:ci"], models: [bert-*]}`.
     """

@@ -37,8 +37,8 @@ def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
 
 
 def redacted_diff(loaded: Config, file: Config) -> str:
-    """Return a unified diff from ``loaded`` to ``file``, without secrets. It is empty if they are
-    equal.
+    """Return a unified diff from ``loaded`` to ``file``, without secrets. It is empty if both
+    configurations are equal.
 
     Hidden values that differ are marked.
     """

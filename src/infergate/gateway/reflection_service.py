@@ -1,4 +1,4 @@
-"""gRPC server reflection, v1 and v1alpha: lets grpcurl and similar tools list services and
+"""gRPC server reflection, v1 and v1alpha. It lets grpcurl and similar tools list services and
 messages.
 
 The source is https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets

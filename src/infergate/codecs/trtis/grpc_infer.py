@@ -1,8 +1,7 @@
 """Reads and writes the gRPC messages InferRequest and InferResponse without copying raw data.
 
-The tensors of a received message are memoryviews of it (``protos.wire_scanner``). A message to send
-consists of parts, and each tensor is a part.
-"""
+The tensors of a received message are memoryviews of the message (``protos.wire_scanner``). A
+message to send consists of parts, and each tensor is a part."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 *Rule 1.* NV-Status determines whether a request succeeded, except for health requests.
 
 *Rule 2.* NV-InferResponse determines how the body is split. Servers repeat this header after the
-raw data. Like legacy clients, the codec requests the copy in binary. It reads the copy for classes
-that NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because the copy
-is parsed faster.
+raw data. Like legacy clients, the codec requests the copy in binary. It reads classes from the copy
+if NV-InferResponse omits them (v1.0 to 1.4). It also reads the copy instead of a long
+NV-InferResponse, because the copy is parsed faster.
 
 *Rule 3.* Servers close the connection without a response if a header has more than 8190 bytes, so
 the codec rejects such a request.

@@ -1,6 +1,6 @@
 """A gRPC server on grpcio. Messages of all methods pass as bytes. One generic handler serves all
-calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams, because
-server streaming looks the same on the wire. All other methods are unary."""
+calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server
+streaming looks the same on the wire.) All other methods are unary."""
 
 from __future__ import annotations
 
