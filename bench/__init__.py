@@ -1,4 +1,5 @@
-"""Benchmarks next to real peers: ``make bench``. docs/decisions/0005 describes the method."""
+"""Benchmarks of infergate and of its peers: ``make bench``. docs/decisions/0005 describes the
+method."""
 
 import sys
 from pathlib import Path

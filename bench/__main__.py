@@ -1,5 +1,5 @@
-"""``python -m bench``: infergate next to its peers in alternating rounds, and the project's targets
-with the results."""
+"""``python -m bench`` measures infergate and its peers in alternating rounds, and prints the
+project's targets with the results."""
 
 import argparse
 import json
@@ -82,7 +82,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "figures in README.md and docs/performance.md",
     )  # fmt: skip
     parser.add_argument(
-        "--again", action="store_true", help="measure nothing: tell of the last run's JSON"
+        "--again", action="store_true", help="measure nothing; report from the JSON of the last run"
     )
     if "--quick" in argv:
         parser.set_defaults(**_QUICK)
@@ -118,7 +118,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
     if "sizes" in parts and plain:
         with comparisons.sizes(plain, folder) as compared:
             bench.results += curves.compared(_chosen(compared, options))
-    if "routes" in parts:  # the same for every variant
+    if "routes" in parts:  # all variants have the same result
         with comparisons.routes(found[0], folder) as compared:
             bench.results += curves.compared(_chosen(compared, options))
     if "memory" in parts:
@@ -130,7 +130,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
 def _by_workers(
     found: Sequence[Variant], options: argparse.Namespace, rounds: Rounds
 ) -> Iterator[Result]:
-    """One variant after the other, since all their workers at once would disturb each other."""
+    """Measure one variant after the other, because their workers would disturb each other."""
     parts = []
     for variant in found:
         with comparisons.workers(variant, rounds.folder) as compared:
@@ -182,12 +182,13 @@ def _sections(bench: Bench) -> Iterator[str]:
 
 
 def _slow(options: argparse.Namespace, folder: Path) -> Rounds:
-    """Longer rounds at a rate, for few requests a second, but enough for a p99."""
+    """Return the longer rounds of a paced run, whose few requests a second must suffice for a
+    p99."""
     return Rounds(options.rounds, 2 * options.seconds, folder)
 
 
 def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
-    """Rounds, and seconds per run, of a comparison with many points."""
+    """Return the rounds, and the seconds per run, of a comparison with many points."""
     return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
 
 

@@ -1,13 +1,13 @@
-"""``make bench-check``: whether a change makes requests more expensive than at a baseline.
+"""``make bench-check`` tests whether a change makes requests more expensive than a baseline.
 
 *Strategy.* The baseline's sources are checked out into their own folder and run by this interpreter
 with the installed packages. Baseline and working tree handle the same requests in alternating
-rounds, and CPU per request is compared, which other load on the machine disturbs least. Only the
-ratio within a round is judged.
+rounds. CPU per request is compared, because other load on the machine disturbs it least. Only the
+ratio within a round counts.
 
-*Rule.* A row fails if the median of its ratios exceeds LIMIT and the rounds agree: even the
-smallest ratio exceeds 1. If they disagree, the row reports that, and does not fail.
-"""
+*Rule.* A row fails if the median of its ratios exceeds LIMIT and even the smallest ratio exceeds 1.
+If the smallest ratio does not exceed 1, the rounds disagree, and the row reports this without
+failing."""
 
 import argparse
 import subprocess
@@ -32,8 +32,8 @@ _ENGINES = ("own", "compat")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0; or 1 with the rows that became more expensive, or with the reason for a failed
-    run."""
+    """Return 0. Return 1 after printing the rows that became more expensive, or the reason for a
+    failed run."""
     options = _options(argv)
     try:
         load.required_tool()
@@ -53,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def judge(result: Result) -> tuple[Spread | None, str]:
-    """Return the ratio of CPU per request, changed to baseline, and ``ok``, ``dearer`` or the
-    reason for neither."""
+    """Return the ratio of CPU per request, changed to baseline, and the verdict: ``ok``,
+    ``dearer``, or the reason why the measurement is not conclusive."""
     runs = {each.name: each for each in result.contenders}
     found = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
     if found is None:
@@ -77,8 +77,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _default_base() -> str:
-    """Return the merge base with origin/main, or the commit before it if the working tree has no
-    changes since."""
+    """Return the merge base with origin/main or, if the working tree has no changes since then, the
+    previous commit."""
     try:
         base = _git("merge-base", "HEAD", "origin/main")
     except RuntimeError:
@@ -144,8 +144,8 @@ def _checked_out(revision: str, folder: Path) -> Iterator[Path]:
 
 
 def _declare_plugins(folder: Path) -> None:
-    """Write the entry points of the sources in ``folder`` where Python finds them before those of
-    the installed package, which may have more."""
+    """Write the entry points of the sources in ``folder``. Python finds them before those of the
+    installed package, which may have more entry points."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     info = folder / "src" / f"{project['name']}-0.dist-info"
     info.mkdir()
@@ -158,7 +158,7 @@ def _declare_plugins(folder: Path) -> None:
 
 
 def _git(*arguments: str) -> str:
-    """Run git and return its output; raise RuntimeError with its message if it fails."""
+    """Run git and return its output. Raises RuntimeError with git's message if it fails."""
     done = subprocess.run(
         ["git", "-C", str(PROJECT), *arguments],
         check=False,

@@ -1,4 +1,4 @@
-"""Real gRPC clients as load generators."""
+"""Commands of real gRPC clients that generate load."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from peers.support.installed import peers_folder, run
 
 _HERE = Path(__file__).parent
 _GO_SOURCES = Path("/usr/share/gocode")
-"""Debian's packages install the sources of Go packages there."""
+"""The folder in which Debian's packages install the sources of Go packages."""
 
 
 def grpcio() -> tuple[str, ...]:
@@ -17,8 +17,8 @@ def grpcio() -> tuple[str, ...]:
 
 
 def grpc_go() -> tuple[str, ...]:
-    """Return the command of the client with grpc-go, compiled if that is necessary. Raise
-    RuntimeError if it is not possible."""
+    """Return the command of the client with grpc-go. It is compiled if necessary. Raises
+    RuntimeError if that is not possible."""
     go = shutil.which("go")
     if not go or not (_GO_SOURCES / "src" / "google.golang.org" / "grpc").is_dir():
         raise RuntimeError("sudo apt install golang-go golang-google-grpc-dev (Debian)")

@@ -1,5 +1,5 @@
-"""The comparisons. Each is a context that starts all processes and verifies every contender's
-response."""
+"""The comparisons. Each comparison is a context that starts all processes and verifies every
+contender's response."""
 
 import os
 import sys
@@ -43,27 +43,27 @@ GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
 JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
 RATE = 1000
-"""Requests per second where the load is paced."""
+"""Requests per second of paced load."""
 BY_H2LOAD = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of h2load"
 BY_GRPCIO = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of grpcio"
 BY_GRPC_GO = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of grpc-go"
 WORKERS = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s, by workers"
 AGAIN = "the same again"
-"""The peer a second time: the difference between the two is noise."""
+"""The name of the peer's second measurement. Its difference to the first is noise."""
 REST_PROXY = "rest-proxy"
 RELAY = "relay without features"
-"""The floor."""
+"""The name of the relay that represents the minimum cost."""
 
 LARGEST = 256 * 2**20
 LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
 _SIZES = tuple(1024 * 8**power for power in range(7))
-"""1 KiB to 256 MiB."""
+"""Sizes from 1 KiB to 256 MiB."""
 _ROUTES = (1, 10, 100, 1_000, 10_000)
 _APPOINTED = Pace(connections=1, rate=100)
 _ONE_CONNECTION = Pace(connections=1)
 _PACED = Pace(connections=16, rate=RATE)
-"""Below the capacity of one worker. At full load, the number of requests that a worker finds at a
-time would depend on the number of workers and on the speed of the clients."""
+"""A load below the capacity of one worker. At full load, the number of requests that a worker finds
+at a time would depend on the number of workers and on the speed of the clients."""
 _WORKERS = (1, 2, 4, 8)
 
 Make = Callable[[Work, str], Request]
@@ -75,18 +75,18 @@ BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
     GRAPHPIPE_IMAGE: (graphpipe_request, IMAGE),
     LEGACY_IMAGE: (legacy_request, IMAGE),
 }
-"""Requests to a gateway in front of echoes only."""
+"""Requests to a gateway that has only echo servers as backends."""
 BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
     OLD_HTTP_TINY: (legacy_request, requests.tiny("echo-old-http-tiny")),
     OLD_HTTP_IMAGE: (legacy_request, requests.image("echo-old-http-image")),
     OLD_GRPC_TINY: (legacy_grpc_request, requests.tiny("echo-old-grpc-tiny")),
     OLD_GRPC_IMAGE: (legacy_grpc_request, requests.image("echo-old-grpc-image")),
 }
-"""Requests to a gateway in front of echoes that respond as legacy servers."""
+"""Requests to a gateway whose echo servers respond like legacy servers."""
 
 
 def through(gateway: servers.Proxy, make: Make, work: Work, server: int, variant: str) -> Contender:
-    """The contender that sends ``work`` through ``gateway``."""
+    """Return the contender that sends ``work`` through ``gateway``."""
     over_grpc = make in {grpc_request, legacy_grpc_request}
     address = gateway.grpc if over_grpc else gateway.http
     return Contender(f"infergate ({variant})", make(work, address), gateway.pid, server, variant)
@@ -94,7 +94,7 @@ def through(gateway: servers.Proxy, make: Make, work: Work, server: int, variant
 
 @contextmanager
 def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, str]]:
-    """Start a legacy echo for ``work``; yield it and its URL with its protocol."""
+    """Start a legacy echo server for ``work``. Yield the server and its URL with its protocol."""
     if make is legacy_request:
         with servers.http_echo(requests.legacy_answer(work), folder) as echo:
             yield echo, f"trtis-http+http://{echo.addresses[0]}"
@@ -118,9 +118,9 @@ def missing_peers() -> Iterator[str]:
 
 @contextmanager
 def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """infergate next to Triton's REST server, Envoy and rest-proxy, with one peer twice to
-    show the noise, and a relay as the floor; and the latency that infergate adds at a few
-    requests a second."""
+    """Compare infergate with Triton's REST server, Envoy and rest-proxy. One peer runs twice to
+    show the noise, and a relay shows the minimum cost. Also measure the latency that infergate adds
+    at a few requests a second."""
     image = requests.image("id_image")
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
@@ -181,7 +181,7 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
 
 
 def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, list[Contender]]:
-    """The floors, and rest-proxy if it is here, by comparison."""
+    """Return the minimum costs, and rest-proxy if it is installed, by comparison."""
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
@@ -210,7 +210,7 @@ def _gateways(
 
 @contextmanager
 def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Calls of h2load and of real clients, whose headers differ."""
+    """Compare calls of h2load with calls of real clients, whose headers differ."""
     commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
     try:
         commands[BY_GRPC_GO] = clients.grpc_go()
@@ -231,7 +231,7 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
 
 @contextmanager
 def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """One tensor at a time, from small to large."""
+    """Compare one tensor at a time, from small to large."""
     works = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
     with ExitStack() as stack:
         echoes = {
@@ -257,7 +257,8 @@ def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison
 
 @contextmanager
 def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """The same tiny request through gateways with more and more routes; it matches the last one."""
+    """Compare the same tiny request through gateways with more and more routes. It matches the last
+    route."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
@@ -276,7 +277,7 @@ def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """The same load for more and more workers."""
+    """Compare the same load for more and more workers."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})

@@ -1,9 +1,9 @@
-"""A gRPC server of almost no cost: every request gets the same prepared response.
+"""A gRPC server that costs almost nothing, because every request gets the same prepared response.
 
-*Strategy.* The server behind a proxy under test must not be the bottleneck, which grpcio's would
-be. This one implements just enough HTTP/2: it does not decode request headers, because every
-response is the same. Flow control works in both directions for large messages. An HTTP/1 GET gets
-status 200, for readiness checks.
+*Strategy.* The server behind a proxy under test must not be the bottleneck. A server on grpcio
+would be. This server implements only a part of HTTP/2: it does not decode request headers, because
+every response is the same. Flow control works in both directions for large messages. An HTTP/1 GET
+gets status 200, for readiness checks.
 
 python -m bench.echo PORT ANSWER_FILE      (the file contains one ModelInferResponse)
 """
@@ -56,9 +56,10 @@ class Echo(asyncio.Protocol):
         self.initial_window = DEFAULT_WINDOW
         self.window = DEFAULT_WINDOW
         self.credit: dict[int, int] = {}
-        """Open streams, with the window updates that arrived before the response began."""
+        """Streams without a response so far, and the window updates that have arrived for them."""
         self.sending: dict[int, tuple[int, int]] = {}
-        """Streams, with the number of sent bytes and the remaining window."""
+        """Streams whose response has begun, with the number of sent bytes and the remaining
+        window."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -108,7 +109,8 @@ class Echo(asyncio.Protocol):
             self.credit.pop(stream, None)
 
     def _received(self, size: int) -> None:
-        """Streams are shorter than their window; only the connection's needs updates."""
+        """Update the connection's window. Streams are shorter than their window and need no
+        updates."""
         self.received += size
         if self.received >= OUR_WINDOW // 2:
             self.transport.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self.received)))

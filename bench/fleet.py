@@ -1,17 +1,17 @@
-"""Several gateways and servers, each on its own machine: ``python -m bench.fleet``.
+"""``python -m bench.fleet`` measures several gateways and servers, each on its own machine.
 
-Needs root and network namespaces (``lan``). docs/scaling.md has the results of:
+It needs root and network namespaces (``lan``). docs/scaling.md has the results of:
 
 - *speed*: requests per second and CPU per request of one gateway, two, …, each with the same share
 of a processor. They share nothing, so their throughput should add up.
 
-- *sequences*: each step through any gateway; a correct sum shows that one server got all steps.
+- *sequences*: each step of a sequence goes through any gateway, and a correct sum shows that one
+  server got all steps.
 
 - *a gateway dies*, *a gateway drains*, *a server is added*: the effects for clients.
 
-The servers are infergates with the embedded models. The client checks the readiness of each
-gateway, as a load balancer does.
-"""
+The servers are instances of infergate with the embedded models. The client checks the readiness of
+each gateway, as a load balancer does."""
 
 import argparse
 import asyncio
@@ -66,7 +66,8 @@ _PATIENCE = 100.0
 
 @dataclass
 class Found:
-    """``speed`` has a row per number of gateways: requests/s, and µs of CPU per request."""
+    """The results. ``speed`` has a row for each number of gateways, with requests/s and µs of CPU
+    per request."""
 
     speed: list[tuple[int, float, float]] = field(default_factory=list)
     sequences: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class Found:
 
 
 class Client:
-    """Knows all gateways, and uses those that are ready."""
+    """A client that knows all gateways and uses those that are ready."""
 
     def __init__(self, session: aiohttp.ClientSession, gateways: Sequence[Machine]) -> None:
         self._session = session
@@ -85,7 +86,8 @@ class Client:
         self.outcomes: Counter[str] = Counter()
 
     async def get(self, machine: Machine, path: str) -> tuple[int, str]:
-        """Return status and text of a response of its admin port; 0 if there is none."""
+        """Return the status and the text of a response from the machine's admin port, or status 0
+        if there is no response."""
         try:
             async with self._session.get(f"http://{machine.address}:8002{path}") as answer:
                 return answer.status, await answer.text()
@@ -100,13 +102,15 @@ class Client:
             await asyncio.sleep(0.2)
 
     async def infer(self, machine: Machine, model: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Return status and response; raise aiohttp.ClientError if there is none."""
+        """Return the status and the response. Raises aiohttp.ClientError if there is no
+        response."""
         url = f"http://{machine.address}:8000/v2/models/{model}/infer"
         async with self._session.post(url, json=body) as answer:
             return answer.status, await answer.json()
 
     async def send_request(self, deadline: float, machine: Machine | None = None) -> None:
-        """Send one request after the other, to any ready gateway or to ``machine``."""
+        """Send one request after the other until ``deadline``, to any ready gateway or to
+        ``machine``."""
         body = {
             "inputs": [
                 {"name": "INPUT0", "datatype": "INT32", "shape": [16], "data": list(range(16))}
@@ -121,7 +125,8 @@ class Client:
                 self.outcomes["broken"] += 1
 
     async def step(self, sequence: str, value: int, *, start: bool) -> int | str:
-        """Return the sum so far, or the error, from any reachable gateway."""
+        """Send a step of ``sequence`` to any reachable gateway. Return the sum so far, or the
+        error."""
         parameters: dict[str, Any] = {"sequence_id": sequence, "sequence_start": start}
         tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1], "data": [value]}
         body = {"inputs": [tensor], "parameters": parameters}
@@ -196,7 +201,7 @@ async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
 
 
 async def sees(client: Client, count: int) -> bool:
-    """Wait until every ready gateway has so many servers."""
+    """Wait until every ready gateway has found ``count`` servers."""
     for gateway in client.ready:
         _, text = await client.get(gateway, "/metrics")
         lines = [line for line in text.splitlines() if 'state="available"' in line]
@@ -216,14 +221,15 @@ async def watching(client: Client) -> AsyncIterator[None]:
 
 
 async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> dict[str, int]:
-    """Count the clients' errors while one gateway gets a signal under load."""
+    """Count the clients' errors while one gateway receives the signal ``sent`` under load."""
     client.outcomes.clear()
     async with watching(client):
         pending = [
             asyncio.create_task(client.send_request(time.monotonic() + 7)) for _ in range(24)
         ]
         await asyncio.sleep(2)
-        # sh has replaced itself with infergate, the session's first process.
+        # The first process of the session is infergate, because sh has replaced itself with
+        # infergate.
         machine.processes[0].send_signal(sent)
         await asyncio.gather(*pending)
     await asyncio.to_thread(machine.processes[0].wait, _PATIENCE)

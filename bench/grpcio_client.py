@@ -1,5 +1,5 @@
-"""A load of calls of the gRPC library for Python, as a user's client makes them: with a deadline
-and metadata. Its own CPU does not count. ``load`` describes the arguments and the log."""
+"""A program that makes calls with the gRPC library for Python, as a user's client does: with a
+deadline and metadata. Its own CPU is not counted. ``load`` describes the arguments and the log."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
-"""A connection for each channel, which would share one otherwise."""
+"""Gives each channel its own connection. By default, channels share a connection."""
 _METADATA = (("x-tenant", "benchmark"),)
 _TIMEOUT = 10
 

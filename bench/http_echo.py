@@ -1,7 +1,7 @@
-"""An HTTP/1.1 server of almost no cost: every request gets the same prepared response.
+"""An HTTP/1.1 server that costs almost nothing, because every request gets the same prepared
+response.
 
-*Strategy.* As in ``echo`` for gRPC: only the length of a request is parsed, and the response
-including its head is prepared.
+Only the length of a request is parsed. The response is prepared together with its head.
 
 python -m bench.http_echo PORT ANSWER_FILE      (the file contains a whole HTTP response)
 """
@@ -25,7 +25,7 @@ class HttpEcho(asyncio.Protocol):
         self.answer = answer
         self.head = b""
         self.missing = 0
-        """The number of bytes of a body that are still to come."""
+        """The number of bytes of the body that have not arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

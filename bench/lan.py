@@ -1,8 +1,9 @@
-"""Several machines on one: network namespaces on a bridge.
+"""Simulates several machines on one machine, by network namespaces on a bridge.
 
-*Rule 1.* Every name contains this process's id, and everything is removed with the ``Lan``,
-processes first. *Rule 2.* This process is on one of the machines after ``enter``, and does not
-return.
+*Rule 1.* Every name contains the id of this process. When the ``Lan`` ends, everything is removed,
+the processes first.
+
+*Rule 2.* After ``enter``, this process is on one of the machines and cannot leave it.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ from typing import Self
 _NETWORK = 0x40000000
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD = 20_000
-"""The period of a machine's share of CPU, in microseconds."""
+"""The period over which a machine's CPU is limited, in microseconds."""
 _SUBNET = "10.77.0"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*argv: str) -> None:
-    """Run a command; raise RuntimeError with its output if it fails."""
+    """Run a command. Raises RuntimeError with its output if it fails."""
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
@@ -43,7 +44,7 @@ def is_possible() -> bool:
 
 @dataclass
 class Machine:
-    """``hosts`` is its hosts file, which replaces DNS."""
+    """A machine. ``hosts`` is its hosts file, which replaces DNS."""
 
     name: str
     space: str
@@ -52,8 +53,8 @@ class Machine:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, argv: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-        """Run ``argv`` there in its own session; its output is in ``folder``."""
-        # `ip netns exec` has its own mounts already.
+        """Run ``argv`` on the machine in its own session. Its output goes to ``folder``."""
+        # `ip netns exec` gives each command its own mounts.
         script = f'mount --bind {self.hosts} /etc/hosts && exec "$@"'
         with (folder / f"{self.name}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -64,13 +65,13 @@ class Machine:
         return process
 
     def knows(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Set the addresses of these names."""
+        """Set the addresses that ``names`` resolve to."""
         lines = [f"{address} {name}\n" for name, many in names.items() for address in many]
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
 
 
 class Lan:
-    """The files of its machines are in ``folder``."""
+    """A network of machines. ``folder`` has their files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +90,6 @@ class Lan:
         self._cleanup.close()
 
     def machine(self, name: str) -> Machine:
-        """Add a machine."""
         self._machines += 1
         number = self._machines
         space = f"infergate-{os.getpid()}-{name}"
@@ -120,7 +120,7 @@ class Lan:
 
 @contextlib.contextmanager
 def limited(machines: Sequence[Machine], share: float) -> Iterator[None]:
-    """Limit each machine's first process to this share of one processor while the block runs, with
+    """Limit each machine's first process to ``share`` of one processor while the block runs, with
     control groups of version 1 or 2."""
     old = (_CGROUPS / "cpu").is_dir()
     root = _CGROUPS / "cpu" if old else _CGROUPS

@@ -1,13 +1,13 @@
-"""The load generator: h2load, written in C, sends HTTP/1.1 and gRPC and logs every request's time.
+"""Generates load with h2load, which is written in C, sends HTTP/1.1 and gRPC, and logs the time of
+every request.
 
 A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
 trailers, so every run is verified by its number of bytes.
 
-Real clients run instead where their headers matter: programs with the arguments ADDRESS METHOD
-BODY_FILE ANSWER_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each prints a line when it has started,
-waits for one, sends COUNT requests at scheduled times on each connection in turn, verifies the
-responses' sizes, and writes a log like h2load's.
-"""
+Where the headers of real clients matter, programs that use them replace h2load. Their arguments are
+ADDRESS METHOD BODY_FILE ANSWER_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
+when it has started, waits until it reads a line, sends COUNT requests at scheduled times on each
+connection in turn, verifies the responses' sizes, and writes a log in h2load's format."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ from .proc import cpu
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
 SETTLE_SECONDS = 0.25
-"""The time for connections to be opened at a rate."""
+"""Seconds in which connections are opened before a paced run."""
 _UNDER_WAY = 100
 """The maximum number of concurrent requests in an open loop."""
 
@@ -44,15 +44,15 @@ class Request:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies its body."""
+        """Return a digest of the body."""
         return hashlib.sha1(self.body, usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server or proxy under test. ``proxy`` and ``server`` are process ids, each for a whole
-    session; ``proxy`` is 0 without a proxy. ``variant`` is infergate's, and empty for others.
-    ``client`` is the command of a real client; h2load is used if it is empty."""
+    """A server or proxy under test. ``proxy`` and ``server`` are ids of process sessions; ``proxy``
+    is 0 without a proxy. ``variant`` is the variant of infergate, and empty for other contenders.
+    ``client`` is the command of a real client. If it is empty, h2load is used."""
 
     name: str
     request: Request
@@ -64,15 +64,16 @@ class Contender:
 
 @dataclass(frozen=True)
 class Pace:
-    """One request at a time on each of ``connections``; or, with a ``rate`` (per second, over all
-    connections), one at each scheduled time, whether or not the last one got its response: an open
-    loop. h2load's clock ticks 100 times a second, so a connection cannot send more often."""
+    """The pace of a run. Without ``rate``, each of ``connections`` sends one request at a time.
+    With a ``rate`` (per second, over all connections), a request is sent at each scheduled time,
+    whether or not the previous response has arrived (an open loop). h2load's clock ticks 100 times
+    a second, so a connection cannot send more often."""
 
     connections: int = 4
     rate: int = 0
 
     def arguments(self) -> tuple[str, ...]:
-        """h2load's options."""
+        """Return h2load's options."""
         if not self.rate:
             return (f"-c{self.connections}", "-m1")
         paced = (
@@ -82,14 +83,15 @@ class Pace:
         )
         if self.connections == 1:
             return paced
-        # begin with the connections one after the other, or all would send at the same time
+        # Start the connections one after the other, because they would otherwise all send at the
+        # same time.
         return (*paced, "-r1", f"--rate-period={max(1, 1000 // self.rate)}ms")
 
 
 @dataclass(frozen=True)
 class Measured:
     """The result of one run. ``times_ms`` are the requests' durations at PERCENTILES. CPU is in
-    microseconds per request: of the proxy, and of all servers together."""
+    microseconds per request, separately for the proxy and for all servers together."""
 
     requests: int
     per_second: float
@@ -111,15 +113,15 @@ class LoadError(RuntimeError):
 
 
 def required_tool() -> str:
-    """Return the path of h2load, or raise LoadError with installation advice."""
+    """Return the path of h2load. Raises LoadError with installation advice if it is missing."""
     if found := shutil.which("h2load"):
         return found
     raise LoadError("h2load is missing: sudo apt install nghttp2-client (Debian, Ubuntu)")
 
 
 def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
-    """Send the contender's request ``count`` times; temporary files are in ``folder``. At a rate,
-    the CPU of the first requests, which open the connections, does not count."""
+    """Send the contender's request ``count`` times. Temporary files are in ``folder``. In a paced
+    run, the CPU of the first requests is not counted, because they open the connections."""
     request = contender.request
     body, log = folder / request.digest, folder / "log"
     if not body.exists():
@@ -150,7 +152,8 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
         raise LoadError(f"the load generator failed:\n{said}")
     if not contender.client:
         _check(said, request, count)
-    # start in microseconds since 1970, status, duration in microseconds
+    # The columns are the start in microseconds since 1970, the status, and the duration in
+    # microseconds.
     rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
     times = [(start, start + duration) for start, _, duration in sorted(rows)]
     seconds = (max(end for _, end in times) - times[0][0]) / 1e6
@@ -205,12 +208,12 @@ def _check(said: str, request: Request, count: int) -> None:
 
 
 def waited(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
-    """Return each request's milliseconds from starts and ends in microseconds, in order.
+    """Return the duration of each request in milliseconds. ``times`` are starts and ends in
+    microseconds, in order.
 
-    At a ``rate``, a request that waited for an earlier response (over HTTP/1.1, h2load does not
-    send it) counts from its scheduled time, so that occasional delays are not hidden; delays of
-    h2load's own clock do not count.
-    """
+    Over HTTP/1.1, h2load sends a request only after the earlier response. In a paced run, such a
+    request counts from its scheduled time, so that occasional delays are not hidden. Delays of
+    h2load's own clock are not counted."""
     found = []
     first, answered = times[0][0], 0
     for number, (start, end) in enumerate(times):

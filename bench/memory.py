@@ -1,7 +1,7 @@
-"""Memory of infergate: idle, and for one large tensor with each pair of protocols.
+"""Measures the memory of infergate while idle, and for one large tensor with each pair of
+protocols.
 
-JSON is left out: the text of such a tensor is several times its size.
-"""
+JSON is not measured, because the text of such a tensor is several times its size."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,15 +24,15 @@ FRONTENDS: dict[str, Make] = {
 
 
 def idle(variant: Variant, folder: Path) -> int:
-    """Return the resident memory in bytes of a gateway that has had no request."""
+    """Return the resident memory in bytes of a gateway that has received no request."""
     nothing = servers.routed({requests.tiny("identity"): ""})
     with servers.infergate(nothing, variant, folder) as gateway:
         return proc.resident(gateway.pid)
 
 
 def peaks(variants: Sequence[Variant], folder: Path) -> Iterator[Peak]:
-    """Return the memory that a gateway's first request takes, from before the request until after
-    its verified response."""
+    """Return the memory that a gateway's first request takes: the difference between the memory
+    before the request and after its verified response."""
     grpc, rest, builtin = (
         requests.flat(model, LARGEST) for model in ("echo-grpc", "echo-rest", "identity")
     )

@@ -9,17 +9,17 @@ _PROC = Path("/proc")
 _PROCESS_CLOCK = 0b010
 """The low bits of the identifier of another process's CPU clock (clock_getcpuclockid(3))."""
 _PEAK_IS_NOW = "5"
-"""Written to clear_refs: resets the peak of resident memory (proc(5))."""
+"""The value that resets the peak of resident memory when written to clear_refs (proc(5))."""
 
 
 def cpu(session: int) -> float:
-    """Return the microseconds of CPU of a session's processes so far; 0 for session 0. The clock
-    counts nanoseconds, where a stat file counts hundredths of a second."""
+    """Return the microseconds of CPU of a session's processes so far, or 0 for session 0. The clock
+    counts nanoseconds, but a stat file counts hundredths of a second."""
     return sum(_spent(pid) for pid in _members(session))
 
 
 def main_threads_cpu(session: int) -> float:
-    """Return the same for the first thread of each process."""
+    """Return the microseconds of CPU of the first thread of each process."""
     found = 0.0
     for pid in _members(session):
         for text in _read(_PROC / str(pid) / "task" / str(pid) / "schedstat"):
@@ -28,17 +28,16 @@ def main_threads_cpu(session: int) -> float:
 
 
 def reset_peak(pid: int) -> None:
-    """Reset the peak."""
     (_PROC / str(pid) / "clear_refs").write_text(_PEAK_IS_NOW)
 
 
 def peak(pid: int) -> int:
-    """Return the peak of resident memory in bytes since the process began or ``reset_peak``."""
+    """Return the peak of resident memory in bytes since the last ``reset_peak`` or, without a
+    reset, since the process began."""
     return _status(pid, "VmHWM")
 
 
 def resident(pid: int) -> int:
-    """Return the resident memory in bytes."""
     return _status(pid, "VmRSS")
 
 
@@ -59,7 +58,7 @@ def _members(session: int) -> Iterator[int]:
 
 
 def _read(path: Path) -> Iterator[str]:
-    """Yield a file's text, or nothing if the process has ended."""
+    """Yield the text of a file, or nothing if the process has ended."""
     try:
         yield path.read_text()
     except (FileNotFoundError, ProcessLookupError):

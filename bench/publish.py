@@ -1,4 +1,4 @@
-"""Generates pages and plots from a run: none of their numbers is written by hand."""
+"""Generates pages and plots from a run, so that none of their numbers is written by hand."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def blocks(bench: Bench) -> dict[str, str]:
 
 
 def filled(text: str, texts: dict[str, str]) -> str:
-    """Replace the text between ``<!-- bench: NAME -->`` and ``<!-- /bench -->``; raise ValueError
+    """Replace the text between ``<!-- bench: NAME -->`` and ``<!-- /bench -->``. Raises ValueError
     for a block without an end."""
     for name, block in texts.items():
         begin, end = f"<!-- bench: {name} -->", "<!-- /bench -->"

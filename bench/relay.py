@@ -1,8 +1,9 @@
-"""A relay without any features: the floor of the tables, which no gateway in Python can beat.
+"""A relay without any features. Its cost is the minimum in the tables: no gateway in Python can be
+cheaper.
 
-*Strategy.* It moves requests from many connections to one, and responses back, on the event loop
-and sockets that infergate uses, and does nothing else. For gRPC it only changes stream identifiers;
-for JSON it also converts the tensor's numbers. Its windows are too large to need updates.
+It moves requests from many connections to one connection, and responses back, on the event loop and
+sockets that infergate uses. For gRPC, it only changes stream identifiers. For JSON, it also
+converts the tensor's numbers. Its windows are too large to need updates.
 
 python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (with a ModelInferRequest, clients send
 the same tensor as JSON over HTTP/1.1)
@@ -35,7 +36,7 @@ _REQUEST_BLOCK = (
 
 
 class _Frames(asyncio.Protocol):
-    """A connection that passes each HTTP/2 frame to ``frame``."""
+    """A connection that passes each received HTTP/2 frame to ``frame``."""
 
     unread = b""
     frame: Callable[[int, int, int, bytes], None]

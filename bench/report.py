@@ -1,4 +1,4 @@
-"""Results as Markdown tables that are readable without rendering."""
+"""Formats results as Markdown tables that are readable without rendering."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -52,7 +52,8 @@ def machine(bench: Bench) -> str:
 
 
 def details(bench: Bench) -> str:
-    """Return every comparison that is not a curve: medians, and infergate's ratios to the peer."""
+    """Return every comparison that is not a curve, with medians and with infergate's ratios to the
+    peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
@@ -65,7 +66,7 @@ def details(bench: Bench) -> str:
 
 
 def peaks(bench: Bench) -> str:
-    """Return the peak memory of each pair, as a ratio to the tensor's size."""
+    """Return the peak memory of each pair of protocols, as a ratio to the tensor's size."""
     pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
     found = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
     variants = list(dict.fromkeys(peak.variant for peak in bench.peaks))
@@ -75,7 +76,7 @@ def peaks(bench: Bench) -> str:
 
 
 def curve(results: Sequence[Result], what: str, format_value: Callable[[int], str]) -> str:
-    """Return CPU and time per request, by the varied parameter."""
+    """Return CPU and time per request, for each value of the varied parameter."""
     variants = list(results[0].ours) if results else []
     lines = [
         [what, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]

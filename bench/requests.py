@@ -1,4 +1,4 @@
-"""The requests of the comparisons; each response is verified before it is timed."""
+"""The requests of the comparisons. Each response is verified before requests are timed."""
 
 import http.client
 import json
@@ -40,14 +40,15 @@ _LIMITS = replace(DEFAULT_LIMITS, body=2**31)
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """An FP32 tensor INPUT0 for ``model``, which returns the same numbers as OUTPUT0."""
+    """A request with the FP32 tensor INPUT0 for ``model``, which returns the same numbers as
+    OUTPUT0."""
 
     model: str
     array: npt.NDArray[np.float32]
 
     @cached_property
     def raw(self) -> bytes:
-        """The numbers in memory layout."""
+        """Return the numbers in memory layout."""
         return self.array.tobytes()
 
     @property
@@ -55,12 +56,13 @@ class Work:
         return f"/v2/models/{self.model}/infer"
 
     def json(self) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body with the numbers as text, as a client's json module writes them."""
+        """Return headers and a body with the numbers as text, as a client's json module writes
+        them."""
         tensor = {**self._tensor("INPUT0"), "data": self.array.ravel().tolist()}
         return {"content-type": "application/json"}, json.dumps({"inputs": [tensor]}).encode()
 
     def binary(self) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body in the binary extension, requesting binary outputs."""
+        """Return headers and a body in the binary extension, which request binary outputs."""
         tensor = {**self._tensor("INPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
         wanted = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
         head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
@@ -74,7 +76,7 @@ class Work:
         return bytes(model_infer_request.SerializeToString())
 
     def answer(self) -> bytes:
-        """The expected ModelInferResponse."""
+        """Return the expected ModelInferResponse."""
         model_infer_response = service_pb2.ModelInferResponse(
             model_name=self.model, model_version="1"
         )
@@ -83,17 +85,17 @@ class Work:
         return bytes(model_infer_response.SerializeToString())
 
     def json_answer(self) -> bytes:
-        """The expected HTTP response to ``json``."""
+        """Return the expected HTTP response to ``json``."""
         tensor = {**self._tensor("OUTPUT0"), "data": self.array.ravel().tolist()}
         return self._http_answer(tensor, b"", "application/json")
 
     def binary_answer(self) -> bytes:
-        """The expected HTTP response to ``binary``."""
+        """Return the expected HTTP response to ``binary``."""
         tensor = {**self._tensor("OUTPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
         return self._http_answer(tensor, self.raw, "application/octet-stream")
 
     def metadata(self) -> dict[str, list[dict[str, object]]]:
-        """The model's inputs and outputs, as ``models`` in routes.yaml declares them."""
+        """Return the model's inputs and outputs, as ``models`` in routes.yaml declares them."""
         metadata = {"datatype": "FP32", "shape": [-1] * self.array.ndim}
         return {
             "inputs": [{"name": "INPUT0", **metadata}],
@@ -118,12 +120,12 @@ def tiny(model: str) -> Work:
 
 
 def image(model: str) -> Work:
-    """Return [1,3,224,224] numbers between 0 and 1, seeded."""
+    """Return [1,3,224,224] random numbers between 0 and 1 from a fixed seed."""
     return Work(model, _numbers(1, 3, 224, 224))
 
 
 def flat(model: str, size: int) -> Work:
-    """Return ``size`` bytes of numbers between 0 and 1, seeded."""
+    """Return ``size`` bytes of random numbers between 0 and 1 from a fixed seed."""
     return Work(model, _numbers(size // 4))
 
 
@@ -132,17 +134,17 @@ def _numbers(*shape: int) -> npt.NDArray[np.float32]:
 
 
 def json_request(work: Work, address: str) -> Request:
-    """POST of JSON to ``address``, with one verified response."""
+    """Return a POST of JSON to ``address``, whose response has been verified."""
     return _http_request(work, address, *work.json())
 
 
 def binary_request(work: Work, address: str) -> Request:
-    """POST in the binary extension to ``address``, with one verified response."""
+    """Return a POST in the binary extension to ``address``, whose response has been verified."""
     return _http_request(work, address, *work.binary())
 
 
 def grpc_request(work: Work, address: str) -> Request:
-    """A ModelInfer call at ``address``, with one verified response."""
+    """Return a ModelInfer call at ``address``, whose response has been verified."""
     message = work.message()
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(INFER)(message, timeout=30)
@@ -159,17 +161,19 @@ def grpc_request(work: Work, address: str) -> Request:
 
 
 def graphpipe_request(work: Work, address: str) -> Request:
-    """A GraphPipe inference at ``address``, with one verified response."""
+    """Return a GraphPipe inference at ``address``, whose response has been verified."""
     return _codec_request(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
 
 
 def legacy_request(work: Work, address: str) -> Request:
-    """An inference of the legacy HTTP API at ``address``, with one verified response."""
+    """Return an inference of the legacy HTTP API at ``address``, whose response has been
+    verified."""
     return _codec_request(LEGACY.create({}), work, address)
 
 
 def legacy_grpc_request(work: Work, address: str) -> Request:
-    """An Infer call of the legacy gRPC API at ``address``, with one verified response."""
+    """Return an Infer call of the legacy gRPC API at ``address``, whose response has been
+    verified."""
     codec = LEGACY_GRPC.create({})
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     message = bytes(join_parts(wire.message))
@@ -185,7 +189,7 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
 
 
 def legacy_answer(work: Work) -> bytes:
-    """The response of a legacy HTTP server."""
+    """Return the response of a legacy HTTP server."""
     codec = LEGACY.create({})
     wire = codec.build_response(*_response_for(work, codec))
     body = bytes(join_parts(wire.body))
@@ -195,7 +199,7 @@ def legacy_answer(work: Work) -> bytes:
 
 
 def legacy_grpc_answer(work: Work) -> bytes:
-    """The InferResponse of a legacy gRPC server."""
+    """Return the InferResponse of a legacy gRPC server."""
     codec = LEGACY_GRPC.create({})
     return bytes(join_parts(codec.build_response(*_response_for(work, codec)).message))
 
@@ -231,7 +235,7 @@ def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> Non
 def _codec_request(
     codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
 ) -> Request:
-    """The request that ``codec`` writes, at ``path`` if the codec has none."""
+    """Return the request that ``codec`` writes. Its path is ``path`` if the codec has no paths."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(join_parts(wire.body))
@@ -268,7 +272,7 @@ def _post(
 
 
 def _add_prefix(message: bytes) -> bytes:
-    """Prefix a gRPC message with its five bytes."""
+    """Return a gRPC message with its prefix of five bytes."""
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 

@@ -1,4 +1,4 @@
-"""Results and the figures derived from them: plain data, to JSON and back."""
+"""Results, and the figures derived from them, as plain data that is stored as JSON."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ def all_cpu(run: Measured) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, minimum and maximum."""
+    """A median with its minimum and maximum."""
 
     median: float
     minimum: float
@@ -55,21 +55,21 @@ def spread(values: Iterable[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Runs:
-    """One contender's run in each round."""
+    """The runs of one contender, one per round."""
 
     name: str
     variant: str
     rounds: tuple[Measured, ...]
 
     def middle(self, figure: Figure) -> float:
-        """The median of all rounds."""
+        """Return the median of all rounds."""
         return median(map(figure, self.rounds))
 
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender other than infergate is the peer; the rest are the same
-    peer again, another peer or another reference."""
+    """One comparison. The first contender other than infergate is the peer. The others are the same
+    peer again, another peer, or another reference."""
 
     name: str
     contenders: tuple[Runs, ...]
@@ -77,7 +77,7 @@ class Result:
 
     @property
     def ours(self) -> dict[str, Runs]:
-        """By variant."""
+        """Return infergate's runs by variant."""
         return {runs.variant: runs for runs in self.contenders if runs.variant}
 
     @property
@@ -87,7 +87,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Peak:
-    """Peak resident memory for one tensor, as a ratio to its size."""
+    """The peak of resident memory for one tensor, as a ratio to the tensor's size."""
 
     variant: str
     pair: str
@@ -96,7 +96,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Account:
-    """CPU of one request in microseconds, by stage."""
+    """The CPU of one request in microseconds, by stage."""
 
     name: str
     variant: str
@@ -105,7 +105,7 @@ class Account:
 
 @dataclass
 class Bench:
-    """All results. ``idle`` is resident memory in bytes, by variant; ``notes`` list what was not
+    """All results. ``idle`` is resident memory in bytes, by variant. ``notes`` say what was not
     measured, and why."""
 
     conditions: str = ""
@@ -116,34 +116,36 @@ class Bench:
     notes: list[str] = field(default_factory=list)
 
     def result(self, name: str) -> Result | None:
-        """The comparison of that name, or None."""
+        """Return the comparison ``name``, or None."""
         return next((each for each in self.results if each.name == name), None)
 
     def curve(self, name: str) -> list[Result]:
-        """All comparisons of that name, by the varied parameter."""
+        """Return all comparisons called ``name``, by the varied parameter."""
         return sorted((each for each in self.results if each.name == name), key=lambda r: r.at)
 
     @property
     def variants(self) -> list[str]:
-        """Only those that were measured."""
+        """Return the variants that were measured."""
         found = [variant for result in self.results for variant in result.ours]
         return list(dict.fromkeys([*found, *self.idle, *(peak.variant for peak in self.peaks)]))
 
 
 def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
-    """Ratios within each round; None if a value is zero: too small to measure, or no proxy."""
+    """Return the ratios within each round, or None if a value is zero, because it is too small to
+    measure or there is no proxy."""
     pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
     return spread(a / b for a, b in pairs) if all(a and b for a, b in pairs) else None
 
 
 def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
-    """Differences within each round."""
+    """Return the differences within each round."""
     pairs = zip(ours.rounds, theirs.rounds, strict=True)
     return spread(figure(a) - figure(b) for a, b in pairs)
 
 
 def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
-    """Compare proxy with proxy, or everything with everything if the other has no proxy."""
+    """Compare the CPU of the proxies or, if the other contender has no proxy, the CPU of all
+    processes."""
     return ratio(ours, theirs, proxy_cpu if any(map(proxy_cpu, theirs.rounds)) else all_cpu)
 
 
@@ -152,7 +154,7 @@ def as_json(bench: Bench) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Bench:
-    """Read the output of ``as_json``."""
+    """Return the results for which ``as_json`` returns ``values``."""
     return Bench(
         values["conditions"],
         [

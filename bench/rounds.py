@@ -16,8 +16,9 @@ _FOUR_CONNECTIONS = Pace()
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contenders that answer the same requests: infergate's variants, then a peer; ``at`` is the
-    varied parameter of a point of a curve. Each run has at least ``min_requests`` requests."""
+    """Contenders that answer the same requests: infergate's variants, then a peer. ``at`` is the
+    value of the varied parameter at a point of a curve. Each run has at least ``min_requests``
+    requests."""
 
     name: str
     contenders: tuple[Contender, ...]
@@ -28,15 +29,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Run ``count`` rounds of about ``seconds`` each; temporary files are in ``folder``."""
+    """Runs ``count`` rounds of about ``seconds`` each. Temporary files are in ``folder``."""
 
     count: int
     seconds: float
     folder: Path
 
     def compared(self, group: Sequence[Comparison]) -> list[Result]:
-        """Run all contenders of ``group`` in each round, forwards and backwards alternately, so
-        that a drift of the machine's speed affects all alike."""
+        """Run all contenders of ``group`` in each round. The order alternates, so that a drift of
+        the machine's speed affects all contenders alike."""
         schedule = [
             (comparison, contender, self._requests(comparison, contender))
             for comparison in group
@@ -64,7 +65,7 @@ class Rounds:
         ]
 
     def _requests(self, comparison: Comparison, contender: Contender) -> int:
-        """Return how many requests take about the wanted time; the trial also warms up the
+        """Return how many requests take about the intended time. This trial also warms up the
         contender."""
         pace, min_requests = comparison.pace, comparison.min_requests
         trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests), pace.rate // 2)

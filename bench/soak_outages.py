@@ -1,7 +1,9 @@
-"""Outages of a soak's servers, one at a time, and changes of the gateway's configuration.
+"""Outages of a soak's servers, which happen one at a time, and changes of the gateway's
+configuration.
 
 *Rule.* An outage is over when the server responds again, the gateway reports all endpoints as up,
-and another request has succeeded: by then every broken connection is known. Then the next begins.
+and another request has succeeded. By then, every broken connection has been detected. The next
+outage begins after that.
 """
 
 import asyncio
@@ -18,12 +20,13 @@ from .soak_deployment import Behind, Front
 from .soak_verdict import Counts, Outage, Outages
 
 _RECOVERY: Final = 100.0
-"""Seconds that a busy machine may take for what usually takes one or two."""
+"""Seconds within which a server must recover. A busy machine may need much longer than the usual
+second or two."""
 _POLL: Final = 0.5
 
 
 class Disturbances:
-    """Outages of the servers ``left`` and ``right``, of which only the second is ever stopped."""
+    """Outages of the servers ``left`` and ``right``. Only ``right`` is ever stopped."""
 
     def __init__(
         self, front: Front, left: Behind, right: Behind, outages: Outages, counts: Counts
@@ -35,7 +38,7 @@ class Disturbances:
         self._counts: Final = counts
 
     async def keep_on(self, until: float, pause: float) -> None:
-        """Run all kinds of outages in order, about ``pause`` seconds apart."""
+        """Cause all kinds of outages in order, about ``pause`` seconds apart."""
         kinds: tuple[tuple[str, Callable[[Behind], Awaitable[None]]], ...] = (
             ("killed", self._killed),
             ("connections cut", _cut),
@@ -116,7 +119,7 @@ async def _refusing(server: Behind) -> None:
 
 
 class Reloads:
-    """Reloads of the configuration of ``front``, by every method."""
+    """Reloads the configuration of ``front`` by every method."""
 
     def __init__(self, front: Front, counts: Counts) -> None:
         self._front: Final = front
@@ -124,7 +127,7 @@ class Reloads:
         self.refused = 0
 
     async def keep_on(self, until: float, pause: float) -> None:
-        """Reload about every ``pause`` seconds; every fourth configuration is invalid."""
+        """Reload about every ``pause`` seconds. Every fourth configuration is invalid."""
         kinds = (
             ("by POST", self._posted),
             ("of a changed file", self._changed),

@@ -1,7 +1,8 @@
-"""The clients of a soak: of every protocol, most valid, some mistaken, some broken.
+"""The clients of a soak, which use every protocol. Most of them send valid requests; some make
+mistakes or break off.
 
-*Rule.* Every response is verified. A valid client gets the correct one, always, or, from servers
-that may fail during a request, unless there is an outage. A mistaken client gets an error.
+*Rule.* Every response is verified. A valid client gets the correct response, unless the server may
+fail during a request and has an outage. A client that makes a mistake gets an error.
 """
 
 import asyncio
@@ -50,11 +51,11 @@ from .soak_faults import FAULTS, STREAM, Target, break_off
 from .soak_verdict import Counts, Outages
 
 PATIENCE: Final = 100.0
-"""Seconds; nothing is judged by its speed."""
+"""Timeout of a request in seconds. It is long, because the soak does not measure speed."""
 _CALM: Final = 60.0
-"""Seconds without large attacks at the end: longer than freed memory is kept."""
+"""Seconds without large attacks at the end, which are longer than freed memory is kept."""
 _SIZES: Final = (1, 16, 1000, 40_000)
-"""Numbers of elements. The JSON of the last is long enough for a helper."""
+"""Numbers of elements. The JSON of the largest tensor is long enough for a helper process."""
 _LIKELY: Final = (35, 25, 20, 20)
 _LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
 _STREAMED: Final = 10
@@ -68,21 +69,22 @@ _STREAMING: Final = [
     each for each in CLIENT_KINDS if each.name in ("V2 REST, binary", "V2 gRPC, raw")
 ]
 _BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed to connect")
-"""grpc-core's text for a closed connection."""
+"""Matches grpc-core's text for a closed connection."""
 _IDENTITY: Final = re.compile("sequence [0-9]+")
-"""Prefixes by which errors are grouped."""
+"""Matches the parts of error texts that are removed when errors are grouped."""
 _CREDENTIALS: Final = {"authorization": f"Bearer {KEY}"}
 _EXPECTED_KINDS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.NOT_FOUND, Kind.BACKEND_ERROR, Kind.NO_BACKEND}
 )
-"""The kinds of errors that a mistaken client may get, as some protocols' clients read them."""
+"""The kinds of errors that a client may get after a mistake, as the clients of some protocols
+report them."""
 
 _LATE: Final = frozenset({Kind.TIMEOUT, Kind.NO_BACKEND, Kind.BACKEND_ERROR})
-"""The same for a client whose deadline has passed."""
+"""The kinds of errors that a client may get if its deadline has passed."""
 
 
 class Traffic:
-    """To the gateway ``front``, and some directly to the server ``left``."""
+    """Traffic to the gateway ``front`` and, in part, directly to the server ``left``."""
 
     def __init__(
         self,
@@ -102,8 +104,8 @@ class Traffic:
         self._background: set[asyncio.Task[None]] = set()
 
     async def caller(self, until: float, pause: float, faulty: float) -> None:
-        """Make one random request after the other; a fraction ``faulty`` (0 to 1) are the client's
-        mistakes."""
+        """Make one random request after the other. A fraction ``faulty`` (0 to 1) of them contain a
+        mistake."""
         self._until = until
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))
@@ -119,8 +121,8 @@ class Traffic:
                 )[0]()  # fmt: skip
 
     async def everything(self, concurrency: int) -> None:
-        """Make each kind of request once, so that lazy objects exist; and as many of the largest
-        at once, since their memory stays with the process."""
+        """Make each kind of request once, so that objects that are created on first use exist. Make
+        as many of the largest requests at once, because the process keeps their memory."""
         for model in _MODELS:
             for speaker in CLIENT_KINDS:
                 await self._infer(speaker, model, 16)
@@ -135,7 +137,7 @@ class Traffic:
                 await each()
 
     async def attacked(self) -> None:
-        """Make each attack once: its memory stays with the process as well."""
+        """Make each attack once, because the process also keeps the memory of attacks."""
         for name in ATTACKS:
             await self._attacked(name)
 
@@ -172,14 +174,15 @@ class Traffic:
         await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
 
     async def _ask_server(self, speaker: ClientKind, size: int) -> None:
-        """Directly to a server, whose listeners have TLS where the gateway's do not."""
+        """Send a request directly to a server. Its listeners use TLS where those of the gateway do
+        not."""
         client = self._client(speaker, "identity", self._left)
         exchange = _expect_identity(client, "identity", size)
         await self._record(f"{speaker.name} → a server", "identity", exchange)
 
     async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
         if speaker.listener == RAW_SOCKETS:
-            model = "identity"  # the model of its listener
+            model = "identity"  # the listener serves only this model
         client = self._client(speaker, model)
         await self._record(
             f"{speaker.name} → {model}", model, _expect_identity(client, model, size)
@@ -215,7 +218,7 @@ class Traffic:
         await self._record(f"{speaker.name}, sequence → {model}", model, exchange())
 
     async def _repeated(self) -> None:
-        """One request with many responses."""
+        """Send one request that gets many responses."""
         speaker, model = random.choice(_STREAMING), random.choice(_REPEATS)
         client = self._client(speaker, model)
         values = np.arange(_STREAMED, dtype=np.int32)
@@ -234,7 +237,7 @@ class Traffic:
         await self._record(f"{speaker.name}, many answers → {model}", model, exchange())
 
     async def _stream(self) -> None:
-        """Many requests on a stream of V2 gRPC, sometimes cancelled."""
+        """Send many requests on a stream of V2 gRPC. The stream is sometimes cancelled."""
         model, size = random.choice(_MODELS), random.choice(_SIZES[:3])
         request = pb.ModelInferRequest(model_name=model)
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
@@ -255,7 +258,7 @@ class Traffic:
         await self._record(f"V2 gRPC, stream → {model}", model, exchange)
 
     async def _legacy_stream(self) -> None:
-        """Many requests on a stream of the legacy API."""
+        """Send many requests on a stream of the legacy API."""
         model = random.choice(_MODELS)
         speaker = next(each for each in CLIENT_KINDS if each.protocol == "trtis-grpc")
         codec = plugins()["trtis-grpc"].create({})
@@ -300,7 +303,8 @@ class Traffic:
         task.add_done_callback(self._background.discard)
 
     async def _attack(self) -> None:
-        """Large attacks leave memory that the gateway keeps for a while, so they end early."""
+        """Make an attack. Large attacks stop before the end of the soak, because the gateway keeps
+        their memory for a while."""
         is_late = time.monotonic() > self._until - _CALM
         names = [name for name, each in ATTACKS.items() if not (is_late and each.is_large)]
         self._start(self._attacked(random.choice(names)))
@@ -330,7 +334,8 @@ class Traffic:
         return random.choice(fronts)[listener].target(protocol)
 
     async def _invalid(self) -> None:
-        """A wrong key, an unknown model, a missing input: each gets an error."""
+        """Send a request with a wrong key, an unknown model or a missing input. Each must get an
+        error."""
         speaker = random.choice(_UNBOUND)
         whole = _identity("simple", 1)
         name, request, headers = random.choice(
@@ -355,7 +360,7 @@ class Traffic:
         await self._record(f"{speaker.name}, {name}", request.model, exchange())
 
     async def _cancel(self) -> None:
-        """Cancelled in flight, or with a deadline that cannot be met."""
+        """Cancel a request in progress, or send it with a deadline that is too short."""
         speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
         if speaker.listener == RAW_SOCKETS:
             model = "identity"
@@ -436,7 +441,7 @@ async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: in
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the connection to the gateway itself failed."""
+    """Return whether the connection to the gateway itself failed."""
     if isinstance(error, GatewayError):
         return any(f"backend '{each.name}': " in error.public for each in CLIENT_KINDS)
     if isinstance(error, grpc.aio.AioRpcError):

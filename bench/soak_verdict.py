@@ -1,4 +1,4 @@
-"""The verdict of a soak. Pure: samples, counts and times in, text out."""
+"""The verdict of a soak, derived from samples, counters and times. This module has no I/O."""
 
 import math
 from collections import Counter
@@ -7,20 +7,21 @@ from dataclasses import dataclass, field, replace
 
 MIB = 1 << 20
 WARM = 1 / 3
-"""The fraction of a run that is warm-up, in which caches fill and arenas grow."""
+"""The fraction of a run that is warm-up. In this time, caches fill and arenas grow."""
 MAX_SLOPE = 1.0
-"""The accepted growth of a worker in MiB per minute. A run cannot show a leak of ten bytes a
-request."""
+"""The accepted growth of a worker in MiB per minute. A run is too short to detect a leak of ten
+bytes per request."""
 MIN_GROWTH = 8.0
-"""The accepted growth of a worker in MiB, however steep: memory comes in arenas, and several large
-requests at once need more of them than before."""
+"""The accepted total growth of a worker in MiB. Memory is allocated in arenas, and several large
+requests at the same time need more arenas than before."""
 SLACK = 3
-"""The accepted increase of descriptors or tasks from begin to end."""
+"""The accepted increase of descriptors or tasks over the run."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The ``resident`` memory in bytes of a process and its children, ``at`` seconds of the run."""
+    """The ``resident`` memory in bytes of a process and its children. ``at`` is the time in seconds
+    since the start of the run."""
 
     at: float
     resident: int
@@ -28,7 +29,7 @@ class Size:
 
 @dataclass(frozen=True)
 class State:
-    """The other resources that they hold."""
+    """Other resources of a process and its children."""
 
     resident: int
     open_descriptors: int
@@ -40,8 +41,8 @@ class State:
 
 @dataclass
 class Outage:
-    """An action on a server, from ``began`` until ``ended``, when everything worked again and the
-    gateway knew it (seconds, on one clock)."""
+    """An action on a server. It lasts from ``began`` until ``ended``, when everything works again
+    and the gateway has detected this. Times are in seconds on one clock."""
 
     name: str
     began: float
@@ -55,13 +56,13 @@ class Outages:
     all: list[Outage] = field(default_factory=list)
 
     def explain(self, began: float, ended: float) -> bool:
-        """Whether a failure between these times overlaps an outage."""
+        """Return whether a failure between these times overlaps an outage."""
         return any(each.began <= ended and began <= each.ended for each in self.all)
 
 
 @dataclass
 class Counts:
-    """The clients' results. Errors by their text; an outage explains some."""
+    """The clients' results. Errors are counted by their text; an outage explains some of them."""
 
     good: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -70,7 +71,7 @@ class Counts:
 
 
 def slope(sizes: Sequence[Size]) -> float:
-    """MiB per minute of ``growth``."""
+    """Return the slope of ``growth`` in MiB per minute."""
     first, last = _ends(sizes)
     if not first or not last:
         return 0.0
@@ -79,11 +80,11 @@ def slope(sizes: Sequence[Size]) -> float:
 
 
 def growth(sizes: Sequence[Size]) -> float:
-    """MiB between the first and the last quarter after the warm-up: by their maxima or their
-    minima, whichever grew less.
+    """Return the MiB between the first and the last quarter after the warm-up. Both the maxima and
+    the minima of the quarters are compared, and the smaller growth is returned.
 
-    A process keeps freed memory until a reload. So maxima grow for long, as larger requests happen
-    to coincide; but minima grow only if something leaks.
+    A process keeps freed memory until a reload. The maxima therefore grow for a long time, because
+    larger requests happen to coincide. The minima grow only if memory leaks.
     """
     first, last = _ends(sizes)
     if not first or not last:
@@ -106,13 +107,13 @@ def _mean(sizes: Sequence[Size]) -> float:
 
 
 def steady(states: Sequence[State]) -> bool:
-    """Whether descriptors and tasks only fluctuate."""
+    """Return whether descriptors and tasks only fluctuate."""
     counts = [(each.open_descriptors, each.tasks) for each in states]
     return all(max(each) - min(each) <= SLACK for each in zip(*counts, strict=True))
 
 
 def largest(states: Sequence[State]) -> State:
-    """The last state, with the maximum of descriptors and of tasks."""
+    """Return the last state, with the maximum of descriptors and of tasks."""
     return replace(
         states[-1],
         open_descriptors=max(each.open_descriptors for each in states),
@@ -120,7 +121,7 @@ def largest(states: Sequence[State]) -> State:
     )
 
 
-def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
+def troubles(  # noqa: PLR0913 - the observations from the beginning to the end
     name: str,
     before: State,
     sizes: Sequence[Size],
@@ -129,8 +130,9 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
     *,
     workers: int = 1,
 ) -> list[str]:
-    """Return the problems of the gateway ``name`` with ``workers``: ``before`` the traffic, with
-    these ``sizes`` under it, and ``after`` all clients have left."""
+    """Return the problems of the gateway ``name`` with ``workers``. ``before`` and ``after`` are
+    its states before the traffic and after all clients have left; ``sizes`` were sampled under the
+    traffic."""
     found = []
     steepness = slope(sizes)
     if steepness > MAX_SLOPE * workers and growth(sizes) > MIN_GROWTH * workers:
@@ -152,7 +154,7 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
 
 
 def errors(counts: Counts) -> list[str]:
-    """Return the errors that no fault explains, and kinds of traffic that never succeeded."""
+    """Return the errors that no fault explains, and the kinds of traffic that never succeeded."""
     found = [f"{count} times {words}" for words, count in counts.unexplained.most_common()]
     if not counts.good:
         found.append("nothing was answered")
@@ -160,7 +162,7 @@ def errors(counts: Counts) -> list[str]:
 
 
 def figure(metrics: str, name: str, label: str = "") -> float:
-    """Return the sum of ``metrics`` (a parsed scrape) of this ``name``, for samples with
+    """Return the sum of ``metrics`` (a parsed scrape) with the name ``name``, over the samples with
     ``label``."""
     found = 0.0
     for line in metrics.splitlines():
@@ -171,13 +173,13 @@ def figure(metrics: str, name: str, label: str = "") -> float:
 
 
 def course(sizes: Sequence[Size]) -> str:
-    """The memory at ten moments of the run, in MiB."""
+    """Return the memory at ten times of the run, in MiB."""
     tenth = max(1, len(sizes) // 10)
     return " ".join(f"{each.resident / MIB:.0f}" for each in sizes[::tenth])
 
 
 def features(metrics: str) -> str:
-    """The gateway's counters besides requests and responses, in one line."""
+    """Return the gateway's counters other than those of requests and responses, in one line."""
     counts = {
         "tried again": figure(metrics, "infergate_retries_total"),
         "hedged": figure(metrics, "infergate_hedges_total"),
@@ -193,7 +195,7 @@ def features(metrics: str) -> str:
 
 
 def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:
-    """The figures of a process in one line."""
+    """Return the figures of a process in one line."""
     peak = max((each.resident for each in (*sizes, after)), default=0)
     return (
         f"{name}: RSS {before.resident / MIB:.0f} → {after.resident / MIB:.0f} MiB "

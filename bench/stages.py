@@ -1,11 +1,11 @@
-"""CPU of a request by stage: py-spy samples a gateway under load, and each sample belongs to a
-stage by its module.
+"""Measures the CPU of a request by stage. py-spy samples a gateway under load, and each sample
+belongs to a stage by its module.
 
-*Strategy.* CPU per request is read from /proc without the sampler; the samples only give its
-distribution over the first thread of each process, which runs infergate's Python. Other threads
-write the access log, or belong to the gRPC library. A sample belongs to the innermost frame whose
-module has a stage: shared modules (``core``, HTTP/2) belong to their caller, and a codec's to the
-function of the contract by which it was entered.
+CPU per request is read from /proc without the sampler. The samples only give its distribution over
+the first thread of each process, which runs infergate's Python code. Other threads write the access
+log, or belong to the gRPC library. A sample belongs to the innermost frame whose module has a
+stage. Shared modules (``core``, HTTP/2) therefore count for their caller, and a codec counts for
+the function by which it was called.
 """
 
 import math
@@ -68,9 +68,10 @@ _MODULES = {
     "runtime/offload": HELPERS,
     "observe/": OBSERVE,
 }
-"""By the prefix of a module's path in the package; the first match counts."""
+"""Stages by the prefix of a module's path in the package. The first match counts."""
 _EITHER_SIDE = ("transport/http2/", "transport/grpc/")
-"""Modules that both sides share. The listener's side is always entered by its own frame."""
+"""Modules that both sides share. A frame of the listener's side always calls them for the
+listener."""
 _CONTRACT = {
     "summarize": REQUEST_IN, "request_text_bytes": REQUEST_IN, "parse_request": REQUEST_IN,
     "complete": REQUEST_IN, "validate": REQUEST_IN, "sequence_of": REQUEST_IN,
@@ -78,7 +79,7 @@ _CONTRACT = {
     "parse_response": ANSWER_IN, "rewrite_response": ANSWER_IN,
     "response_text_bytes": ANSWER_OUT, "build_response": ANSWER_OUT, "build_error": ANSWER_OUT,
 }  # fmt: skip
-"""Functions of a codec."""
+"""Stages of the functions of a codec."""
 _FRAME = re.compile(r"(?P<function>.+) \(.*/infergate/(?P<module>[^:]+)\.py:\d+\)")
 _MAIN_THREAD = re.compile(r"(?:^|;)thread \(\w+\): MainThread;")
 _SAMPLES_A_SECOND = 500
@@ -86,7 +87,7 @@ _MIN_SAMPLES = 100
 
 
 def account(contender: Contender, seconds: float, folder: Path) -> Account:
-    """Return the CPU of one request through the proxy of ``contender``, or raise LoadError."""
+    """Return the CPU of one request through the proxy of ``contender``. Raises LoadError."""
     pace = Pace()
     trial = load.run(contender, 50, pace, folder)
     count = max(50, int(trial.per_second * seconds))
@@ -135,7 +136,7 @@ def folded(stacks: Iterable[str]) -> Counter[str]:
 
 
 def stage_of(frames: Sequence[str]) -> str:
-    """Return the stage of one stack, outermost frame first."""
+    """Return the stage of one stack. Its outermost frame comes first."""
     entered, otherwise = "", LOOP
     for frame in reversed(frames):
         match = _FRAME.fullmatch(frame)

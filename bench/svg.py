@@ -1,4 +1,4 @@
-"""Line charts as SVG, readable on light and dark background."""
+"""Draws line charts as SVG, readable on light and dark backgrounds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,22 +28,23 @@ _COLOURS = 3
 
 @dataclass(frozen=True)
 class Axis:
-    """``ticks`` are values with labels, from the smallest to the largest shown. ``scale`` maps a
-    value to a distance."""
+    """An axis. ``ticks`` are values with labels, from the smallest to the largest value shown.
+    ``scale`` maps a value to a distance."""
 
     title: str
     ticks: Sequence[tuple[float, str]]
     scale: Callable[[float], float] = float
 
     def position(self, value: float) -> float:
-        """0 at the first tick, 1 at the last."""
+        """Return 0 at the first tick and 1 at the last tick."""
         first, last = self.scale(self.ticks[0][0]), self.scale(self.ticks[-1][0])
         return (self.scale(value) - first) / (last - first)
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points from left to right. ``colour`` is 0, 1 or 2; a dashed line is for a second kind."""
+    """The points of a line from left to right. ``colour`` is 0, 1 or 2. A dashed line is for a
+    second kind of value."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -52,14 +53,16 @@ class Line:
 
 
 def decades(values: Sequence[float], format_value: Callable[[float], str] = "{:g}".format) -> Axis:
-    """A logarithmic axis without a title, with ticks at the powers of ten around ``values``."""
+    """Return a logarithmic axis without a title. Its ticks are the powers of ten around
+    ``values``."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     powers = range(low, max(high, low + 1) + 1)
     return Axis("", [(10.0**power, format_value(10.0**power)) for power in powers], math.log10)
 
 
 def from_zero(values: Sequence[float]) -> Axis:
-    """A linear axis without a title, from 0 to a round number of at least the largest value."""
+    """Return a linear axis without a title. It ranges from 0 to a round number that is at least the
+    largest value."""
     high = max(values)
     step = 10.0 ** math.floor(math.log10(high))
     step = next(each for each in (step / 5, step / 2, step, step * 2) if high / each <= 5)
@@ -104,8 +107,8 @@ def chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line]) -> str:
 
 
 def separate_labels(positions: Sequence[float], min_distance: float = _LINE_HEIGHT) -> list[float]:
-    """Return positions of labels at line ends, in the same order, moved down where they would
-    overlap."""
+    """Return positions of labels at line ends, in the same order. Labels that would overlap are
+    moved down."""
     moved = list(positions)
     below = -math.inf
     for index in sorted(range(len(positions)), key=positions.__getitem__):

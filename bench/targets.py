@@ -21,13 +21,14 @@ from .results import (
 )
 
 LINEAR = 1.25
-"""The accepted deviation of a cost from linear or flat."""
+"""The accepted deviation of a cost from a linear or constant cost."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The required and the desired value in ``unit``, minimum or ``is_maximum``."""
+    """The required and the desired value in ``unit``. They are minima, or maxima if ``is_maximum``
+    is set."""
 
     must: float
     aim: float
@@ -35,14 +36,14 @@ class Bound:
     is_maximum: bool = False
 
     def reached(self, value: float) -> str:
-        """``target``, ``required`` or ``no``."""
+        """Return ``target``, ``required`` or ``no``."""
         sign = -1 if self.is_maximum else 1
         if value * sign >= self.aim * sign:
             return "target"
         return "required" if value * sign >= self.must * sign else "no"
 
     def judged(self, found: Spread) -> str:
-        """The verdict for the median, with a question mark if rounds disagree."""
+        """Return the verdict for the median, with a question mark if the rounds disagree."""
         reported = {self.reached(value) for value in (found.minimum, found.maximum)}
         return self.reached(found.median) + (" ?" if len(reported) > 1 else "")
 
@@ -52,7 +53,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table; ``found`` by variant, ``floor`` for a relay without features."""
+    """A row of the table. ``found`` has the results by variant; ``floor`` is the result of a relay
+    without features."""
 
     work: str
     beside: str
@@ -126,7 +128,8 @@ _TARGETS = (
 
 
 def of_latency(bench: Bench) -> str:
-    """The latency that Envoy adds in the same rounds: the cost of a hop on that machine."""
+    """Return the latency that Envoy adds in the same rounds, which is the cost of a hop on that
+    machine."""
     parts = []
     for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
@@ -137,7 +140,7 @@ def of_latency(bench: Bench) -> str:
 
 
 def rows(bench: Bench) -> list[Row]:
-    """The table, without what was not measured."""
+    """Return the rows of the table without targets that were not measured."""
     return [
         *(row for target in _TARGETS for row in target.row(bench)),
         *_real_clients(bench),
@@ -149,8 +152,8 @@ def rows(bench: Bench) -> list[Row]:
 
 
 def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
-    """The noise by comparison: a peer's figures divided by those of the same peer in the same
-    rounds."""
+    """Return the noise by comparison: a peer's figures divided by the figures of the same peer in
+    the same rounds."""
     return {
         result.name: {
             "requests/s": ratio(again, result.others[0], speed),
@@ -165,7 +168,7 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
-    """The worst of all pairs is judged."""
+    """Return the memory rows. The worst of all pairs counts."""
     variants = dict.fromkeys(peak.variant for peak in bench.peaks)
     if variants:
         found = {
@@ -195,7 +198,8 @@ def _workers(bench: Bench) -> Iterator[Row]:
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
-    """CPU per byte of the largest tensor, divided by that of the smallest of at least a MiB."""
+    """Return the CPU per byte of the largest tensor, divided by the CPU per byte of the smallest
+    tensor of at least a MiB."""
     for name in (of.BINARY_SIZES, of.GRPC_SIZES):
         curve = [result for result in bench.curve(name) if result.at >= _MIB]
         if len(curve) > 1:
@@ -217,7 +221,8 @@ def _flat(bench: Bench) -> Iterator[Row]:
 
 
 def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
-    """CPU per request of ``last``, divided by that of ``first`` and by ``factor``, by variant."""
+    """Return the CPU per request of ``last``, divided by the CPU per request of ``first`` and by
+    ``factor``, for each variant."""
     found = {
         variant: ratio(runs, first.ours[variant], proxy_cpu) for variant, runs in last.ours.items()
     }

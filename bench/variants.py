@@ -1,7 +1,9 @@
-"""The variants of infergate that are compared: an engine on an interpreter, pure or compiled.
+"""The variants of infergate that are compared. A variant is an engine on an interpreter, compiled
+or not.
 
-Each variant but the default interpreter's pure ones has its own virtual environment in the folder
-of the peers, made when it is first needed, with the packages' versions of this environment.
+Each variant has its own virtual environment in the folder of the peers, except the uncompiled
+variants on the default interpreter. The environment is created when it is first needed, and has the
+package versions of this environment.
 """
 
 import hashlib
@@ -28,7 +30,8 @@ _MIN_VERSION = (3, 11)
 
 @dataclass(frozen=True)
 class Variant:
-    """``name`` is its column. ``source`` is the folder of its package if it is not installed."""
+    """A variant. ``name`` is its column. ``source`` is the folder of its package if the package is
+    not installed."""
 
     name: str
     engine: str
@@ -60,20 +63,20 @@ _RECIPES = {
 NAMES = tuple(_RECIPES)
 DEFAULT = tuple(name for name in NAMES if name != "compat")
 QUICK = ("own", "own-system")
-"""Compiling takes longer than a quick run."""
+"""The variants of a quick run, in which nothing is compiled."""
 PLAIN = {name: Variant(name, name) for name in ("own", "compat")}
 """The variants that need no environment of their own."""
 
 
 def available(names: Sequence[str]) -> tuple[list[Variant], list[str]]:
-    """Return the variants of these names that can run here, and for each other one the reason."""
+    """Return the variants in ``names`` that can run here, and the reasons why the others cannot."""
     found, notes = [], []
     for name in names:
         try:
             found.append(PLAIN.get(name) or _installed(name, _RECIPES[name]))
         except RuntimeError as error:
             reason = str(error)
-            if "\n" in reason:  # the output of a tool
+            if "\n" in reason:  # the reason is the output of a tool
                 print(reason, file=sys.stderr)
                 reason = "its installation failed"
             notes.append(f"{name} was not measured: {reason}")
@@ -81,7 +84,7 @@ def available(names: Sequence[str]) -> tuple[list[Variant], list[str]]:
 
 
 def describe() -> str:
-    """Describe both interpreters."""
+    """Return a description of both interpreters."""
     found = f"Python {platform.python_version()}"
     if SYSTEM_PYTHON.exists():
         system = platform.freedesktop_os_release().get("PRETTY_NAME", "an unknown system")
@@ -91,7 +94,7 @@ def describe() -> str:
 
 
 def _installed(name: str, recipe: _Recipe) -> Variant:
-    """Raise RuntimeError if the variant cannot run here."""
+    """Install the variant ``name``. Raises RuntimeError if it cannot run here."""
     python = _DEFAULT_PYTHON
     if recipe.is_compiled and not any(
         _COMPILE in path.read_text() for path in (*PROJECT.glob("setup.py"), _PROJECT_FILE)
@@ -122,7 +125,7 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "
 
 
 def _install_package(python: Path, *, is_compiled: bool) -> None:
-    """Install a copy, since a build leaves files behind."""
+    """Install the package from a copy of its sources, because a build leaves files behind."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "infergate"
         shutil.copytree(PROJECT, copy, ignore=_LEFT_OUT)
@@ -141,7 +144,7 @@ def _can(python: Path, code: str) -> bool:
 
 
 def _digest() -> str:
-    """Identify the package's sources."""
+    """Return a digest of the package's sources."""
     files = [_PROJECT_FILE, *PROJECT.glob("setup.py"), *(PROJECT / "src").rglob("*.py")]
     found = hashlib.sha256()
     for path in sorted(files):
@@ -150,7 +153,8 @@ def _digest() -> str:
 
 
 def _pins() -> tuple[str, ...]:
-    """Return infergate's requirements, direct and indirect, with the versions installed here."""
+    """Return the direct and indirect requirements of infergate, with the versions installed
+    here."""
     found: dict[str, str] = {}
     wanted = ["infergate"]
     while wanted:

@@ -1,4 +1,5 @@
-"""Tokens and key sets for tests. Keys are generated once per process, because that is slow."""
+"""Tokens and key sets for tests. Keys are generated only once per process, because generating them
+is slow."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 
 
 def claims(**changed: Any) -> dict[str, Any]:
-    """Claims of a valid token; None omits a claim."""
+    """Return the claims of a valid token. A claim that is None is omitted."""
     now = int(time.time())
     fields = {
         "iss": ISSUER,
@@ -66,6 +67,6 @@ def claims(**changed: Any) -> dict[str, Any]:
 
 
 def token(key: Any = None, algorithm: str = "RS256", kid: str | None = "1", **changed: Any) -> str:
-    """Return a valid token with some claims ``changed``."""
+    """Return a valid token in which the claims in ``changed`` are replaced."""
     headers = {} if kid is None else {"kid": kid}
     return jwt.encode(claims(**changed), key or rsa_key(), algorithm, headers)

@@ -1,10 +1,10 @@
-"""A pytest plugin: the run fails if the tests cover too few branches of the translating packages.
+"""A pytest plugin that fails the run if the tests cover too few branches of the translating
+packages.
 
-Loaded with ``-p branch_floor``; needs coverage. Coverage makes Python several times slower, so it
-runs only during the tests of these packages and of those that use them most. It is off while tests
-are collected, and during Hypothesis tests, whose paths differ from run to run. A test that takes
-the same path thousands of times is marked ``no_cover``.
-"""
+It is loaded with ``-p branch_floor`` and needs coverage. Coverage makes Python several times
+slower, so it runs only during the tests of these packages and of the packages that use them most.
+It does not run while tests are collected, or during Hypothesis tests, because their paths differ
+from run to run. A test that takes the same path thousands of times is marked ``no_cover``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def _is_counted_file(file: Path) -> bool:
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Return whether this process is one of pytest-xdist's, which has only part of the data."""
+    """Return whether this process is a worker of pytest-xdist, which has only a part of the
+    data."""
     return hasattr(config, "workerinput")
 
 
@@ -84,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Runs after the processes of pytest-xdist have ended and before the summary."""
+    """Check the coverage after the processes of pytest-xdist have ended and before the summary."""
     floor = session.config.getoption("--branch-floor")
     if floor is None or _is_worker(session.config) or session.config.option.collectonly:
         return
@@ -111,7 +112,7 @@ def pytest_terminal_summary(
 
 
 def _branch_coverage(coverage: Coverage, package: str) -> float:
-    """Return the percentage of covered branches of ``infergate.<package>``; 0 if none ran."""
+    """Return the percentage of covered branches of ``infergate.<package>``, or 0 if none ran."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
         try:

@@ -1,7 +1,7 @@
 """The real servers as fixtures.
 
-Each is installed before the first test, outside any test's timeout, and started once per session.
-"""
+Each server is installed before the first test, so that no test's timeout includes the installation.
+It is started once per session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ from searching import examples
 # threads, which abort the child before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-# No test depends on speed.
 settings.register_profile(
     "no_deadline",
     deadline=None,
@@ -94,8 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FileScheduling(LoadFileScheduling):
-    """Gives each file to one process, and all files that use Triton to the same one, because a
-    Triton takes ten seconds of CPU and a GiB of memory to start."""
+    """Gives each file to one process, and all files that use Triton to the same process, because a
+    Triton server takes ten seconds of CPU and a GiB of memory to start."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
@@ -113,8 +112,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Freeze the collected tests, a few hundred thousand objects that live until the end, to keep
-    the garbage collector from visiting them."""
+    """Freeze the collected tests, so that the garbage collector does not visit them. They are a few
+    hundred thousand objects that live until the end."""
     gc.disable()
     try:
         return (yield)
@@ -131,7 +130,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """Return the peers that a test has as fixtures, and Triton if it has that marker."""
+    """Return the peers that a test has as fixtures. Triton is included if the test has its
+    marker."""
     named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
     if item.get_closest_marker("triton"):
         named.add("triton")
@@ -146,14 +146,14 @@ def triton() -> Iterator[Triton]:
 
 @pytest.fixture(scope="session")
 def mlserver() -> Iterator[MLServer]:
-    """A real MLServer with the models identity, simple, fail and count."""
+    """Run a real MLServer with the models identity, simple, fail and count."""
     with started_mlserver() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def kserve() -> Iterator[KServe]:
-    """A real KServe with the models identity, simple and fail."""
+    """Run a real KServe with the models identity, simple and fail."""
     with started_kserve() as running:
         yield running
 
@@ -175,7 +175,7 @@ def graphpipe_new() -> Installed:
 
 @pytest.fixture(scope="session")
 def graphpipe_js() -> None:
-    """graphpipe-js; skips if npm's registry cannot be reached."""
+    """Install graphpipe-js, or skip the test if npm's registry cannot be reached."""
     if "graphpipe_js" in _unavailable:
         pytest.skip(_unavailable["graphpipe_js"])
 
@@ -187,7 +187,7 @@ def grpclib() -> Installed:
 
 @pytest.fixture(scope="session")
 def perf_analyzer() -> Installed:
-    """NVIDIA's load generator."""
+    """Install NVIDIA's load generator."""
     return prepare_perf_analyzer()
 
 
@@ -198,7 +198,7 @@ def deploy_tools() -> Installed:
 
 @pytest.fixture(scope="session")
 def release_tools() -> Installed:
-    """Tools that build packages and lint workflows."""
+    """Install tools that build packages and lint workflows."""
     return prepare_release_tools()
 
 
@@ -214,7 +214,7 @@ def tfserving_api() -> None:
 
 @pytest.fixture(scope="session")
 def pythie() -> Iterator[str]:
-    """The ``host:port`` of a real pythie-serving."""
+    """Return the ``host:port`` of a real pythie-serving."""
     with started_pythie() as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""The four forms of tritonclient behind one interface. The client itself is unmodified."""
+"""The four forms of tritonclient behind one interface. tritonclient itself is unmodified."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ ARRAYS: dict[str, Array] = {
     "BF16": np.array([0.1, -1.5, 3e38], bfloat16),
     "BYTES": np.array([b"plain", "é".encode(), b""], np.object_),
 }
-"""Return three elements of each of the 14 datatypes, including their minimum and maximum."""
+"""Three elements of each of the 14 datatypes, including their minimum and maximum."""
 
 
 class Client:
-    """One form of tritonclient. Methods return what the client returns."""
+    """A form of tritonclient. Methods return what tritonclient returns."""
 
     def __init__(self, form: str, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.form = form

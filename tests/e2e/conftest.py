@@ -13,7 +13,7 @@ from faults.rpc import RpcBackend, rpc_backend
 
 @pytest.fixture(scope="module")
 def rpc() -> Iterator[RpcBackend]:
-    """A V2 gRPC server with scripted responses."""
+    """Run a V2 gRPC server with scripted responses."""
     with rpc_backend() as backend:
         yield backend
 

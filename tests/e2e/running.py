@@ -1,4 +1,4 @@
-"""Start and stop infergate for a test."""
+"""Starts and stops infergate for a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class Infergate:
     log: Path
 
     def metrics(self) -> str:
-        """Return the text of a scrape."""
         with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
             return str(answer.read().decode())
 
@@ -46,7 +45,7 @@ ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
 def started_infergate(
     config: str, listeners: str = LISTENERS, engine: str = ENGINE
 ) -> Iterator[Infergate]:
-    """Run ``infergate --config`` on free ports; ``config`` holds all sections but the listeners.
+    """Run ``infergate --config`` on free ports. ``config`` holds all sections except the listeners.
 
     The file is not watched by default, because the watch opens descriptors shortly after startup,
     and some tests count descriptors.

@@ -1,4 +1,4 @@
-"""An infergate with several workers, and connections whose worker is known."""
+"""Runs infergate with several workers, and connections whose worker is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ INFER = request("/v2/models/identity/infer")
 
 
 def until(met: Callable[[], bool], what: str) -> None:
-    """Poll ``condition``, which sends no notification. Three processes need some time to start."""
+    """Poll ``met``, a condition that sends no notification. Three processes need some time to
+    start."""
     deadline = time.monotonic() + 100
     while not met():
         assert time.monotonic() < deadline, f"not within 100 s: {what}"
@@ -62,7 +63,7 @@ class Client:
         await self._writer.drain()
 
     async def status(self) -> int:
-        """Return the status of the next response, which is read completely."""
+        """Return the status of the next response, after reading the response completely."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
         assert length, head
@@ -137,7 +138,8 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
         except FileNotFoundError:
             continue
     rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    # A set, because the kernel may list a connection twice while others open and close.
+    # The set removes duplicates: the kernel may list a connection twice while others open and
+    # close.
     found = {
         row[9]
         for row in map(str.split, rows)

@@ -1,4 +1,5 @@
-"""Authentication and authorization over every protocol and both engines. No secret is logged."""
+"""Tests authentication and authorization over every protocol and both engines, and that no secret
+is logged."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ ADD = ModelMetadata(
 
 
 class Keys(BaseHTTPRequestHandler):
-    """Serve the JSON Web Key Set, and yield its URL."""
+    """Serves the JSON Web Key Set at ``url``."""
 
     def do_GET(self) -> None:
         body = jwks(jwk(rsa_key(), kid="1"))
@@ -168,7 +169,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Reported:
-    """Return the outcome in the terms of the protocol."""
+    """The outcome of a request in the terms of the protocol."""
 
     code: str
     words: str
@@ -290,7 +291,7 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
         result = ASK[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
         assert "is not permitted for this client" in result.words
-    result = ASK[protocol](harness, "simple", bearer(token()))  # a member of none of the groups
+    result = ASK[protocol](harness, "simple", bearer(token()))  # it is in none of the groups
     assert result.code == OUTCOMES[protocol][2], result
 
 
@@ -317,7 +318,8 @@ def test_rejected_requests_never_reach_a_backend(
 
 
 def test_credentials_are_not_forwarded(harness: Harness) -> None:
-    """The route has ``forward_headers: ["*"]``. Headers listed in Connection are hop-by-hop."""
+    """The route has ``forward_headers: ["*"]``, which does not include headers listed in
+    Connection."""
     seen: list[dict[str, Any]] = []
     answer = harness.rpc.answer
 
@@ -353,8 +355,7 @@ def test_a_message_with_two_model_names_is_authorized_by_the_last(
 
 @pytest.mark.parametrize("field", [4, 5, 6, 7])
 def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -> None:
-    """A regression test: a 38 KB message without credentials once took 2.8 GB and blocked other
-    clients for 8 s."""
+    """A 38 KB message without credentials once took 2.8 GB and blocked other clients for 8 s."""
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
     message += bytes((field << 3 | 2, 0)) * 20_000_000
     good = rpc_message("simple").SerializeToString()
@@ -368,7 +369,7 @@ def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -
             )
             waited.append(time.monotonic() - begin)
 
-    # grpcio inflates a message before the application sees it
+    # grpcio inflates a message before the application can reject it.
     own = harness.engine == "own"
     before, grows = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
     with limited_growth(harness.gateway.pid, grows), others_unaffected(ask_as_another_client):
@@ -440,7 +441,7 @@ def test_each_operation_requires_its_permission(
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
         answer = http(harness, method, path, body, headers)
-        if path.startswith("/api"):  # the legacy API has no status codes for these
+        if path.startswith("/api"):  # the legacy API has no status codes for these errors
             words = answer.headers["nv-status"]
             return 401 if "credentials" in words else 403 if "not allowed" in words else 200
         return answer.status
@@ -546,7 +547,7 @@ def test_a_stream_without_good_credentials_ends(
 
 @pytest.mark.parametrize("method", [STREAM, f"/{SERVICE}/StreamInfer"])
 def test_an_idle_unauthenticated_stream_is_closed(harness: Harness, method: str) -> None:
-    """The number of streams per process is limited, so idle ones would exclude other clients."""
+    """The number of streams per process is limited, so idle streams would exclude other clients."""
     done = threading.Event()
 
     def messages() -> Iterator[bytes]:
@@ -570,7 +571,7 @@ def test_an_idle_unauthenticated_stream_is_closed(harness: Harness, method: str)
 
 
 def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
-    """PyJWT counts whole seconds, and the leeway is ten."""
+    """PyJWT counts whole seconds, and the leeway is ten seconds."""
     ends = int(time.time()) - 10 + 3
     headers = tuple(bearer(token(exp=ends, groups=["ml-eu"])).items())
     more, done = threading.Event(), threading.Event()
@@ -654,7 +655,7 @@ def test_admin_changes_require_an_admin_key(harness: Harness) -> None:
 
     assert status("GET") == 200
     assert status("POST") == 401
-    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # keys of the other listeners
+    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # for the other listeners only
     assert status("POST", authorization=f"Bearer {OPS}") == 405
 
 

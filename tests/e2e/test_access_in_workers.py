@@ -1,4 +1,5 @@
-"""Workers with TLS and access control act as one gateway, and a second signal ends them all."""
+"""Tests that workers with TLS and access control act as one gateway, and that a second signal ends
+all of them."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Harness:
         self.trusting = ssl.create_default_context(cafile=authority.file)
 
     async def spread(self) -> list[Client]:
-        """Open connections until every worker has some; busy workers accept fewer, so retry."""
+        """Open connections until every worker has some. Busy workers accept fewer, so several
+        attempts may be needed."""
         async with asyncio.timeout(100):
             while True:
                 clients = [

@@ -1,4 +1,4 @@
-"""Identities from client certificates over HTTP, gRPC and raw sockets."""
+"""Tests identities from client certificates over HTTP, gRPC and raw sockets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class Harness:
     known: Pair
     other: Pair
     is_required: bool
-    """Return the certificate. grpcio cannot leave it to clients whether to present one."""
 
     def connected(self, address: str, shown: Pair | None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.authority.file)
@@ -81,7 +80,7 @@ class Harness:
             return call(channel, message, READY).code
 
     def frame(self, shown: Pair | None) -> bytes:
-        """Return the response to a metadata request."""
+        """Return the response to a metadata request in a frame."""
         with self.connected(f"localhost:{self.raw}", shown) as peer:
             peer.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
             stream = peer.makefile("rb")

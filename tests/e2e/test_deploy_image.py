@@ -1,8 +1,8 @@
-"""The container image, built by the Dockerfile's own steps and run as a cluster would run it.
+"""Tests the container image, which is built by the Dockerfile's own steps and run as a cluster
+would run it.
 
-These tests need no docker: see ``peers.image_steps``. A CI workflow tests with docker that its
-builder reads the file in the same way and that the base image has the programs of this machine.
-"""
+The tests need no docker (see ``peers.image_steps``). A CI workflow tests with docker that its
+builder reads the file in the same way, and that the base image has the programs of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SECONDS = 800  # pip takes minutes on a busy machine
 
 
 def can_unshare() -> bool:
-    """Root with separate mounts, on a Debian with gcc whose Python has pip and headers."""
+    """Return whether this process is root and can use separate mounts, on a Debian with gcc whose
+    Python has pip and headers."""
     script = (
         "mount --make-rprivate / && mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w /mnt/r"
         " && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"
@@ -57,7 +58,7 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
         how = logged[way]
         assert how["uids"] == ["65532"] * 4, how["log"]
         assert {int(each, 16) for each in how["capabilities"]} == {0}
-        assert how["answers"] == [True, True]  # the second by a helper
+        assert how["answers"] == [True, True]  # a helper handles the second request
         assert how["code"] == 0, how["log"]
         assert not how["healthy_afterwards"]
         assert "Traceback" not in how["log"]

@@ -1,4 +1,5 @@
-"""A legacy server beside the gateway receives SIGTERM only after the gateway has exited."""
+"""Tests that a legacy server beside the gateway receives SIGTERM only after the gateway has
+exited."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_the_server_stops_after_the_gateway_has_drained() -> None:
         waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
         os.kill(gateway.pid, signal.SIGTERM)
         reported_at = time.monotonic()
-        # The gateway drains: it is not ready, still serves, and still needs the server.
+        # While the gateway drains, it is not ready, but still serves and still needs the server.
         while status(gateway.admin, "/readyz") == 200:
             assert time.monotonic() < reported_at + 100
         assert status(gateway.http, "/v2/models/identity") == 200

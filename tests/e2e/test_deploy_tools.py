@@ -1,4 +1,4 @@
-"""The files in deploy/ are accepted by the tools that read them."""
+"""Tests that the tools that read the files in deploy/ accept them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from peers.support.installed import PROJECT, Installed
 DEPLOY = PROJECT / "deploy"
 OVERLAYS = ("base", "sidecar", "fleet")
 RELEASES = ("1.27", "1.32", "1.37")
-"""The oldest supported Kubernetes version, one in between, and the newest known to the tool."""
+"""The oldest supported Kubernetes version, a version in between, and the newest version known to
+the tool."""
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
-"""Custom resource kinds, which Kubernetes does not define."""
+"""Custom resource kinds. Kubernetes does not define them."""
 
 
 def said(*argv: str, cwd: Path | None = None) -> str:
@@ -93,7 +94,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / "infergate.service").read_text()
     there = (
         tmp_path / "infergate.service"
-    )  # an existing program, since the tool reports missing ones
+    )  # the program must exist, because the tool reports missing programs
     there.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
     assert not said("systemd-analyze", "verify", "--man=no", "--generators=no", str(there)).strip()
     output = said("systemd-analyze", "security", "--offline=true", "--threshold=20", str(there))

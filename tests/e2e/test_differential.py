@@ -1,6 +1,7 @@
-"""A request gets the same response through pass-through, through translation, and from Triton.
+"""Tests that a request gets the same response through pass-through, through translation, and from
+Triton.
 
-``fwd.M`` renames the model only, so it is passed through where the protocols agree. ``tr.M`` also
+``fwd.M`` renames only the model, so requests pass through if the protocols agree. ``tr.M`` also
 renames a tensor that no model has, so every request to it is translated.
 """
 

@@ -1,4 +1,4 @@
-"""The embedded models, called by every form of tritonclient."""
+"""Calls the embedded models with every form of tritonclient."""
 
 from __future__ import annotations
 

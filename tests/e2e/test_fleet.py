@@ -1,4 +1,4 @@
-"""Several gateways, each on a machine of its own: the statements of docs/scaling.md."""
+"""Tests the statements of docs/scaling.md with several gateways, each on a machine of its own."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_a_fleet_acts_as_one_gateway() -> None:
     sequences = found["sequences"]
     assert sequences["right"] == 1200, (
         found
-    )  # any gateway may get a step; no sequence used two servers
-    assert min(sequences["by_server"]) > 200  # of 400
+    )  # any gateway may get a step, but no sequence uses two servers
+    assert min(sequences["by_server"]) > 200  # out of 400
     assert sequences["after_a_gateway_died"] == {
         "right": 300
     }  # the gateway that ended held no state
-    assert found["killed"].keys() <= {"200", "broken"}  # only requests in flight failed
-    assert found["drained"].keys() == {"200"}  # none failed
+    assert found["killed"].keys() <= {"200", "broken"}  # only requests in progress failed
+    assert found["drained"].keys() == {"200"}  # no request failed
     joined = found["joined"]
     assert joined.keys() <= {"right", "refused"}, found  # never a wrong sum
     assert 30 < joined["refused"] < 130  # a quarter of the sequences moved

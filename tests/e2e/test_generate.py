@@ -1,9 +1,8 @@
-"""generate, generate_stream and infer_stream: real servers called directly and through one
+"""Tests generate, generate_stream and infer_stream with real servers, called directly and through a
 gateway.
 
-The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLServer's as
-``mlserver.M`` over V2 REST, and the embedded ones as ``inside.M``.
-"""
+The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLServer's models as
+``mlserver.M`` over V2 REST, and the embedded models as ``inside.M``."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ routes:
 """
 STREAM = "text/event-stream; charset=utf-8"
 ROUTES = ["", "grpc."]
-"""Names of Triton's model over V2 REST and over V2 gRPC."""
+"""Prefixes of Triton's models over V2 REST and over V2 gRPC."""
 REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
 
 
@@ -112,7 +111,7 @@ SAME: list[tuple[str, Any]] = [
 
 
 def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
-    """Replace the client's name of the model with the backend's."""
+    """Return ``expected`` with the backend's name of the model instead of the client's."""
     return *expected[:2], expected[2].replace(b"grpc.", b"")
 
 
@@ -140,8 +139,8 @@ def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, c
 @pytest.mark.parametrize(
     ("model", "body", "status"),
     [
-        ("fail", {"INPUT0": "NOT_FOUND"}, 404),  # Triton: 400, in an event
-        ("repeat_int32", repeated("repeat_int32", 0), 501),  # Triton: 200
+        ("fail", {"INPUT0": "NOT_FOUND"}, 404),  # Triton sends 400 in an event
+        ("repeat_int32", repeated("repeat_int32", 0), 501),  # Triton sends 200
         ("repeat_int32", repeated("repeat_int32", 3), 501),
     ],
 )
@@ -298,7 +297,7 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
     status, _, body = send_request(
         gateway.http, "quick", "generate_stream", repeated("quick", 4, 150)
     )
-    assert (status, len(events(body))) == (200, 4)  # more than 300 ms in total
+    assert (status, len(events(body))) == (200, 4)  # the stream takes more than 300 ms
     late = repeated("quick", 2, 1)
     late["DELAY"][1] = 2000
     status, _, body = send_request(gateway.http, "quick", "generate_stream", late)

@@ -1,4 +1,4 @@
-"""GraphPipe over all its transports, with infergate as the server and as the client."""
+"""Tests GraphPipe over all its transports, with infergate as the server and as the client."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ routes:
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=10)
         self._path = str(path)
@@ -67,7 +65,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    """Run infergate with a listener of each kind for the model ``simple``; ``ask`` is keyed by
+    """Infergate with a listener of each kind for the model ``simple``. ``ask`` is keyed by the
     kind."""
 
     def __init__(self, gateway: Infergate, ports: tuple[int, int], folder: Path) -> None:
@@ -212,7 +210,7 @@ def test_a_client_that_waits_for_100_continue(server: Server, lengths: bytes) ->
 
 
 def test_the_tensorflow_operation(server: Server) -> None:
-    """The client's libcurl sends both lengths and Expect. A shared port rejects that."""
+    """The client's libcurl sends both lengths and Expect. A shared port rejects such a request."""
     body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
     head = (
         b"POST / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
@@ -240,7 +238,7 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 
 
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
-    """Return the status and body over V2 REST."""
+    """Return the status and the body of an inference over V2 REST."""
     request = urllib.request.Request(
         f"http://{address}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode()
     )
@@ -284,8 +282,8 @@ routes:
 
 
 class Mute(BaseHTTPRequestHandler):
-    """A server as in graphpipe-py's examples: HTTP/1.0, one connection at a time, a response ends
-    with the connection, no GET, no metadata."""
+    """A server like graphpipe-py's examples: it speaks HTTP/1.0, serves one connection at a time,
+    ends each response by closing the connection, and supports neither GET nor metadata."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -1,4 +1,4 @@
-"""Recorded requests of GraphPipe's clients, replayed byte for byte to infergate with a V2 server
+"""Replays recorded requests of GraphPipe's clients byte for byte to infergate with a V2 server
 behind it. The server's models behave as the recorded servers did, so the responses are equal.
 
 The recordings are the codec's vectors: ``request-<case>-<server>`` and mostly also
@@ -39,7 +39,7 @@ BAD = sorted(folder.name for folder in VECTORS.glob("bad-*"))
 TAKEN = {
     "goc-f16-go-echo", "goc-scalar-go-echo", "py19-emptyout-go-raw", "py19-nodefout-go-nodef",
 }  # fmt: skip
-"""Requests that the recorded server rejected unnecessarily."""
+"""Requests that the recorded server rejected without need."""
 MISTAKEN = {
     "py19-cachescalar-go-cache": "its cache gave what it had of another shape",
     "py19-cachestr-go-cache": "its cache spoils strings",
@@ -53,7 +53,7 @@ MISTAKEN = {
 
 
 class Failed(Exception):  # noqa: N818
-    """The error of the model."""
+    """An error of the model."""
 
 
 def report(request: pb.ModelInferRequest) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def case(name: str) -> dict[str, Any]:
 
 
 def metadata(server: str) -> dict[str, Any]:
-    """The server's metadata. All raw echo servers share theirs."""
+    """Return the server's metadata. All raw echo servers have the same metadata."""
     known = {"go-echo": "goc-f32-go-echo", "go-typed": "goc-two-go-typed"}
     model: dict[str, Any] = case("request-" + known.get(server, "goc-f32-go-raw"))["model"]
     return model
@@ -185,8 +185,8 @@ def recorded(name: str) -> bytes:
 
 
 def tensors(body: bytes, *, ours: bool) -> list[tuple[int, list[int], list[bytes]]]:
-    """Return type, shape and data of each output. ``ours`` must have every vector, as clients
-    require."""
+    """Return type, shape and data of each output. If ``ours`` is set, every vector must exist,
+    because clients require it."""
     response = InferResponse.GetRootAs(body)
     if ours:
         assert not response.OutputTensorsIsNone()
@@ -217,7 +217,7 @@ def server_of(name: str) -> str:
 
 
 def is_words(answer: tuple[int, str, bytes]) -> bool:
-    """Return the error, if the Go, JavaScript, Python and TensorFlow clients would notice it."""
+    """Return the error if the Go, JavaScript, Python and TensorFlow clients would detect it."""
     status, kind, body = answer
     return 400 <= status < 500 and kind.startswith("text/plain") and len(body.splitlines()) == 1
 
@@ -241,7 +241,7 @@ def test_an_inference(listeners: Mapping[str, str], name: str) -> None:
 
 
 def due(name: str) -> list[tuple[int, list[int], list[bytes]]]:
-    """Expected responses that were not recorded."""
+    """Return an expected response that was not recorded."""
     types = {"UINT8": 1, "FP16": 9, "FP32": 10, "BYTES": 12}
     numbers = {
         "py19-multi-go-typed": [[11, 22, 33], [-9, -18, -27]],
@@ -283,7 +283,7 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_client_errors_are_reported(listeners: Mapping[str, str], name: str) -> None:
-    """Requests after which the recorded server usually closed the connection."""
+    """Test requests after which the recorded server usually closed the connection."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
     answer = post(listeners["go-raw"], "/", body)
     if "error" in case(name):

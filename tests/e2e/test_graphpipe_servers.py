@@ -1,6 +1,6 @@
-"""Real tritonclient → infergate → real GraphPipe servers that use graphpipe-py's library.
+"""Tests a real tritonclient → infergate → real GraphPipe servers that use graphpipe-py's library.
 
-They speak HTTP/1.0 and serve one connection at a time.
+The servers speak HTTP/1.0 and serve one connection at a time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def identity(triton_client: Client, model: str, array: Array, datatype: str) -> 
     return triton_client.infer(model, [triton_client.input("x", array, datatype)]).as_numpy("y")  # type: ignore[no-any-return]
 
 
-# With a newer flatbuffers, graphpipe-py writes an unreadable errors vector beside outputs.
+# With newer versions of flatbuffers, graphpipe-py writes an unreadable errors vector beside
+# outputs.
 @pytest.mark.parametrize("model", ["identity", "new"])
 @pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in LACKING])
 def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None:
@@ -74,7 +75,7 @@ def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None
 @pytest.mark.parametrize("datatype", LACKING)
 def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datatype: str) -> None:
     """The route renames tensors in both directions. The server's metadata has no such output, so
-    the client gets it unchanged."""
+    the client gets the name unchanged."""
     array = ARRAYS[datatype]
     result = identity(triton_client, "identity", array, datatype)
     np.testing.assert_array_equal(result, array.astype(result.dtype))
@@ -96,7 +97,7 @@ def test_scalar_and_no_elements(triton_client: Client) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:Sending a large body:ResourceWarning"
-)  # tritonclient's own error
+)  # tritonclient raises this error itself
 def test_a_large_tensor(triton_client: Client) -> None:
     array = np.arange(5_000_000, dtype=np.float32)
     assert (identity(triton_client, "identity", array, "FP32") == array).all()

@@ -1,6 +1,6 @@
-"""The gRPC listener as other tools see it: typed contents, parameters, health, reflection.
+"""Tests the gRPC listener as other tools see it: typed contents, parameters, health, reflection.
 
-Messages are tritonclient's own, or for health and reflection those of the published protos.
+Messages are those of tritonclient or, for health and reflection, of the published protos.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ listeners:
 
 
 class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Record requests, and return the inputs as outputs."""
+    """Records requests, and returns the inputs as outputs."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -196,7 +196,7 @@ def test_health_reports_the_readiness_of_all_backends(
         "grpc.health.v1.HealthCheckRequest",
         "grpc.health.v1.HealthCheckResponse",
     )
-    # strict readiness: the echo server has no ServerReady, so not every backend is ready
+    # Readiness is strict. The echo server has no ServerReady, so not every backend is ready.
     assert answer.status == 2
 
 

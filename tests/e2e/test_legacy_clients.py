@@ -1,8 +1,7 @@
-"""Hand-written clients of the legacy API → infergate → a real Triton or the embedded models.
+"""Tests hand-written clients of the legacy API → infergate → a real Triton or the embedded models.
 
-``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` over V2 gRPC, ``M`` an embedded model.
-``peers.test_legacy_client`` tests NVIDIA's own client.
-"""
+``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` is the same model over V2 gRPC, and ``M`` is
+an embedded model. ``peers.test_legacy_client`` tests NVIDIA's own client."""
 
 from __future__ import annotations
 
@@ -56,8 +55,6 @@ class Reported:
 
 @dataclass(frozen=True)
 class Old:
-    """A client of the legacy API over one of its transports."""
-
     carrier: str
     http: str
     channel: grpc.Channel
@@ -118,7 +115,7 @@ def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -
 
 
 def asks(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
-    """``size`` is the size of each input in bytes, required for strings."""
+    """Return a request. ``size`` is the size of each input in bytes, which strings require."""
     sized = f"batch_byte_size: {size}" if size else ""
     inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {sized} }}' for i in range(2))
     return f"batch_size: {batch} {inputs} {' '.join(outputs)}"
@@ -332,7 +329,7 @@ def test_sequences_of_embedded_models(old: Old) -> None:
 
 @over_triton
 def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, where: str) -> None:
-    """The first request is slow, the second invalid."""
+    """The first request is slow, and the second is invalid."""
     slow = (
         'batch_size: 1 id: 1 input { name: "INPUT0" dims: 1 } input { name: "SECONDS" } '
         'output { name: "OUTPUT0" }'

@@ -1,9 +1,8 @@
-"""Real tritonclient → infergate → a legacy server, which does not support V2.
+"""Tests a real tritonclient → infergate → a legacy server, which does not support V2.
 
 The gateway serves two names for each of the server's models: ``http.M`` reaches M by the legacy
-HTTP API, ``grpc.M`` by its gRPC service. The server imitates v1.15.0, which returns outputs in
-another order and closes connections where v1.9.0 returns an error.
-"""
+HTTP API, and ``grpc.M`` reaches it by the gRPC service. The server imitates v1.15.0, which returns
+outputs in another order and closes connections where v1.9.0 returns an error."""
 
 from __future__ import annotations
 
@@ -205,7 +204,7 @@ def test_numeric_strings(triton_client: Client, backend: str) -> None:
 
 @both_backends
 def test_each_datatype_round_trips_bit_for_bit(any_form: Client, backend: str) -> None:
-    """``identity_all`` has one input of each of the 13 datatypes, ordered by their numbers."""
+    """``identity_all`` has an input of each of the 13 datatypes, ordered by their numbers."""
     arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _IN_ORDER]
     inputs = [
         any_form.input(f"INPUT{i}", array, name)
@@ -376,7 +375,7 @@ def test_metadata_of_unknown_models(triton_client: Client, backend: str) -> None
 def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
-    """Everything after /api/status/ is the name."""
+    """The whole rest of the path after /api/status/ is the name."""
     connection = HTTPConnection(harness.gateway.http)
     with closing(connection):
         connection.request("GET", f"/api/status/{backend}.{name}")
@@ -405,8 +404,8 @@ def test_model_readiness(any_form: Client, backend: str) -> None:
 
 
 def test_a_server_that_is_not_ready() -> None:
-    """HTTP reports unreadiness with 400 and NV-Status SUCCESS. The gateway is ready if any backend
-    is."""
+    """Over HTTP, a server that is not ready responds with 400 and NV-Status SUCCESS. The gateway is
+    ready if any backend is ready."""
     with (
         started_legacy("--hazard", "not_ready") as server,
         started_infergate(config(server)) as gateway,
@@ -421,12 +420,13 @@ def test_a_server_that_is_not_ready() -> None:
 
 
 def test_the_index_equals_the_servers(clients: dict[str, Client]) -> None:
-    """Models called ``simple*`` are requested over gRPC, the others over HTTP."""
+    """Models called ``simple*`` are requested over gRPC, and other models over HTTP."""
     listed = clients["http"].get_model_repository_index()
     same = clients["grpc"].get_model_repository_index(as_json=True)["models"]
     of = {(each["name"], each.get("version", "")): each for each in listed}
     assert set(of) == {(each["name"], each.get("version", "")) for each in same}
-    # By their own names and by those of each pattern that rewrites; and the routes to one model.
+    # Each model has its own name, a name for each pattern that rewrites, and a name for each route
+    # to it alone.
     assert len(of) == 17 * (1 + len(BACKENDS)) + len(BACKENDS)
     for name in ("simple", "classify"):
         assert of[name, "1"]["state"] == "READY"
@@ -524,7 +524,7 @@ def test_a_failing_model(triton_client: Client, backend: str) -> None:
 def test_a_header_that_is_too_long_for_the_server(
     triton_client: Client, harness: Harness, backend: str
 ) -> None:
-    """Over HTTP, the gateway rejects it before sending. gRPC has no such limit."""
+    """Over HTTP, the gateway rejects such a header before sending. gRPC has no such limit."""
     array = np.ones((1, 2, 3), np.float32)
     inputs = [triton_client.input(f"INPUT{name}", array, "FP32") for name in LONG_NAMES]
     before = harness.inferences()
@@ -541,7 +541,6 @@ def test_a_header_that_is_too_long_for_the_server(
 
 @both_backends
 def test_a_model_that_takes_too_long(triton_client: Client, harness: Harness, backend: str) -> None:
-    """The client gets one error, and the server one request."""
     tensor = triton_client.input("INPUT0", ONE, "INT32")
     triton_client.get_model_metadata(f"{backend}-hurried")
     before = harness.inferences()
@@ -604,18 +603,17 @@ def changing() -> Iterator[Harness]:
 
 
 def load(harness: Harness, model: str) -> None:
-    """When reloaded, the model takes FP32 and one more element."""
+    """After a reload, the model takes FP32 and one more element."""
     assert post(harness.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
 
 
 def test_a_model_that_was_replaced(changing: Harness) -> None:
-    """The new model serves a fitting request; other requests get its error text."""
+    """The new model serves a request that fits; other requests get its error text."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
     with client_of("http", changing.gateway) as triton_client:
         new = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
 
         def server(backend: str) -> bool:
-            """Metadata older than a second is requested again."""
             try:
                 answer = triton_client.infer(f"{backend}.simple", new)
             except InferenceServerException as error:
@@ -643,7 +641,8 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
 
 
 def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
-    """Only the server can report the error, because the gateway's cached metadata may be stale."""
+    """Only the server can report the error, because the gateway's cached metadata may be
+    outdated."""
     with client_of("grpc", changing.gateway) as triton_client:
 
         def infer(backend: str, size: int) -> Any:

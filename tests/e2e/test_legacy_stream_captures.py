@@ -1,4 +1,5 @@
-"""Every captured stream of the legacy API, replayed: the responses equal the captured ones."""
+"""Replays every captured stream of the legacy API, and tests that the responses equal the captured
+responses."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}", trtis: {{server_id: trtis-gold}}}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-# Embedded models under the names of the captured ones; "slow" is a delayed identity model.
+# The embedded models have the names of the captured models; "slow" is a delayed identity model.
 CONFIG = """
 backends: {ours: {protocol: builtin}}
 routes:
@@ -43,7 +44,7 @@ def gateway() -> Iterator[Infergate]:
 
 
 def read(answer: bytes) -> Any:
-    """Parse a response and clear its request number, which differs on each server."""
+    """Return a parsed response without its request number, which differs on each server."""
     message = OLD.InferResponse.FromString(answer)
     message.request_status.ClearField("request_id")
     return message

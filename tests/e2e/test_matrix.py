@@ -1,4 +1,5 @@
-"""Every client with every backend: docs/fidelity.md has the results, and none is wrong."""
+"""Tests every client with every backend, and that docs/fidelity.md has the results and none of them
+is wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_the_page_has_every_pair_and_case() -> None:
 
 
 def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Change the first byte of the first output that has any."""
+    """Change the first byte of the first output that has data."""
     first, *rest = tensors
     data = bytes(first.data)
     return (replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first, *rest)
@@ -94,7 +95,7 @@ def test_the_command_fails_if_a_model_is_misread(
     def other(self: EchoModel, request: InferRequest) -> InferResponse:
         answer = infer(self, request)
         counts[request.model] += 1
-        # The first response, of the embedded backend, is the reference for the others.
+        # The first response comes from the embedded backend, and is the reference for the others.
         if counts[request.model] == 1:
             return answer
         return replace(answer, outputs=flipped(answer.outputs))

@@ -1,8 +1,8 @@
-"""Real tritonclient → infergate: repository index, model configuration, statistics, loading and
-unloading, trace and log settings.
+"""Tests a real tritonclient → infergate with the repository index, model configuration, statistics,
+loading and unloading, and trace and log settings.
 
-Each backend serves its models under its name and a dot: ``rest.simple`` is Triton's, over REST.
-"""
+Each backend serves its models under its name and a dot: ``rest.simple`` is Triton's model over
+REST."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client])
 
 both = pytest.mark.parametrize("backend", ["rest", "grpc"])
 LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
-"""All clients and all pairs of protocols, but not their product, because Triton loads slowly."""
+"""All clients and all pairs of protocols, but not all combinations, because Triton loads models
+slowly."""
 loading = pytest.mark.parametrize(("form", "backend"), LOADING)
 loading_client = pytest.mark.parametrize(
     ("triton_client", "backend"), LOADING, indirect=["triton_client"]
@@ -119,7 +120,7 @@ def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
         assert response["name"] == model
         assert response["input"][0]["data_type"] == "TYPE_INT32"
         dims = [int(each) for each in response["input"][0]["dims"]]
-        # a server with unknown batching has the batch in its shapes
+        # A server with unknown batching has the batch in its shapes.
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
@@ -216,7 +217,7 @@ def test_a_legacy_status_has_the_statistics(
 
 
 def test_statistics_of_all_models(triton_client: Client) -> None:
-    """Routes rewrite the names; clients see their own."""
+    """Routes rewrite the names. Clients get the names that they use."""
     models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
     for model in models:
         infer(triton_client, model)
@@ -226,7 +227,7 @@ def test_statistics_of_all_models(triton_client: Client) -> None:
 
 @pytest.fixture(scope="module")
 def named(triton: Triton) -> Iterator[dict[str, Client]]:
-    """Routes to one model each, and a renamed tensor."""
+    """Run a gateway with routes to one model each and a renamed tensor."""
     text = f"""
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
@@ -241,7 +242,7 @@ routes:
 
 
 def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
-    """Return version, state and reason of each model of the index."""
+    """Return version, state and reason of each model in the index."""
     answer = plain(triton_client, triton_client.get_model_repository_index())
     entries = answer if triton_client.http else answer["models"]
     return {
@@ -260,7 +261,7 @@ def test_the_index_lists_routed_models(named: dict[str, Client], form: str, back
     assert (before[model], before["gone"]) == (("1", "READY", ""), gone)
     try:
         triton_client.unload_model(model)
-        unloaded = ("1", "UNAVAILABLE", "unloaded")  # UNLOADING comes before it
+        unloaded = ("1", "UNAVAILABLE", "unloaded")  # the state UNLOADING precedes it
         until(lambda: listed(triton_client)[model] == unloaded, f"{model} to be {unloaded}")
     finally:
         triton_client.load_model(model)
@@ -358,7 +359,8 @@ HARMFUL = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
 def test_unusual_names_and_headers_affect_no_other_model(
     triton_client: Client, backend: str
 ) -> None:
-    """A server may cut names at NUL, and closes connections over long names and headers."""
+    """A server may cut names at NUL, and may close connections because of long names and
+    headers."""
     for name in HARMFUL:
         fails(WRONG, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
         fails(WRONG, "the model name ", lambda n=name: infer(triton_client, f"{backend}.{n}"))  # type: ignore[misc]
@@ -553,8 +555,9 @@ def test_mlserver(others: Infergate, form: str, backend: str) -> None:
 def test_kserve_gets_its_own_form_of_the_request(
     others: Infergate, form: str, backend: str
 ) -> None:
-    """KServe's message names the model in field 1, where Triton's has the repository. KServe 0.21
-    fails over gRPC after loading a model, because it reads from a result that is None."""
+    """KServe's message has the model's name in field 1, where Triton's message has the repository.
+    KServe 0.21 fails over gRPC after loading a model, because it reads from a result that is
+    None."""
     with client(form, others.http, others.grpc) as triton_client:
         if backend == "k-rest":
             triton_client.load_model(f"{backend}.simple")

@@ -1,4 +1,4 @@
-"""infergate as a process: its output, its admin listener, and its exit."""
+"""Tests infergate as a process: its output, its admin listener, and its exit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def infer(address: str, model: str, headers: dict[str, str] | None = None) -> in
 
 
 def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]:
-    """Return the access log's lines that contain ``mark``, once there are ``wanted`` of them."""
+    """Return the access log's lines that contain ``mark`` as soon as there are ``wanted`` of
+    them."""
     deadline = time.monotonic() + 20
     while True:
         found = [
@@ -102,7 +103,7 @@ def send_request(
 
 
 def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
-    """An error names the wrong part of a request, and never quotes its data."""
+    """An error names the wrong part of a request, but never quotes its data."""
     secrets = {
         "authorization": f"Bearer {SECRET}",
         "x-api-key": SECRET,
@@ -114,10 +115,10 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
     first = b'{"inputs":[{"name":"INPUT0","shape":%s,"datatype":"%s","data":%s}]}'
     bodies = [
         first % (b"[1]", b"BYTES", text.encode()),
-        first % (b"[2]", b"BYTES", text.encode()),  # too few
-        first % (b"[1]", b"FP32", text.encode()),  # not a number
+        first % (b"[2]", b"BYTES", text.encode()),  # too few elements
+        first % (b"[1]", b"FP32", text.encode()),  # text instead of a number
         first % (b"[1]", b"BOOL", text.encode()),
-        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # not JSON
+        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # invalid JSON
         first % (b"[1]", b"BYTES", b'{"a":' + text.encode() + b"}"),
         head + b'{"binary_data_size":15}}]}\x0b\0\0\0' + SECRET.encode(),
         SECRET.encode(),
@@ -279,7 +280,7 @@ routes:
 
 
 class ByHand(NamedTuple):
-    """A gateway that a test ends itself. ``data`` and ``admin`` are ``host:port``."""
+    """A gateway that a test ends by itself. ``data`` and ``admin`` are ``host:port``."""
 
     process: subprocess.Popen[str]
     data: str

@@ -1,8 +1,7 @@
-"""Real tritonclient → infergate → real MLServer and KServe, over both V2 protocols.
+"""Tests a real tritonclient → infergate → real MLServer and KServe, over both V2 protocols.
 
 MLServer has no binary REST. KServe rejects versions over REST, and its gRPC responses have typed
-contents. The gateway hides both from tritonclient.
-"""
+contents. The gateway hides these differences from tritonclient."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def test_sum_and_difference(triton_client: Client, server: str) -> None:
         ) == f"{server}.simple"
 
 
-# Neither server supports BF16; MLServer's gRPC and KServe's JSON do not support FP16.
+# Neither server supports BF16. MLServer over gRPC and KServe over JSON do not support FP16.
 UNSUPPORTED_DATATYPES = {
     "mlserver.rest": {"BF16"},
     "mlserver.grpc": {"BF16"},
@@ -92,7 +91,7 @@ def test_each_datatype(triton_client: Client, server: str, datatype: str) -> Non
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_classes_are_computed_by_the_gateway(triton_client: Client, server: str) -> None:
-    """Neither server supports them."""
+    """Neither server supports classes."""
     a = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
     for binary in forms(triton_client):
         inputs = [triton_client.input(f"INPUT{i}", a, "INT32", binary=binary) for i in range(2)]
@@ -122,13 +121,11 @@ def test_metadata_readiness_and_versions(triton_client: Client, server: str) -> 
     assert triton_client.is_model_ready(f"{server}.simple")
     if triton_client.http:
         assert not triton_client.is_model_ready(f"{server}.no-such-model")
-    else:  # KServe returns NOT_FOUND, MLServer INTERNAL, where Triton returns false
+    else:  # KServe returns NOT_FOUND and MLServer INTERNAL, but Triton returns false
         with pytest.raises(InferenceServerException, match=r"NOT_FOUND|ModelNotFound"):
             triton_client.is_model_ready(f"{server}.no-such-model")
     tensor = triton_client.input("INPUT0", np.ones(2, np.float32), "FP32")
-    if server.startswith(
-        "kserve"
-    ):  # KServe has no versions, so a requested version is not an error
+    if server.startswith("kserve"):  # KServe has no versions and ignores a requested version
         triton_client.infer(f"{server}.identity", [tensor], model_version="1")
 
 
@@ -156,8 +153,8 @@ MARKED = {"content_type": "base64"}
     [
         *((each, "FP32", [1.5, None, "Infinity", "-Infinity"], None) for each in SERVERS),
         *((each, "BYTES", "plain", ["plain"]) for each in SERVERS),
-        # KServe cannot return bytes that are not text; over REST, MLServer returns the base64 text
-        # that it received, without its marker
+        # KServe cannot return bytes that are not text. Over REST, MLServer returns the base64 text
+        # that it received, without its marker.
         ("mlserver.grpc", "BYTES", ["/w==", "cGxhaW4="], ["/w==", "cGxhaW4="]),
         ("kserve.grpc", "BYTES", ["cGxhaW4="], ["plain"]),
         ("kserve.rest", "BYTES", ["cGxhaW4="], ["plain"]),
@@ -166,7 +163,7 @@ MARKED = {"content_type": "base64"}
 def test_null_booleans_and_base64_of_different_servers(
     gateway: Infergate, server: str, datatype: str, given: Any, expected: list[str] | None
 ) -> None:
-    """MLServer accepts null, others words; none decodes the base64 marker."""
+    """MLServer accepts null, and other servers accept words. Neither decodes the base64 marker."""
     parameters = MARKED if isinstance(given, list) and datatype == "BYTES" else {}
     shape = [len(given) if isinstance(given, list) else 1]
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": given}

@@ -1,4 +1,4 @@
-"""``engine: own`` in a whole gateway, with all options of real clients and with other HTTP/2
+"""Tests ``engine: own`` in a whole gateway, with all options of real clients and with other HTTP/2
 tools."""
 
 from __future__ import annotations

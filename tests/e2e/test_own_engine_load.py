@@ -1,4 +1,5 @@
-"""``engine: own`` with very many streams and connections, and with servers that stop and restart.
+"""Tests ``engine: own`` with very many streams and connections, and with servers that stop and
+restart.
 
 Every call ends, and its resources are released.
 """
@@ -100,7 +101,7 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
 
 
 def _said(go: threading.Event) -> Iterator[bytes]:
-    """Send a message, and another one after all other calls."""
+    """Send a message now, and another message after all other calls."""
     yield message()
     go.wait(5 * watch.SECONDS)
     yield message()
@@ -134,7 +135,8 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
 
 
 class Callers:
-    """Threads that make sequential calls until the block ends; ``ended`` counts their outcomes."""
+    """Threads that make sequential calls until the block ends. ``ended`` counts the outcomes of the
+    calls."""
 
     def __init__(self, address: str, request: bytes) -> None:
         self.ended: Counter[str] = Counter()
@@ -165,7 +167,7 @@ class Callers:
 
 @contextlib.contextmanager
 def serve(port: int) -> Iterator[RpcBackend]:
-    """A backend on ``port``, which is stopped without a grace period."""
+    """Run a backend on ``port``. It is stopped without a grace period."""
     backend = RpcBackend()
     with ThreadPoolExecutor(8) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
@@ -184,7 +186,7 @@ def test_a_backend_that_restarts_repeatedly() -> None:
             for count in range(1, 6):
                 with serve(port):
                     watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
-        # grpcio's server returns CANCELLED for calls that it had begun; INTERNAL is a reset
+        # grpcio's server returns CANCELLED for calls that it had begun. INTERNAL means a reset.
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
         assert begun <= 5 * 6, "only what was under way"
@@ -192,8 +194,8 @@ def test_a_backend_that_restarts_repeatedly() -> None:
 
 
 def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
-    """Requests in flight are completed, streams end, new calls are rejected, and the process exits
-    in time."""
+    """Requests in progress are completed, streams end, new calls are rejected, and the process
+    exits in time."""
     quick, rpc.answer = rpc.answer, rpc.wait
     rpc.entered.clear()
     rpc.release.clear()

@@ -1,5 +1,5 @@
-"""``engine: own`` with other HTTP/2 implementations: Envoy on both sides, grpclib as client and as
-server, nghttp."""
+"""Tests ``engine: own`` with other HTTP/2 implementations: Envoy on both sides, grpclib as client
+and as server, and nghttp."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
 
 
 def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
-    """Several requests on one connection, with padding and with windows of 1 KiB."""
+    """nghttp sends several requests on one connection, with padding and with windows of 1 KiB."""
     tool = shutil.which("nghttp")
     if tool is None:
         pytest.skip("nghttp is not installed (Debian: nghttp2-client)")
@@ -149,7 +149,7 @@ def _through_envoy(
     gateway: Infergate,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """A gRPC address that reaches infergate through Envoy, or (``behind``) Envoy through
+    """Return a gRPC address that reaches infergate through Envoy or, with ``behind``, Envoy through
     infergate."""
     folder = tmp_path_factory.mktemp("envoy")
     if request.param == "in front":
@@ -206,8 +206,8 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
 
 @pytest.mark.peers
 def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path) -> None:
-    """Envoy opens a connection with all pending calls, before it has received the SETTINGS, and
-    does not retry refused ones. Each new connection can cause a refusal."""
+    """Envoy opens a connection with all pending calls before it has received the SETTINGS, and does
+    not retry refused calls. Each new connection can cause a refusal."""
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         for _ in range(4):
             with (

@@ -1,4 +1,5 @@
-"""tritonclient over gRPC with all its options → infergate with ``engine: own`` → a real Triton."""
+"""Tests tritonclient over gRPC with all its options → infergate with ``engine: own`` → a real
+Triton."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def slow(seconds: float) -> list[tc.InferInput]:
 
 
 def cancelled(client: Any) -> int:
-    """Return the number of requests that Triton saw cancelled."""
+    """Return the number of requests that were cancelled according to Triton."""
     return int(client.infer("slow", slow(0)).as_numpy("CANCELLED")[0])
 
 

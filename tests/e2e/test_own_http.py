@@ -1,4 +1,4 @@
-"""``engine: own`` over HTTP through two gateways, with tritonclient, curl and h2load."""
+"""Tests ``engine: own`` over HTTP through two gateways, with tritonclient, curl and h2load."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Wheel and source distribution in an empty environment, with the newest and with the oldest
-dependencies that pyproject.toml allows."""
+"""Tests the wheel and the source distribution in an empty environment, with the newest and with the
+oldest dependencies that pyproject.toml allows."""
 
 from __future__ import annotations
 

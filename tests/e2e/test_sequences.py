@@ -1,8 +1,7 @@
-"""Sequences through infergate to servers that keep separate state.
+"""Tests sequences through infergate to servers that keep separate state.
 
-A backend of each protocol with sequences has two endpoints: infergates with the embedded model
-``accumulate``.
-"""
+For each protocol with sequences, a backend has two endpoints, which are instances of infergate with
+the embedded model ``accumulate``."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def config(servers: list[Infergate]) -> str:
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[tuple[Infergate, Infergate]]:
-    """Two gateways with one configuration. A sequence may use both."""
+    """Run two gateways with the same configuration. A sequence may use both."""
     with ExitStack() as stack:
         servers = [stack.enter_context(started_infergate(INSIDE)) for _ in range(2)]
         text = config(servers)
@@ -103,7 +102,7 @@ def test_a_sequence_reaches_one_endpoint(
 
 
 def first_of(form: str, route: str) -> int:
-    """Sequence numbers that no other case of the test uses."""
+    """Return the first of the sequence numbers that no other case of the test uses."""
     return {"http": 1000, "grpc": 2000}[form] + {"read": 100, "unread": 200}[route]
 
 
@@ -208,7 +207,7 @@ routes:
 
 
 def test_real_triton_behind_both_protocols(triton: Triton) -> None:
-    """Its single instance has one sequence at a time; the model exists under two names."""
+    """Triton's single instance serves one sequence at a time. The model exists under two names."""
     ports = [address.rpartition(":")[2] for address in (triton.http, triton.grpc)]
     with started_infergate(TRITON.format(triton, *ports)) as gateway:
         for form in ("http", "grpc"):

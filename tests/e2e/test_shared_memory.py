@@ -1,4 +1,5 @@
-"""tritonclient's shared memory through the gateway: copied here or forwarded to Triton."""
+"""Tests tritonclient's shared memory through the gateway, which copies it or forwards it to
+Triton."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ B = np.full((1, 16), 3, np.int32)
 
 
 class Shared:
-    """A shared memory object as created by a client of the same host."""
+    """A shared memory object that a client on the same host has created."""
 
     def __init__(self, size: int) -> None:
         self.key = f"/infergate_test_{os.getpid()}_{next(_NUMBERS)}"
@@ -109,7 +110,7 @@ def infer_in_region(one: Client, region: Shared, name: str = "simple", out: int 
 
 @contextmanager
 def streaming(one: Client) -> Iterator[Callable[[], Any]]:
-    """Open a stream of ``one``; the yielded function waits for the next result."""
+    """Open a stream of ``one``. The yielded function waits for the next result."""
     given: queue.Queue[tuple[Any, Any]] = queue.Queue()
     one.start_stream(lambda result, error: given.put((result, error)))
 
@@ -126,7 +127,7 @@ def streaming(one: Client) -> Iterator[Callable[[], Any]]:
 
 
 def check_stream(one: Client, region: Shared, model: str) -> None:
-    """Valid and invalid requests on one stream, all with tensors in ``region``."""
+    """Send valid and invalid requests on one stream, all with tensors in ``region``."""
 
     def send_request(number: str, out: int = SIZE, name: str = region.name) -> None:
         inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
@@ -269,7 +270,7 @@ def listed(one: Client) -> list[str]:
 
 
 def test_a_truncated_region_is_reported_and_harms_no_other_request(triton_client: Client) -> None:
-    """If the gateway mapped the object, reading past its end would end the process."""
+    """If the gateway mapped the object, reading beyond its end would end the process."""
     with registered(triton_client) as region:
         region.put(A, B)
         region.cut(SIZE)
@@ -293,8 +294,8 @@ def test_an_output_that_does_not_fit_names_itself_and_the_sizes(triton_client: C
 
 
 def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None:
-    """Clients register, unregister and truncate while others infer: each inference returns its own
-    numbers or an error."""
+    """Clients register, unregister and truncate regions while others run inferences. Each inference
+    returns its own numbers or an error."""
     wrong: list[Any] = []
 
     def work(number: int) -> None:
@@ -436,7 +437,7 @@ def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) 
             "inputs": [{"name": "INPUT0", **tensor}],
             "outputs": [{"name": "OUTPUT0", "parameters": where}],
         }
-        assert post(gateway, "/v2/models/identity/infer", one)[0] == 200  # by another thread
+        assert post(gateway, "/v2/models/identity/infer", one)[0] == 200  # in another thread
 
 
 def test_memory_on_a_gpu_needs_a_backend_that_reads_it(triton_client: Client) -> None:
@@ -476,7 +477,7 @@ def test_a_backend_sees_no_difference(copying: Infergate, form: str, backend: st
 def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: str) -> None:
     with client("grpc", copying.http, copying.grpc) as one, registered(one) as region:
         check_stream(one, region, f"{backend}.simple")
-        if backend == "grpc":  # V2 REST has no streams, so no decoupled models
+        if backend == "grpc":  # V2 REST has no streams, and decoupled models need them
             wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
             check_repeated(one, region, "grpc.repeat_int32", wait)
 
@@ -490,7 +491,8 @@ def forwarding(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infer
 
 
 def ways(gateway: Infergate, one: Client) -> set[str]:
-    """Return the pipelines of ``one``'s inferences on the route to Triton, from the access log."""
+    """Return the pipelines of ``one``'s inferences on the route to Triton, which the access log
+    reports."""
     spoken = '"protocol":"v2-rest"' if one.http else '"protocol":"v2-grpc"'
     until = time.monotonic() + 10
     while time.monotonic() < until:  # a thread writes the log
@@ -522,8 +524,8 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
         assert ways(forwarding, one) == {"translate"}  # to compare offsets with sizes
         with pytest.raises(InferenceServerException, match="Invalid offset"):
             infer_in_region(one, region, "forwarded.simple", out=2 * SIZE + 1)
-        check(one, region, "simple")  # another backend: the gateway reads the region
-        # the regions stay with Triton when it reports an unknown model
+        check(one, region, "simple")  # the gateway reads the region for another backend
+        # Triton keeps the regions when it reports an unknown model.
         direct.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             infer_in_region(one, region, "forwarded.simple")
@@ -551,10 +553,10 @@ def test_regions_rejected_by_a_backend_are_not_registered(
         with pytest.raises(InferenceServerException, match="already in manager"):
             one.register_system_shared_memory(region.name, region.key, 64)
         assert region.name not in listed(one)
-        one.unregister_system_shared_memory(region.name)  # registered there as well
+        one.unregister_system_shared_memory(region.name)  # the region is registered there as well
         one.register_system_shared_memory(region.name, region.key, 64)
         one.unregister_system_shared_memory(region.name)
-        with pytest.raises(InferenceServerException):  # a Triton without a GPU
+        with pytest.raises(InferenceServerException):  # this Triton has no GPU
             one.register_cuda_shared_memory("gpu", b"0" * 64, 0, 64)
         assert not one.get_cuda_shared_memory_status().regions
 

@@ -1,5 +1,6 @@
-"""Half a minute of ``make soak``: all protocols, broken clients, servers that are killed, cut off
-and hang, and reloads. Nothing fails without a reason, and no resource is left over."""
+"""Runs half a minute of ``make soak``: all protocols, broken clients, servers that are killed, are
+cut off and hang, and reloads. No request may fail without a reason, and no resource may be left
+over."""
 
 from __future__ import annotations
 

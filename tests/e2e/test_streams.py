@@ -1,8 +1,9 @@
-"""Streams: real tritonclient → infergate → the embedded models, a real Triton and a real MLServer.
+"""Tests streams: real tritonclient → infergate → the embedded models, a real Triton and a real
+MLServer.
 
-One gateway serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2 REST,
-another one MLServer's as ``mlserver.M``. A third one has the embedded models.
-"""
+The first gateway serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2
+REST. The second gateway serves MLServer's models as ``mlserver.M``. The third gateway has the
+embedded models."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ class Streaming:
 
     @functools.cache  # noqa: B019 - a handful of objects
     def waits(self) -> bool:
-        """Whether the model is Triton's, which has one more input."""
+        """Whether the model is Triton's model, which has one more input."""
         metadata = self.client.get_model_metadata("repeat")
         return any(each.name == "WAIT" for each in metadata.inputs)
 
@@ -258,7 +259,7 @@ def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
 def test_client_errors_have_their_status(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
-    """A missing input, also of a decoupled model, and a sequence without a start."""
+    """The errors are a missing input, also of a decoupled model, and a sequence without a start."""
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)
@@ -278,7 +279,7 @@ def test_unknown_models_have_their_status(before_triton: Infergate, route: str) 
 
 def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        stream.repeat(4, delay=150, model="quick")  # more than 300 ms in total
+        stream.repeat(4, delay=150, model="quick")  # the stream takes more than 300 ms
         assert [stream.next().as_numpy("OUT").tolist() for _ in range(4)] == [[0], [1], [2], [3]]
         stream.repeat(1, delay=2000, model="quick", request_id="late")
         with pytest.raises(InferenceServerException, match=r"in time|deadline"):

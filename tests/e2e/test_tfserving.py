@@ -1,4 +1,5 @@
-"""TensorFlow Serving's gRPC API on the gRPC listener, and a server of it behind infergate."""
+"""Tests TensorFlow Serving's gRPC API on the gRPC listener, and a server with this API behind
+infergate."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def message(name: str) -> Any:
 
 
 class Server:
-    """A server of the API that records the requests and returns ``x`` as ``y``."""
+    """A server with the API. It records the requests and returns ``x`` as ``y``."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Any]] = []
@@ -146,7 +147,7 @@ def test_a_client_and_a_server_of_the_same_api(
 ) -> None:
     request = predict_request("half_plus_two", signature_name="sum", version_label="stable")
     answer = call(gateway, pb.PREDICT, request)
-    assert received == [(pb.PREDICT, request)]  # unchanged
+    assert received == [(pb.PREDICT, request)]  # the request is unchanged
     assert answer.outputs["y"].float_val == [1.5]
     assert answer.model_spec.signature_name == "sum"
 
@@ -159,7 +160,7 @@ def test_names_are_rewritten_both_ways(gateway: Infergate, received: list[tuple[
         assert sent.model_spec.signature_name == "sum"
         assert answer.model_spec.name == model
         assert list(answer.outputs) == [output]
-    assert sent.inputs["x"].tensor_content == b"\0\0\xc0\x3f" * 3  # translated: expanded
+    assert sent.inputs["x"].tensor_content == b"\0\0\xc0\x3f" * 3  # translation expands the value
 
 
 def test_invalid_tensors_do_not_reach_the_server(
@@ -180,7 +181,7 @@ def test_invalid_tensors_do_not_reach_the_server(
 
 def test_forwarded_calls(gateway: Infergate, received: list[tuple[str, Any]]) -> None:
     kind = message("ClassificationRequest")
-    for model in ("half_plus_two", "renamed"):  # passed through, translated
+    for model in ("half_plus_two", "renamed"):  # passed through and translated
         request = kind(model_spec={"name": model, "signature_name": "classify_x"})
         example = request.input.example_list.examples.add()
         example.features.feature["x"].bytes_list.value.append(b"cat")
@@ -221,7 +222,7 @@ def test_status_of_versions(gateway: Infergate, received: list[tuple[str, Any]])
     assert states(gateway, "half_plus_two", 2) == [(2, 20)]
     assert [method for method, _ in received] == [pb.STATUS] * 2
     assert states(gateway, "other") == [(3, 30)]  # the route has one version
-    assert states(gateway, "simple") == [(1, 30)]  # of a backend with another protocol
+    assert states(gateway, "simple") == [(1, 30)]  # the backend has another protocol
     with pytest.raises(grpc.RpcError) as caught:
         states(gateway, "half_plus_two", 9)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
@@ -237,7 +238,7 @@ def v2_ready(running: Infergate, model: str) -> tuple[int, str]:
 
 
 def test_a_server_with_predict_only() -> None:
-    """A declared model of a server without ModelService is ready; the error about another one
+    """A declared model of a server without ModelService is ready. The error about another model
     shows the declaration."""
     with started_server([pb.PREDICT]) as (_, address):
         config = (
@@ -309,7 +310,7 @@ def test_reflection_describes_the_services(gateway: Infergate) -> None:
 
 @pytest.mark.triton
 def test_the_example_with_triton(triton: Triton) -> None:
-    """config/tfserving-to-triton.yaml, with the names of the test models."""
+    """This tests config/tfserving-to-triton.yaml, with the names of the test models."""
     _, _, config = EXAMPLE.read_text().partition("\nbackends:")
     for name, real in (
         ("${TRITON_URL:-grpc://127.0.0.1:8011}", f"grpc://{triton.grpc}"),
@@ -343,7 +344,7 @@ def test_the_example_with_triton(triton: Triton) -> None:
         assert answer.outputs["OUTPUT0"].double_val == [0.5]
         assert (answer.model_spec.name, answer.model_spec.signature_name) == ("resnet", "embed")
         for spec, code in (
-            ({"version_label": "canary"}, grpc.StatusCode.NOT_FOUND),  # it has no version 2
+            ({"version_label": "canary"}, grpc.StatusCode.NOT_FOUND),  # the model has no version 2
             ({"version_label": "other"}, grpc.StatusCode.INVALID_ARGUMENT),
             ({"signature_name": "other"}, grpc.StatusCode.FAILED_PRECONDITION),
         ):

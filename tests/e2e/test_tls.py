@@ -1,4 +1,5 @@
-"""A gateway with TLS on every listener in front of another gateway, which it calls over TLS."""
+"""Tests a gateway with TLS on every listener in front of another gateway, which it calls over
+TLS."""
 
 from __future__ import annotations
 
@@ -186,7 +187,7 @@ def test_openssl(chain: Chain, version: str) -> None:
 
 
 def test_a_certificate_is_replaced(chain: Chain) -> None:
-    """The last test, because it replaces the certificate authority."""
+    """This is the last test, because it replaces the certificate authority."""
 
     def serial() -> str:
         port = int(chain.front.http.rpartition(":")[2])

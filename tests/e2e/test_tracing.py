@@ -1,4 +1,4 @@
-"""Traces that a collector receives over OTLP/HTTP from the real SDK and exporter."""
+"""Tests the traces that a collector receives over OTLP/HTTP from the real SDK and exporter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ routes: [{model: "*", backend: demo}]
 
 
 class Collector(ThreadingHTTPServer):
-    """Record the exported traces."""
+    """Records the exported traces."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -113,7 +113,7 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
             "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=us",
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_SERVICE_NAME": "shop-gateway",
-            "OTEL_BSP_SCHEDULE_DELAY": "60000",  # earlier spans were sent at the end of the process
+            "OTEL_BSP_SCHEDULE_DELAY": "60000",  # earlier spans are sent at the end of the process
         }.items():
             monkeypatch.setenv(name, value)
         with started_infergate(CONFIG) as running:
@@ -167,7 +167,7 @@ def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None
         with started_infergate(CONFIG + "workers: 2\n") as running:
             for _ in range(8):
                 infer(running.http)
-            # A worker that misses a scrape is reported with its last values, or omitted.
+            # If a worker misses a scrape, its last values are reported, or it is omitted.
             deadline = time.monotonic() + 200
             while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
                 assert time.monotonic() < deadline, "of two workers, not of three"

@@ -1,8 +1,9 @@
-"""Real tritonclient → infergate → real Triton: every client form, both backend protocols.
+"""Tests a real tritonclient → infergate → a real Triton, with every client form and both backend
+protocols.
 
-One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST,
-``grpc.M`` over V2 gRPC. So http → rest and grpc → grpc pass through, the others are translated.
-"""
+One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST, and
+``grpc.M`` reaches it over V2 gRPC. Requests from http to rest and from grpc to grpc pass through;
+the others are translated."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def config(triton: Triton) -> str:
 
 
 def forms(triton_client: Client) -> tuple[bool, ...]:
-    """Whether tensors are sent as binary data. HTTP supports both forms, gRPC just one."""
+    """Return whether tensors may be sent as binary data. HTTP supports both forms, and gRPC
+    supports only one."""
     return (True, False) if triton_client.http else (True,)
 
 
@@ -173,7 +175,7 @@ def test_the_server_classifies(triton_client: Client, backend: str) -> None:
 
 
 def classes(answer: Any, name: str) -> Any:
-    """Return class strings from either form of tensor."""
+    """Return class strings from either form of a tensor."""
     response = answer.as_numpy(name)
     return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(
         response
@@ -206,7 +208,7 @@ def test_computed_classes_equal_tritons(triton_client: Client, backend: str) -> 
 
 
 def test_a_raw_binary_request(gateway: Infergate) -> None:
-    """Passed through over REST; over gRPC, metadata completes the request."""
+    """The request passes through over REST. Over gRPC, metadata completes it."""
     data = np.array([1, 2.5], np.float32).tobytes()
     for backend in (*BACKENDS, "plain-rest"):
         request = urllib.request.Request(
@@ -370,7 +372,7 @@ def test_http_compression_both_ways(gateway: Infergate, backend: str, algorithm:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fifty_concurrent_requests(gateway: Infergate, backend: str) -> None:
-    """tritonclient's own async calls over both protocols, 50 in flight."""
+    """tritonclient's own async calls send 50 concurrent requests over both protocols."""
     arrays = [np.array([i, i + 1], np.float32) for i in range(50)]
     with tritonclient.http.InferenceServerClient(gateway.http, concurrency=10) as http:
         pending = []

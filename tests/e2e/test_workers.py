@@ -1,4 +1,4 @@
-"""Several workers on one port act as one gateway."""
+"""Tests that several workers on one port act as one gateway."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ async def check_overlapping_listener(running: Infergate) -> None:
     for address in (f"0.0.0.0:{port}", running.grpc):
         write_config(running, "other", grpc=address)
         assert "error" not in (result := reloaded(running)), result
-        for _ in range(COUNT):  # both accept
+        for _ in range(COUNT):  # both processes accept
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            assert (await reader.readexactly(9))[3] == 4  # SETTINGS
+            assert (await reader.readexactly(9))[3] == 4  # 4 is the type of SETTINGS
             writer.close()
 
 
@@ -183,7 +183,7 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     renamed = request("/v2/models/renamed/infer")
     assert [await each.send_request(renamed) for each in clients] == [200] * COUNT
     assert [await each.send_request(INFER) for each in clients] == [404] * COUNT
-    # both workers received the socket with the configuration
+    # Both workers have received the socket with the configuration.
     path = str(running.log.parent / "gp.sock")
     for _ in range(3):
         _, writer = await asyncio.open_unix_connection(path)

@@ -1,1 +1,1 @@
-"""Bad input and faults against a running infergate, one topic per file."""
+"""Tests of bad input and faults against a running infergate. Each file has one topic."""

@@ -2,9 +2,8 @@
 
 ``faults.payloads`` has those of V2.
 
-Each case has, for each frontend, a request in BAD, or in CANNOT the reason why the format cannot
-express it.
-"""
+For each frontend, a case has a request in BAD or, in CANNOT, the reason why the format cannot
+express the case."""
 
 from __future__ import annotations
 
@@ -62,9 +61,9 @@ CASES: Final = (
 @dataclass(frozen=True)
 class Bad:
     """A request (``body`` and the ``headers`` of HTTP) for ``model`` and its expected rejection,
-    whose text matches ``names``. ``large``: it is rejected as too large instead of as a bad
-    request. ``bare``: the text names no field, as in the legacy servers' rejections of
-    unreadable requests. ``ends``: it is not HTTP, so the connection is closed."""
+    whose text matches ``names``. With ``large``, it is rejected as too large instead of as a bad
+    request. With ``bare``, the text names no field, as in the legacy servers' rejections of
+    unreadable requests. With ``ends``, it is not HTTP, so the connection is closed."""
 
     names: str
     body: bytes
@@ -103,7 +102,7 @@ def in_graphpipe(case: str, names: str, body: bytes | bytearray, *, large: bool 
 _REQ: Final = 44
 _INPUT_NAMES: Final = 56
 _INPUT_TENSORS: Final = 60
-"""The positions of the fields that ``pipe`` writes; a tensor's fields are in its table."""
+"""The positions of the fields that ``pipe`` writes. The fields of a tensor are in its table."""
 _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
@@ -123,7 +122,8 @@ def put(body: bytearray, position: int, number: int) -> bytearray:
 def old(
     case: str, names: str, inputs: str, *raw: bytes, grpc: str = "", model: str = "m", **more: Any
 ) -> None:
-    """The case in both legacy formats; the gRPC error matches ``grpc`` if its text differs."""
+    """Return the case in both legacy formats. The gRPC error matches ``grpc`` if its text
+    differs."""
     old_http(case, names, inputs, *raw, model=model, **more)
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
     body = old_message(model, header=header, raw=raw)
@@ -151,7 +151,8 @@ FOUR: Final = b"\x07\0\0\0"
 def shaped(
     case: str, shape: Sequence[int], elements: Sequence[int], words: str, model: str = "m"
 ) -> None:
-    """The same in all formats; each error names the input, except the legacy servers' ``words``."""
+    """Return the case in all formats. Each error names the input, except the legacy servers'
+    ``words``."""
     data = struct.pack(f"<{len(elements)}i", *elements)
     names = r"INPUT0|input_tensors\[0\]\.shape"
     in_graphpipe(case, names, pipe(ints(shape, data)))
@@ -269,7 +270,7 @@ def proto(shape: Sequence[int] = (1,), dtype: int = _INT32, **data: Any) -> Any:
 
 
 def predict(*inputs: Any, name: str = "INPUT0") -> bytes:
-    """A request without ModelSpec; each input is an entry of its own."""
+    """Return a request without ModelSpec. Each input is an entry of its own."""
     entries = (PredictRequest(inputs={name: given}).SerializeToString() for given in inputs)
     return b"".join(entries)
 
@@ -305,7 +306,7 @@ _one_raw, _one_typed = proto(tensor_content=FOUR), proto(int_val=[7])
 
 
 def without_key(entry: Any) -> bytes:
-    """An entry of the map without a key, which protobuf would write."""
+    """Return an entry of the map without a key. Protobuf would write the key."""
     value = PredictRequest(inputs={"": entry}).inputs[""].SerializeToString()
     return bytes([0x12, len(value) + 2, 0x12, len(value)]) + value
 
@@ -351,4 +352,4 @@ GOOD: Final[dict[str, Bad]] = {
     TFS_RAW: Bad("", predict(_one_raw)),
     TFS_TYPED: Bad("", predict(_one_typed)),
 }
-"""One INT32 of 7 for the model ``m``."""
+"""Valid requests with one INT32 of 7 for the model ``m``."""

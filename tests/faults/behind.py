@@ -1,4 +1,5 @@
-"""A gateway in front of two scripted backends, over HTTP and gRPC, and the scripts."""
+"""Runs a gateway in front of two scripted backends, over HTTP and gRPC, and provides the
+scripts."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Harness:
     nobody: str
 
     def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
-        """A response with ``binary`` bytes after a ``body`` that announces them."""
+        """Return a response with ``binary`` bytes after a ``body`` that announces them."""
         request = document(tensor()) if body is None else body
         headers = {"Inference-Header-Content-Length": str(len(request))} if binary else {}
         path = f"/v2/models/{model}/infer"
@@ -96,11 +97,12 @@ class Harness:
             assert self.ask_grpc(model).code is grpc.StatusCode.OK
 
     def serves(self, model: str, times: int = 1) -> AbstractContextManager[None]:
-        """``model`` is served so many times within the block, according to the metric."""
+        """Check that ``model`` is served ``times`` times within the block, according to the
+        metric."""
         return rises(self.gateway, REQUESTS, by=times, route=model, outcome="ok")
 
     def restored(self) -> None:
-        """Both backends respond normally, even if a test left them failing."""
+        """Make both backends respond normally afterwards, even if a test left them failing."""
         if self.rest.script is not good_http:
             self.rest.use(good_http)
         if self.rpc.script is not good_rpc:
@@ -113,7 +115,7 @@ class Harness:
         assert self.ask_rest("identity", request).status == 200
 
     def fails(self, model: str, backend: str, kind: str) -> None:
-        """``model`` fails in this way through both frontends."""
+        """Check that requests for ``model`` fail in this way through both frontends."""
         http_status, grpc_code = EXPECTED[kind]
         before = counted(self.gateway, backend=backend, outcome=kind)
         response = self.ask_rest(model)
@@ -146,8 +148,8 @@ def good_rpc(connection: Connection, backend: Backend) -> None:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address at which connections get no reply: its backlog is full, and Linux drops further
-    packets."""
+    """Return an address at which connections get no reply, because its backlog is full and Linux
+    drops further packets."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -178,7 +180,8 @@ def started_harness() -> Iterator[Harness]:
 
 
 def fails_over_http(harness: Harness, model: str, kind: str, script: Script) -> None:
-    """A request to an HTTP backend that runs ``script`` has this outcome; the next one succeeds."""
+    """Check that a request to an HTTP backend that runs ``script`` has this outcome, and that the
+    next request succeeds."""
     harness.rest.use(script)
     began = time.monotonic()
     harness.fails(model, "shop", kind)
@@ -200,11 +203,11 @@ def fails_over_grpc(harness: Harness, model: str, kind: str, script: Script) -> 
 
 
 Faults = Mapping[str, tuple[str, Script]]
-"""The behaviour of a backend, by name, and the outcome of its requests."""
+"""For each name, the outcome of requests and the behaviour of the backend."""
 
 
 def over_http(faults: Faults) -> Callable[..., None]:
-    """A test of all ``faults`` over HTTP, passed through and translated."""
+    """Return a test of all ``faults`` over HTTP, both passed through and translated."""
 
     @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
     @pytest.mark.parametrize("fault", faults)
@@ -215,7 +218,8 @@ def over_http(faults: Faults) -> Callable[..., None]:
 
 
 def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
-    """The same over gRPC. ``own``: outcomes that only infergate's own engine distinguishes."""
+    """Return a test of all ``faults`` over gRPC. ``own`` has outcomes that only infergate's own
+    engine distinguishes."""
     better = own if own and ENGINE == "own" else {}
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
@@ -231,7 +235,7 @@ def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[
 
 
 def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
-    """Read one request, write, and close, or run ``then``."""
+    """Read a request, write, and then close or run ``then``."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -262,7 +266,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def sends(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """Send these frames for each call, on its stream; or for one call, and close."""
+    """Send these frames for each call on its stream, or send them for one call and close."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)

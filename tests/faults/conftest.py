@@ -26,8 +26,8 @@ def _is_apart(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def watched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that each fault ran with other clients, and with memory and descriptors watched, or
-    that docs/faults.md lists an exception."""
+    """Check that other clients were served during each fault, and that memory and descriptors were
+    watched, or that docs/faults.md lists an exception."""
     begun = done.begun
     yield
     if not _is_apart(request.node):
@@ -52,15 +52,15 @@ def tight() -> Iterator[Tight]:
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """The gateway; other clients are served during a test, and no resources are left over after
-    it."""
+    """Return the gateway. Other clients are served during a test, and no resources may be left over
+    after it."""
     with unharmed(tight, lambda: good(tight)):
         yield tight
 
 
 @pytest.fixture(scope="session")
 def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
-    """The same with ``engine: own``, whatever the engine of other tests."""
+    """Return the gateway with ``engine: own``, whatever the engine of other tests."""
     if ENGINE == "own":
         yield request.getfixturevalue("tight")
     else:
@@ -70,15 +70,15 @@ def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
 
 @pytest.fixture(scope="session")
 def behind() -> Iterator[Harness]:
-    """A gateway in front of scripted backends."""
+    """Run a gateway in front of scripted backends."""
     with started_harness() as harness:
         yield harness
 
 
 @pytest.fixture
 def harness(behind: Harness) -> Iterator[Harness]:
-    """The gateway and its backends; other clients are served during a test. Afterwards the gateway
-    holds no more resources than before, including one connection to each backend."""
+    """Return the gateway and its backends. Other clients are served during a test. Afterwards the
+    gateway must not hold more resources than before, including one connection to each backend."""
     behind.restored()
     with unharmed(behind.gateway, behind.others):
         yield behind

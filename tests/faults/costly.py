@@ -1,5 +1,5 @@
-"""The most expensive known messages by name: one row for each loop over input. See
-``faults.costs``."""
+"""The most expensive known messages by name, with a row for each loop over input. ``faults.costs``
+measures them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
 """
 TENSORS = 1024
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
-"""-1 as a varint."""
+"""The varint of -1."""
 
 
 def rest(model: str) -> str:
@@ -42,7 +42,7 @@ def rest(model: str) -> str:
 
 
 def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
-    """A tensor in the binary extension: body and headers."""
+    """Return the body and headers of a tensor in the binary extension."""
     fields = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
             "parameters": {"binary_data_size": len(data)}}  # fmt: skip
     parameters = {"binary_data_output": datatype != "BYTES"}
@@ -51,14 +51,14 @@ def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, 
 
 
 def one_input(datatype: str, elements: Iterable[str]) -> bytes:
-    """JSON with one input, whose elements are written in this way."""
+    """Return JSON with one input, whose elements are written in this way."""
     listed = list(elements)
     head = '{"inputs":[{"name":"INPUT0","datatype":"%s","shape":[%d],"data":[%s]}]}'
     return (head % (datatype, len(listed), ",".join(listed))).encode()
 
 
 def inputs(one: str, count: int = TENSORS) -> bytes:
-    """JSON with so many inputs, each written as ``one`` with its number for ``%d``."""
+    """Return JSON with ``count`` inputs. Each is written as ``one`` with its number for ``%d``."""
     return ('{"inputs":[' + ",".join(one % each for each in range(count)) + "]}").encode()
 
 
@@ -70,7 +70,8 @@ def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> byte
 
 
 def typed(datatype: str, elements: int, contents: bytes) -> bytes:
-    """``contents`` is InferTensorContents in bytes, because protobuf takes seconds to write it."""
+    """Return a request. ``contents`` is InferTensorContents in bytes, because protobuf takes
+    seconds to write it."""
     tensor = pb.ModelInferRequest.InferInputTensor(
         name="INPUT0", datatype=datatype, shape=[elements]
     )
@@ -88,7 +89,7 @@ DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
 
 
 def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes:
-    """A PredictRequest with a tensor of one dimension."""
+    """Return a PredictRequest with a tensor of one dimension."""
     size = bytearray()
     left = elements
     while left > 0x7F:

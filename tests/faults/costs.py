@@ -1,9 +1,8 @@
-"""Messages that are expensive for their size, and the maximum cost of each: CPU of the event loop,
-memory, and delay of other clients.
+"""Messages that are expensive for their size, and the maximum cost of each message: CPU of the
+event loop, memory, and delay of other clients.
 
-One row of ``WORST`` is one message: ``posted`` over HTTP, ``called`` over gRPC, ``framed`` on a raw
-socket. To apply the bounds to another message, add a row.
-"""
+Each row of ``WORST`` is a message: ``posted`` over HTTP, ``called`` over gRPC, or ``framed`` on a
+raw socket. To apply the limits to another message, add a row."""
 
 from __future__ import annotations
 
@@ -30,12 +29,14 @@ from peers.support.process import Launch, free_ports, started
 from searching import examples
 
 MAX_SECONDS = 0.05
-"""CPU seconds of one callback, on a machine on which ``timed.calibrated`` takes ``UNIT``."""
+"""Maximum CPU seconds of one callback, on a machine on which ``timed.calibrated`` takes
+``UNIT``."""
 UNIT = 0.0025
 TRIES = 5
-"""A message is too expensive only if every attempt is: other load costs time as well."""
+"""Number of attempts. A message is too expensive only if every attempt is, because other load costs
+time as well."""
 MAX_WAIT = 1.0
-"""A good client's p99 in seconds."""
+"""Maximum p99 of a good client in seconds."""
 ATTACKS = examples(3)
 """Messages per second of each attacker."""
 CONFIG = """
@@ -67,27 +68,27 @@ reload: {{watch: false}}
 drain: {{delay: 0s}}
 """
 HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "tfs-grpc", "graphpipe")
-"""The models ``fwd.HOP`` and ``tr.HOP`` are the gateway's own ``texts`` (one BYTES tensor that is
-returned), reached over that protocol, so that a message passes the codecs of both sides; ``tr``
-renames an input, so that nothing is passed through."""
+"""The protocols over which the gateway reaches its own model ``texts``, which returns a BYTES
+tensor. A message for ``fwd.HOP`` or ``tr.HOP`` passes the codecs of both sides. ``tr`` renames an
+input, so that nothing passes through."""
 
 
 @dataclass(frozen=True)
 class Timed(Infergate):
-    """A gateway that reports what its callbacks cost. ``raw``: ``identity``'s raw socket."""
+    """A gateway that reports what its callbacks cost. ``raw`` is the raw socket of ``identity``."""
 
     raw: str
     costs: str
 
     def costliest(self) -> Cost:
-        """The most expensive callback since the last call."""
+        """Return the most expensive callback since the last call."""
         with Client(self.costs) as client:
             document = json.loads(client.rest())
         return Cost(document["seconds"] * UNIT / max(document["unit"], UNIT), document["what"])
 
 
 class Cost(NamedTuple):
-    """``seconds``, scaled to a machine on which the calibration takes ``UNIT``."""
+    """The cost in ``seconds``, scaled to a machine on which the calibration takes ``UNIT``."""
 
     seconds: float
     what: str
@@ -121,7 +122,7 @@ def started_timed() -> Iterator[Timed]:
 
 
 def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS) -> None:
-    """No callback of the event loop takes longer than the bound while ``send`` runs."""
+    """Check that no callback of the event loop takes longer than the limit while ``send`` runs."""
     found: list[Cost] = []
     for _ in range(TRIES):
         gateway.costliest()
@@ -134,7 +135,7 @@ def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX
 
 
 def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
-    """A good client's p99 stays below ``MOST_WAITED`` while so many attackers send ``worst``
+    """Check that a good client's p99 stays below ``MAX_WAIT`` while ``attackers`` send ``worst``
     repeatedly."""
     waited: list[float] = []
     for _ in range(TRIES):
@@ -159,7 +160,8 @@ def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
 
 @dataclass(frozen=True)
 class Worst:
-    """``send`` sends the message once on its own connection and waits for the response."""
+    """An expensive message. ``send`` sends the message once on its own connection and waits for the
+    response."""
 
     send: Callable[[Timed], object]
     size: int
@@ -167,7 +169,7 @@ class Worst:
 
 
 def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
-    """Over HTTP."""
+    """Return a message over HTTP."""
     encoded = (headers or {}).get("Content-Encoding")
     size = len(zlib.decompress(body, 47)) if encoded else len(body)
     return Worst(lambda gateway: post(gateway.http, path, body, headers), size)
@@ -179,7 +181,7 @@ def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> 
 
 
 def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
-    """Over gRPC."""
+    """Return a message over gRPC."""
     compression = grpc.Compression.Gzip if gzip else None
 
     def send(gateway: Timed) -> Status:
@@ -190,7 +192,7 @@ def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
 
 
 def framed(message: bytes) -> Worst:
-    """On a raw socket."""
+    """Return a message on a raw socket."""
 
     def send(gateway: Timed) -> None:
         with Client(gateway.raw) as client:
@@ -202,7 +204,7 @@ def framed(message: bytes) -> Worst:
 
 
 def good(gateway: Timed) -> float:
-    """Seconds that a client of small requests waits on its existing connection."""
+    """Return the seconds that a client of small requests waits on its existing connection."""
     began = time.monotonic()
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}

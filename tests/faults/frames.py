@@ -1,4 +1,4 @@
-"""GraphPipe over a raw socket: a valid request, a long one, and the text of responses."""
+"""GraphPipe over a raw socket: a valid request, a long request, and the text of responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = ModelMetadata(
 
 
 def request_message(elements: int) -> tuple[InferRequest, bytes]:
-    """An inference of so many bytes, and its frame."""
+    """Return an inference of so many elements, in a frame."""
     tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
     request = InferRequest("identity", inputs=(tensor,))
     body = bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))

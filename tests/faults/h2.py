@@ -1,5 +1,5 @@
-"""HTTP/2 frames written by hand, so that they can be invalid; header fields are uncompressed
-literals.
+"""HTTP/2 frames that are written by hand, so that they can be invalid. Header fields are
+uncompressed literals.
 
 References: RFC 9113 (frames), RFC 7541 6.2.2 (literal header fields without indexing).
 """
@@ -43,11 +43,11 @@ def _text(value: bytes) -> bytes:
 
 
 def fields(*pairs: tuple[str, str]) -> bytes:
-    """A header block."""
+    """Return a header block."""
     return b"".join(b"\0" + _text(name.encode()) + _text(value.encode()) for name, value in pairs)
 
 
-@functools.cache  # floods repeat the same one
+@functools.cache  # floods repeat the same block
 def request_headers(method: str, *more: tuple[str, str]) -> bytes:
     return fields(
         (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x"),
@@ -84,7 +84,7 @@ class Server:
         self.frames = frames(connection.read)
 
     def call(self) -> int:
-        """Wait for all of the next call; return its stream. Raises Gone."""
+        """Wait for all of the next call, and return its stream. Raises Gone."""
         for each in self.frames:
             if each.kind == SETTINGS and not each.flags & ACK:
                 self._connection.write(frame(SETTINGS, ACK, 0))
@@ -117,7 +117,7 @@ def trailers(stream: int, *pairs: tuple[str, str]) -> bytes:
 
 
 def answer(stream: int, message_bytes: bytes) -> bytes:
-    """A complete successful response."""
+    """Send a complete successful response."""
     return (
         headers(stream)
         + data(stream, message(message_bytes))

@@ -1,5 +1,5 @@
-"""The legacy API: the same inference in four protocols, and legacy servers that respond to an
-inference as a test specifies, and to status requests normally."""
+"""The same inference in four protocols of the legacy API. Legacy servers respond to an inference as
+a test specifies, and to status requests normally."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROTOCOLS = ("v2-rest", "v2-grpc", "trtis-http", "trtis-grpc")
 
 @dataclass(frozen=True)
 class Reported:
-    """How an inference ended, by the ``code`` of its protocol: an HTTP status, a gRPC code or a
+    """The outcome of an inference. ``code`` is an HTTP status, a gRPC code or a
     RequestStatusCode."""
 
     code: int | str
@@ -45,7 +45,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Four:
-    """Clients of one gateway that all send the same inference to models like ``simple``."""
+    """Clients of one gateway, which all send the same inference to models like ``simple``."""
 
     http: str
     channel: grpc.Channel
@@ -124,7 +124,7 @@ def status(model: str = "m", version: int = 1) -> Any:
 
 
 def values(name: str, dims: list[int], size: int = 64) -> dict[str, Any]:
-    """An output of an InferResponseHeader."""
+    """Return an output of an InferResponseHeader."""
     return {"name": name, "raw": {"dims": dims, "batch_byte_size": size}}
 
 
@@ -132,7 +132,7 @@ OUTPUTS = values("OUTPUT0", [16]), values("OUTPUT1", [16])
 
 
 def inferred(*outputs: Any, **more: Any) -> Any:
-    """An InferResponseHeader; the defaults are those of a successful response."""
+    """Return an InferResponseHeader. The defaults are those of a successful response."""
     whole = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
     return OLD.InferResponseHeader(output=outputs or OUTPUTS, **whole)
 
@@ -149,7 +149,7 @@ def answer(
     header: Any = None,
     more: Mapping[str, str] | None = None,
 ) -> bytes:
-    """An HTTP response; a ``header`` or ``status`` given as text is sent unchanged."""
+    """Return an HTTP response. A ``header`` or ``status`` that is text is sent unchanged."""
     response = {
         "NV-InferResponse": header,
         "NV-Status": request_status() if status is None else status,
@@ -170,14 +170,14 @@ def good_answer() -> bytes:
 
 
 def described(request: bytes) -> bytes:
-    """The status of any model."""
+    """Return the status of any model."""
     _, _, model = request.split(b" ")[1].partition(b"?")[0].decode().rpartition("/")
     return answer(status(model).SerializeToString())
 
 
 def old_http(infer: Act, expected: bytes = b"") -> Script:
-    """A server that runs ``infer`` for each inference, which it records, and responds to other
-    requests with ``told``, or if that is empty with the status of any model."""
+    """Run a server that runs ``infer`` for each inference and records the inference. It responds to
+    other requests with ``told`` or, if that is empty, with the status of any model."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -192,7 +192,7 @@ def old_http(infer: Act, expected: bytes = b"") -> Script:
 
 
 def says(*written: bytes, then: Act | None = None) -> Act:
-    """Write, and continue or run ``then``."""
+    """Write, then continue or run ``then``."""
 
     def infer(connection: Connection) -> None:
         for each in written:
@@ -250,7 +250,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @contextmanager
 def old_rpc() -> Iterator[OldRpc]:
-    """A gRPC server on a free port."""
+    """Run a gRPC server on a free port."""
     result = OldRpc()
     with ThreadPoolExecutor(16) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])

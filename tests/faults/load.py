@@ -1,4 +1,4 @@
-"""Load over every protocol: clients that keep their connections, and fail at the first wrong
+"""Load over every protocol, from clients that keep their connections and fail at the first wrong
 response."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build_wire_request(protocol: str, model: str = "identity", prefix: str = "")
 
 
 class Connection:
-    """One connection over HTTP/1.1 or in frames, kept open as long as the server allows."""
+    """A connection over HTTP/1.1 or in frames, which is kept open as long as the server allows."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
@@ -89,7 +89,7 @@ class Connection:
             self._reader = None
 
     async def is_closed(self) -> bool:
-        """The server closes the connection and sends nothing more."""
+        """Return whether the server closes the connection without sending more."""
         assert self._reader is not None
         return await self._reader.read() == b""
 
@@ -128,7 +128,7 @@ Send = Callable[[Any], Any]
 
 @dataclass
 class Load:
-    """``served`` counts the correct responses by kind of client."""
+    """The state of the load. ``served`` counts the correct responses by kind of client."""
 
     served: dict[str, int] = field(default_factory=dict)
     connections: list[Connection] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Load:
                 await asyncio.sleep(0)
 
     async def streams(self, channel: Any, models: Sequence[str]) -> None:
-        """Streams of twenty responses over V2 gRPC, all of which must arrive."""
+        """Request streams of twenty responses over V2 gRPC. All responses must arrive."""
         while not self.over.is_set():
             for model in models:
                 call = channel.stream_stream(STREAM)()
@@ -176,7 +176,7 @@ class Load:
                 self.count("v2-grpc stream")
 
     async def events(self, address: str, models: Sequence[str]) -> None:
-        """The same as server-sent events over HTTP."""
+        """Request the same streams as server-sent events over HTTP."""
         connection = self._connection(address)
         body = json.dumps({"IN": list(range(20)), "DELAY": [5] * 20}).encode()
         while not self.over.is_set():
@@ -192,8 +192,8 @@ class Load:
     async def applied(
         self, addresses: Mapping[str, str], models: Sequence[str], repeats: Sequence[str]
     ) -> AsyncIterator[None]:
-        """Load on ``addresses`` (``http``, ``grpc``, ``frames``: a raw socket for the first of the
-        models) while the block runs, which fails if a client fails."""
+        """Apply load to ``addresses`` while the block runs (``http``, ``grpc``, and ``frames``: a
+        raw socket for the first of the models). The block fails if a client fails."""
         async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
             http, frames = addresses["http"], addresses["frames"]
 
@@ -230,7 +230,7 @@ async def call_unary(channel: Any, wire: RpcRequest) -> RpcResponse:
 
 
 def streamed(model: str, count: int, delay: int) -> bytes:
-    """One request of a stream over V2 gRPC."""
+    """Return a request of a stream over V2 gRPC."""
     codec: Any = plugins()["v2-grpc"].create({})
     return bytes(
         join_parts(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)

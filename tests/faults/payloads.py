@@ -1,9 +1,8 @@
 """Requests with invalid tensors in each of the four formats of V2: JSON, JSON followed by binary
 data, protobuf with raw contents, protobuf with typed contents.
 
-A case has the text that the error must contain. A format that cannot express a mistake has no
-request for it.
-"""
+Each case has the text that the error must contain. If a format cannot express a mistake, there is
+no request in this format."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """One request in one format and its rejection: a pattern that the error text matches, and both
+    """A request in one format and its rejection: a pattern that the error text matches, and both
     statuses. ``head`` is the length header of a body with binary data."""
 
     names: str
@@ -52,7 +51,7 @@ RPC: dict[str, Wrong] = {}
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
-    """INPUT0, INT32, one element of 7; None removes a member."""
+    """Return INPUT0 as an INT32 of one element, 7. A member that is None is removed."""
     whole = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **fields}
     return {key: value for key, value in whole.items() if value is not None}
 
@@ -68,7 +67,7 @@ def in_json(case: str, names: str, body: bytes, **more: Any) -> None:
 def in_binary(
     case: str, names: str, expected: bytes, blob: bytes, head: str | None = "", **more: Any
 ) -> None:
-    """``head`` empty: the correct length."""
+    """Add a request in binary. If ``head`` is empty, its length header is correct."""
     head = str(len(expected)) if head == "" else head
     REST[f"{case}, binary"] = Wrong(names, expected + blob, head, **more)
 
@@ -82,7 +81,7 @@ def in_typed(case: str, names: str, message: Any, **more: Any) -> None:
 
 
 def message(*tensors: tuple[str, str, Sequence[int]], raw: Sequence[bytes] = ()) -> Any:
-    """Names, datatypes and shapes; the model's name is added later."""
+    """Return a message with names, datatypes and shapes. The model's name is added later."""
     result = pb.ModelInferRequest(raw_input_contents=raw)
     for name, datatype, shape in tensors:
         result.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -111,7 +110,7 @@ def everywhere(
     http: tuple[int, ...] = (400,),
     grpc: grpc.StatusCode = INVALID,
 ) -> None:
-    """The same mistake in all four formats; each error names the tensor."""
+    """Add the same mistake in all four formats. Each error names the tensor."""
     blob = packed(datatype, elements)
     names = r"INPUT0|inputs\[0\]\.shape|shape of tensor 0"
     spelt = [e.decode() for e in elements] if datatype == "BYTES" else list(elements)

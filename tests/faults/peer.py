@@ -1,4 +1,5 @@
-"""Raw sockets: a client that sends what no library would send, and a backend that runs a script."""
+"""Raw sockets: a client that sends bytes that no library would send, and a backend that runs a
+script."""
 
 from __future__ import annotations
 
@@ -22,8 +23,6 @@ def _pair(address: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP response."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -63,7 +62,7 @@ class Client:
         self.socket.close()
 
     def some(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes, which are empty at the end."""
         if self._held:
             held, self._held = self._held, b""
             return held
@@ -94,11 +93,11 @@ class Client:
         return data
 
     def rest(self) -> bytes:
-        """Everything until the other side closes."""
+        """Return everything until the other side closes."""
         return b"".join(iter(self.some, b""))
 
     def answer(self) -> Answer:
-        """The next HTTP response."""
+        """Return the next HTTP response."""
         first, *lines = self.until(b"\r\n\r\n").decode().rstrip().split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in pairs}
@@ -109,7 +108,7 @@ class Client:
         return Answer(int(first.split()[1]), headers, body)
 
     def _chunk(self) -> bytes:
-        """The next chunk of a body; the last one is empty."""
+        """Return the next chunk of a body. The last chunk is empty."""
         size = int(self.until(b"\r\n"), 16)
         return self.exactly(size + 2)[:-2]
 
@@ -128,7 +127,7 @@ class Gone(Exception):  # noqa: N818
 
 
 class Connection:
-    """One connection of the gateway to a scripted backend."""
+    """A connection from the gateway to a scripted backend."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self._socket = accepted
@@ -150,13 +149,13 @@ class Connection:
         self._held += more
 
     def head(self) -> int:
-        """Wait for the head of an HTTP request; return its length."""
+        """Wait for the head of an HTTP request. Return its length."""
         while b"\r\n\r\n" not in self._held:
             self._more()
         return self._held.index(b"\r\n\r\n") + 4
 
     def request(self) -> bytes:
-        """One HTTP request, head and body."""
+        """Return an HTTP request, with its head and body."""
         end = self.head()
         length = 0
         for line in self._held[:end].split(b"\r\n"):
@@ -202,7 +201,8 @@ class Backend:
     _open: dict[Connection, threading.Thread] = field(default_factory=dict)
 
     def use(self, script: Script) -> None:
-        """Use another script for new connections, once the gateway has closed the old ones."""
+        """Use another script for new connections, as soon as the gateway has closed the old
+        connections."""
         self.script = script
         for connection, thread in tuple(self._open.items()):
             with contextlib.suppress(OSError):
@@ -212,7 +212,7 @@ class Backend:
 
     @property
     def open(self) -> int:
-        """Connections that neither side has closed."""
+        """Return the connections that neither side has closed."""
         return len(self._open)
 
     def accept_from(self, listener: socket.socket) -> None:
@@ -245,7 +245,7 @@ Script = Callable[[Connection, Backend], None]
 
 @contextmanager
 def scripted(script: Script) -> Iterator[Backend]:
-    """A backend on a free port."""
+    """Run a backend on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     backend = Backend(f"127.0.0.1:{listener.getsockname()[1]}", script)
     accepting = threading.Thread(target=backend.accept_from, args=(listener,), daemon=True)
@@ -271,7 +271,7 @@ GOOD_BODY = (
     b'{"model_name":"m","model_version":"1","outputs":'
     b'[{"name":"OUTPUT0","datatype":"INT32","shape":[1],"data":[7]}]}'
 )
-"""The response of every fake backend: OUTPUT0, one INT32 of 7."""
+"""The body of the response of every fake backend: OUTPUT0, which is an INT32 of 7."""
 
 
 def good_http(connection: Connection, backend: Backend) -> None:

@@ -1,5 +1,5 @@
 """Several servers of the same models on real sockets that stop and return, and a gateway in front
-of them, all in this process."""
+of them. All run in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from infergate.runtime.assemble import RunningGateway, assemble
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 QUICK = {"interval": "50ms", "timeout": "500ms"}
-"""The interval of health checks, shorter than the usual five seconds."""
+"""Settings of health checks, whose interval is shorter than the usual five seconds."""
 
 
 class Slowed(BuiltinBackend):
@@ -48,7 +48,7 @@ class Slowed(BuiltinBackend):
 
 @dataclass
 class Replica:
-    """An infergate with the embedded models, on one address per transport."""
+    """An instance of infergate with the embedded models, on one address per transport."""
 
     host: str
     http: int = 0
@@ -81,7 +81,7 @@ class Replica:
         return f"{carrier}://{self.host}:{getattr(self, carrier)}"
 
     def connections(self) -> int:
-        """TCP connections to the server, over IPv4 or, with grpcio, over IPv6."""
+        """Return the TCP connections to the server, over IPv4 or, with grpcio, over IPv6."""
         address = socket.inet_aton(self.host)[::-1].hex().upper()
         ports = (self.http, self.grpc)
         ends = tuple(f"{address}:{port:04X}" for port in ports if port)
@@ -95,7 +95,8 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[Replica]]:
-    """One server at each of ``hosts``; ``same_ports``: like the pods of one service."""
+    """Run a server at each of ``hosts``. With ``same_ports``, the servers have the same ports, like
+    the pods of a service."""
     created = [Replica(host) for host in hosts]
     try:
         for each in created:
@@ -110,8 +111,6 @@ async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[
 
 @dataclass
 class Load:
-    """Outcomes of requests."""
-
     gateway: RunningGateway
     backend: Backend
     ok: int = 0
@@ -121,7 +120,7 @@ class Load:
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send_request(self, **headers: str) -> None:
-        """One inference. Raises GatewayError."""
+        """Send an inference. Raises GatewayError."""
         context = RequestContext("test", headers=headers)
         inputs = tuple(
             tensor_from_array(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
@@ -133,7 +132,7 @@ class Load:
         assert isinstance(answer, InferResponse)
 
     async def _others(self) -> None:
-        """Requests that need no endpoint succeed, whatever happens to the endpoints."""
+        """Check that requests that need no endpoint succeed, whatever happens to the endpoints."""
         gateway = self.gateway.gateway
         inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
@@ -146,7 +145,7 @@ class Load:
 
     @asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
-        """Another client sends requests continuously, and all succeed."""
+        """Check that all requests of another client, which sends requests continuously, succeed."""
         pending = asyncio.ensure_future(self._others())
         try:
             yield
@@ -167,7 +166,7 @@ class Load:
 
     @asynccontextmanager
     async def callers(self, count: int) -> AsyncIterator[None]:
-        """So many clients send requests continuously."""
+        """Run ``count`` clients that send requests continuously."""
         self._stop = False
         pending = [asyncio.ensure_future(self.keep_requesting()) for _ in range(count)]
         try:
@@ -177,7 +176,7 @@ class Load:
             await asyncio.gather(*pending)
 
     async def more(self, count: int) -> None:
-        """Wait for so many more responses."""
+        """Wait for ``count`` more responses."""
         wanted = self.ok + count
         await until(lambda: self.ok >= wanted, f"{count} more answers")
 
@@ -186,7 +185,7 @@ class Load:
         return list(remote.endpoint_stats())
 
     async def figure(self, name: str, position: int, **labels: str) -> float:
-        """A metric of an endpoint, as in a scrape."""
+        """Return a metric of an endpoint, as in a scrape."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -1,5 +1,5 @@
-"""gRPC with bytes: messages built with tritonclient's protobufs and carried by grpcio, and a
-backend that counts calls."""
+"""gRPC with bytes: messages that are built with tritonclient's protobufs and carried by grpcio, and
+a backend that counts calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
-    """A valid inference of ``count`` INT32 named INPUT0."""
+    """Return a valid inference of ``count`` INT32 elements in INPUT0."""
     message = pb.ModelInferRequest(model_name=model, **more)
     message.inputs.add(name="INPUT0", datatype="INT32", shape=[count])
     message.raw_input_contents.append(b"\x07\0\0\0" * count)
@@ -27,7 +27,7 @@ def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
 
 
 def good_answer() -> bytes:
-    """OUTPUT0, one INT32 of 7, as in every fake backend's response."""
+    """Return OUTPUT0 with an INT32 of 7, as in every fake backend's response."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     message.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
     message.raw_output_contents.append(b"\x07\0\0\0")
@@ -113,10 +113,11 @@ class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @contextmanager
 def rpc_backend() -> Iterator[RpcBackend]:
-    """A counting gRPC server on a free port."""
+    """Run a gRPC server that counts calls, on a free port."""
     backend = RpcBackend()
     with ThreadPoolExecutor(16) as threads:
-        # By default, grpc-core rejects calls at random from 1000 waiting calls on (a busy machine).
+        # By default, grpc-core rejects calls at random if 1000 calls wait, which happens on a busy
+        # machine.
         waiting = [
             (f"grpc.server.max_pending_requests{kind}", 10_000) for kind in ("", "_hard_limit")
         ]

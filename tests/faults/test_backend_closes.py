@@ -1,4 +1,4 @@
-"""A backend that closes or resets the connection before or within a response, or while idle."""
+"""Tests backends that close or reset the connection before or within a response, or while idle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ RPC: Faults = {
 }  # fmt: skip
 
 OWN = {"GOAWAY": "connect"}
-"""Cases that only infergate's own engine distinguishes; the omitted calls were not processed."""
+"""Cases that only infergate's own engine distinguishes. In these cases, the call was not
+processed."""
 
 test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)

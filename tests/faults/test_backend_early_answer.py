@@ -1,7 +1,7 @@
-"""A backend that responds before it has the whole request, and then reads the rest, ignores it, or
-closes.
+"""Tests backends that respond before they have the whole request, and then read the rest, ignore
+it, or close.
 
-The response is passed on, and the rest of the request is not sent as the next one.
+The response is passed on, and the rest of the request is not sent as the next request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from faults.watch import MIB, counted, until
 
 REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
 SIZE = 6 * MIB
-"""More than the backend accepts without reading."""
+"""A size that is larger than the backend accepts without reading."""
 LONG = document(
     tensor(datatype="UINT8", shape=[SIZE], data=None, parameters={"binary_data_size": SIZE})
 )
 
 
 def reads_later(answer: bytes) -> Script:
-    """Respond after the head, and then read the rest."""
+    """Respond after the head, and then read the rest of the request."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:

@@ -1,5 +1,5 @@
-"""Backends and proxies that respond with errors, in every form: the client receives the same
-error."""
+"""Tests that the client receives the errors with which backends and proxies respond, in every
+form."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Backends that do not speak HTTP or HTTP/2, or whose responses do not fit the request.
+"""Tests backends that do not speak HTTP or HTTP/2, or whose responses do not fit the request.
 
-The error names the cause, and bytes after a response are never read as the next one.
+The error names the cause, and bytes after a response are never read as the next response.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ RPC: Faults = {
     "HTML under 503": ("no_backend", _only(503, "text/html")),
     "a message cut short": ("backend_garbage", sends(h2.headers, some(MESSAGE[:-3]), END)),
     "no message": ("backend_garbage", sends(h2.headers, END)),
-    # grpcio reads one message and then waits for a status that follows the bytes it does not read
+    # grpcio reads one message. It then waits for a status, which follows the bytes that it does not
+    # read.
     "two messages": ("timeout", sends(h2.headers, some(MESSAGE * 2), END)),
     "bytes after the message": ("timeout", sends(h2.headers, some(MESSAGE + b"x"), END)),
     "compressed without saying how": (
@@ -82,14 +83,14 @@ RPC: Faults = {
 }  # fmt: skip
 
 OWN = {"two messages": "backend_garbage", "bytes after the message": "backend_garbage"}
-"""Cases that only infergate's own engine distinguishes: it rejects excess data on arrival."""
+"""Cases that only infergate's own engine distinguishes. It rejects excess data on arrival."""
 
 test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
 def test_bytes_after_the_response_end_the_connection(harness: Harness) -> None:
-    """The response is complete; the bytes after it must not be read as the next one."""
+    """The response is complete. The bytes after it must not be read as the next response."""
     evil = http_answer(b'{"error":"it broke"}')
     harness.rest.use(says(http_answer(GOOD_BODY) + evil, then=Connection.gone))
     for _ in range(3):

@@ -1,4 +1,5 @@
-"""A backend's hop-by-hop headers are not passed on, and interim responses are skipped."""
+"""Tests that a backend's hop-by-hop headers are not passed on, and that interim responses are
+skipped."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
             "server", "date", "content-type", "content-length", "endpoint-load-metrics",
         }  # fmt: skip
         assert result.headers["server"] == "infergate"
-        assert result.headers["endpoint-load-metrics"] == "cpu=1"  # by default
+        assert result.headers["endpoint-load-metrics"] == "cpu=1"  # returned by default
     harness.rest.use(good_http)
 
 

@@ -1,5 +1,5 @@
-"""Responses that are too large, before or after decompression, are rejected as soon as that is
-known, and not held."""
+"""Tests that responses that are too large, before or after decompression, are rejected as soon as
+this is known, and are not held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A backend that does not respond to a request, or stops in the middle, causes a timeout."""
+"""Tests that a backend that does not respond to a request, or stops in the middle, causes a
+timeout."""
 
 from __future__ import annotations
 

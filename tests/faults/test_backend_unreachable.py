@@ -1,5 +1,5 @@
-"""Backends that cannot be reached: the port is closed, the host is silent, or the name does not
-resolve."""
+"""Tests backends that cannot be reached, because the port is closed, the host is silent, or the
+name does not resolve."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 async def test_a_name_that_is_not_resolvable_yet(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request is reported as not sent, and counted; the backend is used as soon as it is
-    reachable. (A name that disappears later: test_endpoints.)"""
+    """The request is reported as not sent, and is counted. The backend is used as soon as it is
+    reachable. (test_endpoints tests a name that disappears later.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
         url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"

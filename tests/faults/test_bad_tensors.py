@@ -1,5 +1,6 @@
-"""Every case of bad tensors is rejected in its protocol's form, by name, before any backend is
-contacted; and the next request on the same connection is served. (V2: test_tensor_payloads.)"""
+"""Tests that every frontend rejects every case of bad tensors in its protocol's form, with the
+tensor's name, before it contacts any backend. The next request on the same connection is served.
+test_tensor_payloads tests V2."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ CODES = {
     TFS_RAW: {**GRPC, "": "OK"},
     TFS_TYPED: {**GRPC, "": "OK"},
 }
-"""The outcome in each protocol's terms; empty for success."""
+"""The outcome in each protocol's terms. It is empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
 """The legacy servers' text for unreadable requests."""
 NO_HTTP = "400"
@@ -108,7 +109,8 @@ class Harness:
         self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> FrontendClient:
-        """A new connection, except over gRPC, where one connection must survive all cases."""
+        """Return a new connection, except over gRPC, where one connection must survive all
+        cases."""
         match frontend:
             case each if each in (OLD_GRPC, *TFS):
                 return FrontendClient(frontend, self.channel)
@@ -119,7 +121,7 @@ class Harness:
 
 @dataclass(frozen=True)
 class FrontendClient:
-    """One client's connection."""
+    """A client with one connection."""
 
     frontend: str
     peer: Client | grpc.Channel
@@ -202,7 +204,7 @@ def harness() -> Iterator[Harness]:
 
 
 def test_every_case_is_tested() -> None:
-    """A frontend that cannot express a case has the reason."""
+    """If a frontend cannot express a case, there must be a reason."""
     assert not BAD.keys() & CANNOT.keys()
     assert BAD.keys() | CANNOT.keys() == set(itertools.product(CASES, FRONTENDS))
 
@@ -232,7 +234,7 @@ def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
 
 @pytest.mark.parametrize("frontend", [each for each in FRONTENDS if each != FRAMES])
 def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) -> None:
-    """A raw socket has no model name: its listener determines the model."""
+    """A raw socket sends no model name, because its listener determines the model."""
     before = len(harness.rest.requests)
     with ExitStack() as stack:
         talk = harness.connected(frontend, stack)

@@ -1,5 +1,5 @@
-"""Requests that make a server break off do not eject its endpoint; a dead server is still ejected
-quickly."""
+"""Tests that requests that make a server close connections do not eject its endpoint, and that a
+dead server is still ejected quickly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from infergate.core.request_record import RequestRecord
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
-"""The default of aiohttp and Triton."""
+"""The default limit of aiohttp and Triton."""
 POISON = "x-poison"
 
 
 class Picky:
-    """Before a replica: closes the connection of a request that has a long line or POISON."""
+    """A proxy in front of a replica that closes the connection of a request with a long line or
+    POISON."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -108,7 +109,7 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
 
 
 async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
-    """Each request broken by a killed server is doubtful; a check decides immediately."""
+    """Each request that a killed server breaks is ambiguous, and a check decides immediately."""
     async with (
         replicas(LOCAL, LOCAL) as two,
         picky(*two) as (proxies, urls),
@@ -134,7 +135,7 @@ async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
 
 
 async def test_a_never_served_model_ejects_no_endpoint() -> None:
-    """Nor does a client that waits until a model is ready."""
+    """A client that waits until a model is ready ejects no endpoint either."""
     async with (
         replicas(LOCAL, LOCAL) as two,
         gateway("grpc", "own", [each.url("grpc") for each in two], health=NEVER) as load,
@@ -162,7 +163,7 @@ async def test_a_never_served_model_ejects_no_endpoint() -> None:
 
 @pytest.mark.parametrize("name", ["baggage", "tracestate", "traceparent"])
 async def test_headers_of_traces_break_no_connection(name: str) -> None:
-    """12 such requests ejected a healthy server."""
+    """Twelve such requests once ejected a healthy server."""
     async with (
         replicas(LOCAL, LOCAL) as two,
         picky(*two) as (proxies, urls),

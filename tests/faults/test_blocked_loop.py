@@ -1,7 +1,7 @@
-"""The event loop is blocked longer than its limits, by a busy machine or an expensive message.
+"""Tests an event loop that is blocked longer than its limits, by a busy machine or an expensive
+message.
 
-Requests that arrive meanwhile are served, and none is rejected for being late.
-"""
+Requests that arrive in this time are served, and none of them is rejected because it is late."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from infergate.runtime.engines import load_engine
 
 HELD_UP = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6
-"""Seconds, longer than any limit of the gateway, so that all of its timers are due."""
+"""Seconds for which the process is stopped. They exceed every limit of the gateway, so that all of
+its timers are due."""
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        time.sleep(BLOCKED)  # the fault itself
+        time.sleep(BLOCKED)  # this is the fault
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -116,7 +117,7 @@ CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
     "in a call's head": lambda tight: in_a_call(tight.grpc, len(h2.PREFACE) + 30),
     "in a message": lambda tight: in_a_call(tight.grpc, -9),
 }
-"""grpcio reads in its own threads and has its own limits."""
+"""The calls. grpcio reads in its own threads and has its own limits."""
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
 
 
 class Blocks(asyncio.Protocol):
-    """Blocks the loop while reading, as an overly expensive message would."""
+    """Blocks the loop while reading, like an overly expensive message."""
 
     begun = threading.Event()
 
@@ -165,7 +166,7 @@ SHORT = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "1s"}
 
 @contextlib.contextmanager
 def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
-    """A gateway in a thread, and an address where a byte blocks its loop."""
+    """Run a gateway in a thread. Also return an address where a byte blocks its loop."""
     anywhere = {"address": "127.0.0.1:0"}
     raw = {"address": "tcp://127.0.0.1:0", "model": "identity", "framing": "size-prefixed"}
     config = Config.model_validate(

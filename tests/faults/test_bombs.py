@@ -1,4 +1,5 @@
-"""Short messages that inflate to long ones are rejected, and not inflated beyond the body limit."""
+"""Tests that short messages that inflate to long messages are rejected, and are not inflated beyond
+the body limit."""
 
 from __future__ import annotations
 

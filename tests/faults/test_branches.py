@@ -1,5 +1,5 @@
-"""Routes with several backends: fallback, mirror, and selection by header or weight, over HTTP and
-gRPC."""
+"""Tests routes with several backends: fallback, mirror, and selection by header or weight, over
+HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Harness:
     mirror: Backend
 
     def infer_over_both(self, model: str, headers: dict[str, str] | None = None) -> None:
-        """Send a request over HTTP and one over gRPC."""
+        """Send a request over HTTP and a request over gRPC."""
         path = f"/v2/models/{model}/infer"
         response = post(self.gateway.http, path, document(tensor()), headers)
         assert response.status == 200, response

@@ -1,5 +1,5 @@
-"""Bytes that are not HTTP, or that two parsers could read differently, are rejected with 400, and
-nothing after them is served.
+"""Tests that bytes that are not HTTP, or that two parsers could read differently, are rejected with
+400, and that nothing after them is served.
 
 Other protocols on the wrong port are recognized.
 """
@@ -80,7 +80,8 @@ def test_an_invalid_host(gateway: Tight, host: str) -> None:
 def test_an_absolute_target_determines_the_host(
     gateway: Tight, target: str, host: str, status: int
 ) -> None:
-    """RFC 9112, 3.2.2: Host is ignored, so it cannot bypass the check against rebinding."""
+    """The Host header is ignored (RFC 9112, 3.2.2), so it cannot bypass the check against DNS
+    rebinding."""
     with Client(gateway.admin) as client:
         client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         assert client.answer().status == status
@@ -99,7 +100,7 @@ def test_tls_on_a_plain_text_port(gateway: Tight, listener: str) -> None:
 
 
 def test_http_on_a_raw_socket(gateway: Tight) -> None:
-    """``GET `` is a length of half a gigabyte."""
+    """``GET `` is read as a length of half a gigabyte."""
     with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(LIVE)
         assert "the limit is" in frames.error_in(client)

@@ -1,6 +1,7 @@
-"""One of several endpoints responds with errors for a while, as with a full disk.
+"""Tests one of several endpoints that responds with errors for a while, for example because of a
+full disk.
 
-It is ejected soon and used again afterwards; clients of routes with retries see no error.
+It is ejected soon and used again afterwards. Clients of routes with retries see no error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from infergate.core.errors import GatewayError, Kind
 
 @asynccontextmanager
 async def burst(replica: Replica) -> AsyncIterator[None]:
-    """It fails every request now."""
+    """Make ``replica`` fail every request from now on."""
     backend = replica.backend
     perform = backend.perform
 

@@ -1,6 +1,6 @@
-"""A client disconnects at any moment: its request is cancelled wherever it waits, once for each
-await in every pipeline. Nothing remains: no task, no slot of a concurrency limit, no active
-request at an endpoint; it is counted once, and the next request is served."""
+"""Tests clients that disconnect at any moment. The request is cancelled wherever it waits, once for
+each await in every pipeline. No task, no slot of a concurrency limit and no active request at an
+endpoint may remain. The request is counted once, and the next request is served."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from infergate.transport.grpc.multiplexing import multiplex
 from infergate.transport.server.admission import Admission
 
 MAX_STEPS = 60
-"""More awaits than any request has."""
+"""A number of awaits that no request reaches."""
 ROUTES: dict[str, dict[str, Any]] = {
     "plain": {},
     "translated": {"rewrite": {"model": "identity", "inputs": {"no": "none"}}},
@@ -46,12 +46,13 @@ IDENTITY = {"model": "identity"}
 LOCAL = "127.0.0.1"
 ANYWHERE = {"address": f"{LOCAL}:0"}
 SLOW = 0.01
-"""Seconds that a server takes, so that there is something to wait for."""
+"""Seconds that a server takes, so that requests have to wait."""
 
 
 @types.coroutine
 def left_at(doing: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
-    """Run a task and cancel it at its ``place``-th await. Return whether it reached that await."""
+    """Run a task and cancel it at the await number ``position``. Return whether it reached that
+    await."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     waits = 0
@@ -114,11 +115,11 @@ class Harness:
             assert len([each async for each in answers]) >= 6
 
     def counted(self) -> float:
-        """All requests that have ended."""
+        """Return the number of requests that have ended."""
         return sample(self.metrics.text().decode(), "infergate_requests_total")
 
     def under_way(self) -> int:
-        """Requests at endpoints, and those in a queue."""
+        """Return the number of requests at endpoints, and in a queue."""
         found = 0
         for backend in self.running.gateway.backends:
             remote: Any = backend
@@ -182,7 +183,7 @@ async def two() -> AsyncIterator[list[Replica]]:
 
 
 async def is_left_everywhere(harness: Harness, route: str) -> int:
-    """The number of awaits."""
+    """Return the number of awaits."""
     assert await harness.send_request(route) == "ok"
     await until(lambda: harness.under_way() == 0, "all is over")
     tasks = len(asyncio.all_tasks())
@@ -219,7 +220,8 @@ async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
 
 @pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
 async def test_the_first_request(frontend: str, carrier: str) -> None:
-    """The request that connects and detects the server. A concurrent request detects it as well."""
+    """The first request connects and detects the server. A concurrent request detects the server as
+    well."""
     async with two() as servers:
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, carrier, "own", None) as harness:

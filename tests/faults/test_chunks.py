@@ -1,4 +1,4 @@
-"""Chunked bodies: invalid sizes, extensions, trailers, two million chunks of one byte."""
+"""Tests chunked bodies: invalid sizes, extensions, trailers, and two million chunks of one byte."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_invalid_chunks(gateway: Tight, case: str) -> None:
 
 
 def test_an_extension_that_never_ends(gateway: Tight) -> None:
-    """Extensions are not part of the body, so they do not extend its deadline. Only infergate's
-    own engine bounds them."""
+    """Extensions are not part of the body, so they do not extend its deadline. Only infergate's own
+    engine limits them."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
     before = counted(gateway, outcome=outcome)
     with limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
@@ -49,7 +49,8 @@ def test_extensions_and_trailers_are_ignored(gateway: Tight) -> None:
 
 
 MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
-"""The chunks took four seconds of CPU, but other clients do not wait for that."""
+"""Numbers of chunks. The chunks once took four seconds of CPU, but other clients do not wait for
+them."""
 
 
 @pytest.mark.parametrize("count", MANY)

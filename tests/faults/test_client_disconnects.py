@@ -1,6 +1,6 @@
-"""Clients that reset the connection, close it, or close their side at any point of a request:
-nothing of them remains. (Clients that disconnect while they are served:
-test_deadlines_and_cancellation.)"""
+"""Tests clients that reset the connection, close it, or close their side at any point of a request.
+Nothing of the request may remain. (test_deadlines_and_cancellation tests clients that disconnect
+while they are served.)"""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_a_reset(gateway: Tight, prefix: str) -> None:
 
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
 def test_a_half_close(gateway: Tight, prefix: str) -> None:
-    """End of file means that the client disconnected: TCP cannot distinguish a half-close."""
+    """End of file means that the client has disconnected, because TCP cannot distinguish a
+    half-close."""
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)

@@ -1,4 +1,4 @@
-"""One below and one above each limit of a request's size, on every listener."""
+"""Tests values just below and just above each limit of a request's size, on every listener."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ over_or_not = pytest.mark.parametrize("over", [0, 1])
 def refused(
     gateway: Tight, over: int, limit: str, under: str = "ok"
 ) -> contextlib.AbstractContextManager[None]:
-    """Requests over the limit are counted as rejected by that limit; others have the outcome
-    ``under``."""
+    """Check that requests over the limit are counted as rejected by that limit, and that others
+    have the outcome ``under``."""
     if over:
         return refused_by(gateway, limit)
     return rises(gateway, "infergate_requests_total", outcome=under)
@@ -41,7 +41,7 @@ def test_the_number_of_headers(gateway: Tight, over: int) -> None:
 
 
 def filling(over: int, path: str = PATH) -> list[str]:
-    """Four header lines that reach the maximum size together, and ``over`` bytes more."""
+    """Return four header lines that together reach the maximum size, plus ``over`` bytes."""
     others = len(head(*[f"A{i}: " for i in range(4)])) - len(f"POST {path} HTTP/1.1\r\n\r\n")
     each, left = divmod(HEADERS - others + over, 4)
     return [f"A{i}: " + "x" * (each + (left if i == 0 else 0)) for i in range(4)]
@@ -58,7 +58,7 @@ def test_the_bytes_of_headers(gateway: Tight, over: int) -> None:
 
 @over_or_not
 def test_the_length_of_the_target(gateway: Tight, over: int) -> None:
-    """Rejected as too long, or not found."""
+    """A target is rejected as too long, or is not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
     with refused(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
         client.send(head(path=path) + GOOD)
@@ -132,7 +132,6 @@ def test_a_frame_over_the_limit_is_rejected_before_it_arrives(gateway: Tight, le
 
 @pytest.mark.parametrize("sent", [20_000, 5_000_000])
 def test_a_rejected_frame_that_arrives_anyway(gateway: Tight, sent: int) -> None:
-    """The rest of the request is read, so that the response arrives."""
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
         client.send(frame(100 * MIB) + bytes(sent))

@@ -1,5 +1,5 @@
-"""Too many connections, and no file descriptors left: accepted clients are served, others are
-disconnected, and the process neither spins nor dies."""
+"""Tests too many connections, and a process without free file descriptors. Accepted clients are
+served, other clients are disconnected, and the process neither uses CPU in a loop nor ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Infergate]:
 
 @contextmanager
 def descriptor_limit(gateway: Infergate, spare: int) -> Iterator[None]:
-    """The process may open ``spare`` more files than it has open."""
+    """Let the process open ``spare`` more files than it has open."""
     before = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
     limit = watch.descriptors(gateway.pid) + spare
     resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
@@ -57,8 +57,8 @@ def is_accepted(client: Client) -> bool:
 
 
 def test_descriptors_are_used_up(gateway: Infergate) -> None:
-    """The other client is already connected, and so is the reader of the metrics."""
-    with Client(gateway.http) as first:  # libuv reserves one at the first client
+    """The other client, and the reader of the metrics, are already connected."""
+    with Client(gateway.http) as first:  # libuv reserves a descriptor for the first client
         assert is_accepted(first)
     with Client(gateway.http) as early, Client(gateway.admin) as scraping:
         assert is_accepted(early)
@@ -72,9 +72,9 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
                     lambda: open_descriptors(scraping) >= before + SPARE - 1, "no spare descriptor"
                 )
                 spent, began = cpu_seconds(gateway), time.monotonic()
-                time.sleep(2)  # with nothing to do except serving connected clients
+                time.sleep(2)  # the process has nothing to do except serving connected clients
                 spent, took = cpu_seconds(gateway) - spent, time.monotonic() - began
-                assert spent < took / 2  # no busy loop
+                assert spent < took / 2  # the process does not loop
             with Client(gateway.http) as late:
                 assert is_accepted(late)
     assert watch.alive(gateway)
@@ -89,14 +89,14 @@ def open_descriptors(scraping: Client) -> float:
 
 
 def assert_refused(address: str) -> None:
-    """A new connection is closed immediately."""
+    """Check that a new connection is closed immediately."""
     with suppress(ConnectionError), Client(address) as client:
         assert not client.rest().startswith(b"HTTP")
 
 
 @pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
 def test_too_many_connections(engine: str, http: int, calls: int) -> None:
-    """grpcio does not report its refused connections."""
+    """grpcio does not report the connections that it refuses."""
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
@@ -127,14 +127,15 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
                 lambda: watch.metric(gateway, OPEN, listener="grpc") == 0,
                 "the late gRPC connection is closed",
             )
-            if engine == "own":  # the same slots
+            if engine == "own":  # requests use the same slots
                 with Client(gateway.http) as http_client:
                     assert is_accepted(http_client)
         assert watch.logged_bugs(gateway) == ""
 
 
 def is_greeted(address: str, open_clients: ExitStack) -> bool:
-    """A new HTTP/2 client receives SETTINGS. If so, it is added to ``open_clients``."""
+    """Return whether a new HTTP/2 client receives SETTINGS. If so, add the client to
+    ``open_clients``."""
     with ExitStack() as stack, suppress(ConnectionError):
         client = stack.enter_context(Client(address))
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))

@@ -1,10 +1,10 @@
-"""The cost of the most expensive messages: the event loop, memory, and concurrent clients.
+"""Tests the cost of the most expensive messages for the event loop, for memory, and for concurrent
+clients.
 
 A few bytes may cause much work. No message within the limits may block the event loop for more than
-50 ms of CPU; longer work is done by helper processes. ``faults.costly`` has the most expensive
-known message of each loop; ``make test-peers`` also searches for more expensive ones, which become
-rows there.
-"""
+50 ms of CPU. Helper processes do longer work. ``faults.costly`` has the most expensive known
+message of each loop; ``make test-peers`` also searches for more expensive messages, which are then
+added there."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ from legacy.messages import SERVICE
 
 ATTACKERS = 4
 OPENS = 24
-"""Connections to itself that the gateway may keep open."""
+"""Maximum number of connections that the gateway opens to itself and keeps."""
 
 
 @pytest.fixture(scope="module")
 def timed() -> Iterator[Timed]:
     with started_timed() as gateway:
-        with ThreadPoolExecutor(ATTACKERS) as threads:  # starts all helpers
+        with ThreadPoolExecutor(ATTACKERS) as threads:  # this starts all helpers
             list(threads.map(WORST["v2-rest, translated"]().send, [gateway] * ATTACKERS))
         yield gateway
 
 
 def _allowed(worst: Worst) -> int:
-    """Maximum memory in bytes that a message costs the gateway while it is served."""
+    """Return the maximum memory in bytes that a message costs the gateway while it is served."""
     return 64 * MIB + 4 * worst.size
 
 
 def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
-    """Memory that helper processes keep for 30 s for the next such message (docs/limits.md)."""
+    """Helper processes keep memory for 30 s for the next such message (docs/limits.md)."""
     return unharmed(timed, lambda: good(timed), grows=grows, keeps=grows, opens=OPENS)
 
 
@@ -76,7 +76,7 @@ DEAREST = (
     "trtis-http, forwarded",
     "trtis-grpc, forwarded",
 )
-"""The most expensive message of each codec; all others run in ``make test-peers`` only."""
+"""The most expensive message of each codec. The others run only in ``make test-peers``."""
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ DEAREST = (
     [each if each in DEAREST else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
 )
 def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
-    """Four connections send the message. Memory is checked as well."""
+    """Four connections send the message. The test also checks memory."""
     worst, handled = WORST[name](), counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(worst)):
         check_other_clients(timed, worst, ATTACKERS)
@@ -95,7 +95,7 @@ def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
 
 LIMITS = event_loop_limits(DEFAULT_LIMITS)
 HEADERS = 64 * KIB
-"""Requests for ``listeners.http``, which include NV-InferRequest."""
+"""Maximum header size of ``listeners.http``, which includes NV-InferRequest."""
 
 
 def _rest(body: bytes) -> Any:
@@ -179,7 +179,7 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
         [b""],
     ),
 }  # fmt: skip
-"""How a message is built from bytes: its start, its repeated part and its end."""
+"""The start, the repeated part and the end of each message."""
 
 
 def _parsed(codec: Any, wire: Any) -> None:
@@ -194,8 +194,8 @@ def _shielded(codec: Any, wire: Any) -> None:
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
-    """The event loop's work on a request before its first wait: translated, forwarded, and
-    rejected."""
+    """Return the CPU seconds of the event loop for a request before its first wait, if it is
+    translated, forwarded or rejected."""
     longest = 0.0
     for read in (_parsed, _shielded):
         wire = make(data)
@@ -212,9 +212,9 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
 
 
 SEARCH_MARGIN = 1.5
-"""The limits on fields are those at which an idle machine takes 50 ms, and a search finds exactly
-those messages, so it checks for messages that no limit bounds. The rows above are checked
-against 50 ms themselves."""
+"""The factor by which a search may exceed 50 ms. The limits on fields are set so that an idle
+machine takes 50 ms, and a search finds exactly such messages. The search therefore only detects
+messages that no limit bounds. The rows above are compared with 50 ms."""
 
 
 @pytest.mark.peers

@@ -1,5 +1,5 @@
-"""JSON that takes long to read: others do not wait for it, and the helper process that reads it
-may die."""
+"""Tests JSON that takes long to read. Other clients do not wait for it, and the helper process that
+reads it may end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _dear(elements: int) -> bytes:
 
 
 DEAR = _dear(3 * MIB // 2)
-"""Slow to read: floats with a NaN among them are parsed one by one."""
+"""JSON that is slow to read: if floats include a NaN, they are parsed one by one."""
 
 
 def test_costly_json_delays_no_other_request(gateway: Tight) -> None:
@@ -56,7 +56,7 @@ def test_a_crashed_helper_fails_only_its_request() -> None:
     with started_infergate(CONFIG) as gateway:
         assert post(gateway.http, PATH, DEAR).status == 200
         with unharmed(gateway, lambda: good(gateway)):
-            # 503: the helper was killed before it accepted the request.
+            # The status is 503 if the helper was killed before it accepted the request.
             while (status := _helper_killed(gateway)) == b"503":
                 pass
             assert status == b"500"
@@ -66,13 +66,13 @@ def test_a_crashed_helper_fails_only_its_request() -> None:
 
 
 def _helper_killed(gateway: Infergate) -> bytes:
-    """The status of a request whose helper dies."""
+    """Return the status of a request whose helper is killed."""
     with Client(gateway.http) as client:
         client.send(head(length=len(DEAR)) + DEAR)
         client.socket.setblocking(False)
         while not (began := _received(client)):
             for helper in children(gateway.pid):
-                with suppress(ProcessLookupError):  # it has died since it was looked up
+                with suppress(ProcessLookupError):  # the helper has ended since it was found
                     os.kill(helper, signal.SIGKILL)
             good(gateway)
         return began.split(b" ")[1]
@@ -97,7 +97,7 @@ def test_deep_json_and_many_brackets_are_rejected(gateway: Tight) -> None:
 
 
 def test_more_json_than_may_be() -> None:
-    """Binary data after the JSON is not bounded in this way."""
+    """The size of binary data after the JSON is not limited in this way."""
     with started_infergate(CONFIG + "  json: 4KiB\n") as gateway:
         good(gateway)
         with unharmed(gateway, lambda: good(gateway)):

@@ -1,7 +1,7 @@
-"""Deadlines: which one applies, which one is sent upstream, and that the work for a disconnected
-client is cancelled.
+"""Tests deadlines: which deadline applies, which deadline is sent to the server, and that the work
+for a disconnected client is cancelled.
 
-With a real Triton, and with a gRPC server that reports what it received.
+The tests use a real Triton, and a gRPC server that reports what it received.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from peers.support.triton import Triton
 
 LONG = 60.0
 POLLS = 20
-"""In so many polls of its metrics, an idle Triton begins with a request."""
-"""Seconds, longer than anything here should take."""
+"""Number of metric polls within which an idle Triton begins with a request."""
 ROUNDED = 1.1
 """gRPC sends a timeout with few digits, rounded up."""
 CONFIG = """
@@ -90,7 +89,7 @@ def harness(running: tuple[Harness, RpcBackend]) -> Harness:
 
 @pytest.fixture
 def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
-    """A backend as after its start."""
+    """Put a backend into its initial state."""
     backend = running[1]
     good = RpcBackend.answer
     backend.answer = good
@@ -112,7 +111,7 @@ def counting(gateway: Infergate) -> None:
 
 
 def given_up(gateway: Infergate) -> float:
-    """Requests that timed out, and those that the client cancelled."""
+    """Return the number of requests that timed out, and of requests that the client cancelled."""
     return sum(counted(gateway, outcome=each) for each in ("timeout", "cancelled"))
 
 
@@ -243,7 +242,7 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
 
 
 def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: RpcBackend) -> None:
-    """On the same route: the slow request ends only after all others."""
+    """All requests use the same route. The slow request ends only after all others."""
     harness.rest.use(good_http)
     quick = rpc.answer
     rpc.answer = rpc.wait
@@ -300,7 +299,7 @@ def slow_message(model: str, seconds: float) -> bytes:
 
 
 def cancelled(triton: Triton) -> int:
-    """The number of requests of ``slow`` that Triton has seen cancelled."""
+    """Return the number of requests of ``slow`` whose cancellation Triton has seen."""
     with channel(triton.grpc) as rpc_channel:
         status: Status = call(rpc_channel, slow_message("slow", 0))
     response = pb.ModelInferResponse.FromString(status.message)
@@ -309,8 +308,8 @@ def cancelled(triton: Triton) -> int:
 
 
 def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
-    """Wait until Triton executes a request of ``slow``: a request of the test then queues behind
-    it, and is returned."""
+    """Wait until Triton executes a request of ``slow``, which is returned. A request of the test
+    then waits behind it."""
 
     def queued() -> bool:
         with urllib.request.urlopen(f"http://{triton.metrics}/metrics") as answer:
@@ -350,7 +349,8 @@ def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Tri
 def test_a_client_disconnect_cancels_in_triton(
     before_triton: Infergate, triton: Triton, frontend: str
 ) -> None:
-    """Over gRPC, because Triton's REST server does not notice that its client disconnects."""
+    """This works only over gRPC, because Triton's REST server does not notice that its client
+    disconnects."""
     before = cancelled(triton)
     model = "grpc.slow"
     with (

@@ -1,6 +1,6 @@
-"""SIGTERM while streams are open, and a second SIGTERM. The process ends, so the checks of every
-fault run before that: connected clients are served, memory is bounded, and after the last
-stream no stream and no descriptor remains."""
+"""Tests SIGTERM while streams are open, and a second SIGTERM. The process ends, so the checks of
+every fault run before that: connected clients are served, memory is limited, and no stream and no
+descriptor remains after the last stream."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
 
 
 async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
-    """The readiness in each protocol."""
+    """Return the readiness in each protocol."""
     found = []
     for address, path in (
         (harness.gateway.http, "/v2/health/ready"),
@@ -92,7 +92,8 @@ def logged(gateway: Infergate, text: str) -> bool:
 
 
 def scraped(scraping: Client, name: str) -> float:
-    """On an existing connection: the admin listener closes last, but accepts no new connections."""
+    """Scrape a metric on an existing connection, because the admin listener closes last but accepts
+    no new connections."""
     scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     return sample(scraping.answer().body.decode(), name)
 
@@ -120,7 +121,8 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
 
 
 async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
-    """All HTTP and gRPC requests are completed; the one on ``raw`` has not arrived."""
+    """Check that all HTTP and gRPC requests are completed. The request on ``raw`` has not
+    arrived."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
         assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
         idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
@@ -128,7 +130,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         for each in (idle, kept):
             assert (await each.send_request(live)).status == 200
         calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
-        for call in calls:  # two requests each, the second of which may still be unread
+        for call in calls:  # there are two requests each, and the second may still be unread
             await call.write(streamed("repeat", 40, 25))
             await call.write(streamed("repeat", 2, 1))
         await asyncio.gather(*(stream_values(call, 1) for call in calls))
@@ -142,7 +144,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
         refused = await statuses(harness, channel)
         assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
-        # Then the idle connection is closed, and new connections are refused.
+        # The idle connection is closed after that, and new connections are refused.
         assert await idle.is_closed()
         await idle.close()
         with pytest.raises(ConnectionRefusedError):

@@ -1,5 +1,5 @@
-"""Endpoints that stop and return, flap, are slow, or are all unreachable: over HTTP and gRPC, with
-both engines, on real sockets."""
+"""Tests endpoints that stop and return, alternate between states, are slow, or are all unreachable,
+over HTTP and gRPC, with both engines, on real sockets."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
                 assert caught.value.public == "backend 'b': the backend could not be reached"
                 assert time.monotonic() - began < 2.0
             assert descriptors(os.getpid()) <= held + 2
-            await asyncio.sleep(0.5)  # the cached readiness
+            await asyncio.sleep(0.5)  # wait for the cached readiness to expire
             assert not await ready()
             await two[1].start()
             await until(lambda: load.figures()[1].available == 1, "one is up")

@@ -1,5 +1,6 @@
-"""The limits of concurrent requests and of their bytes: requests beyond them are rejected
-immediately, in each protocol's form, and served later. The admin listener always responds."""
+"""Tests the limits of concurrent requests and of their bytes. Requests beyond the limits are
+rejected immediately in each protocol's form, and served later. The admin listener always
+responds."""
 
 from __future__ import annotations
 
@@ -90,14 +91,14 @@ def running() -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(running: Harness) -> Iterator[Harness]:
-    """The admin listener responds even at the limit."""
+    """Run a gateway. Its admin listener must respond even at the limit."""
     with unharmed(running.gateway, running.admin):
         yield running
 
 
 @contextmanager
 def held(harness: Harness, size: int) -> Iterator[None]:
-    """A client is about to send a body of this size."""
+    """Connect a client that is about to send a body of this size."""
     with Client(harness.gateway.http) as client:
         client.send(head(length=size) + b"{")
         until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size, "it is let in")

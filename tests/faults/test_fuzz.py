@@ -1,5 +1,5 @@
-"""Valid requests with random changes: each gets a response that is not an internal error, and the
-process survives. Add failing inputs as examples to their test."""
+"""Tests valid requests with random changes. Each request gets a response that is not an internal
+error, and the process survives. Add failing inputs as examples to their test."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def harness() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def all_counted(harness: Harness) -> Iterator[None]:
-    """Client errors are counted as such, and none as internal errors."""
+    """Check that client errors are counted as client errors, and none as internal errors."""
     before = counted(harness.gateway, outcome="bad_request")
     yield
     assert counted(harness.gateway, outcome="bad_request") > before
@@ -136,7 +136,7 @@ _PIECES = [
 
 @st.composite
 def spoilt(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
-    """One of ``wholes`` with a few pieces deleted, repeated or replaced."""
+    """Return one of ``wholes`` with a few pieces deleted, repeated or replaced."""
     whole = draw(st.sampled_from(wholes))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(whole)))
@@ -153,7 +153,8 @@ def http_answer(gateway: Infergate, path: str, body: bytes, headers: dict[str, s
 
 
 def fine(status: int) -> bool:
-    """Served, or a client error; 501 means a valid request for an unsupported feature."""
+    """Return whether the request was served or is a client error. 501 means a valid request for an
+    unsupported feature."""
     return status == 200 or 400 <= status < 500 or status == 501
 
 
@@ -195,7 +196,8 @@ _FRAMINGS = [
 @FUZZ
 @given(wire=spoilt(_FRAMINGS))
 def test_http_bytes(harness: Harness, wire: bytes) -> None:
-    """The whole request including its head. An incomplete one is abandoned after a while."""
+    """The input is a whole request including its head. An incomplete request is abandoned after a
+    while."""
     with Client(harness.gateway.http) as client:
         client.send(wire)
         client.socket.settimeout(0.1)
@@ -223,7 +225,7 @@ def test_grpc_messages(harness: Harness, message: bytes, method: str) -> None:
 
 @st.composite
 def infer_requests(draw: st.DrawFn) -> bytes:
-    """A protobuf message that is well-formed, but rarely a valid request."""
+    """Return a protobuf message that is well-formed, but rarely a valid request."""
     result = pb.ModelInferRequest(model_name="identity")
     result.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
     names = st.sampled_from(["INPUT0", "INPUT1"]) | st.text(max_size=3)

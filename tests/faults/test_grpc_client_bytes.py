@@ -1,6 +1,6 @@
-"""Broken or hostile clients of the gRPC port, with either engine: the process survives, other
-clients are served and nothing remains. (The responses of infergate's own engine:
-test_h2_attacks.)"""
+"""Tests broken or hostile clients of the gRPC port, with either engine. The process survives, other
+clients are served, and nothing remains. (test_h2_attacks tests the responses of infergate's own
+engine.)"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIVE = INFER.replace("ModelInfer", "ServerLive")
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Other clients send requests over gRPC."""
+    """Run the gateway while other clients send requests over gRPC."""
     with unharmed(tight, lambda: good_call(tight)):
         yield tight
 
@@ -33,14 +33,14 @@ def hello(client: Client) -> None:
 
 
 def counted_rejection(gateway: Tight, reason: str) -> contextlib.AbstractContextManager[None]:
-    """The closed connection is counted by infergate's own engine."""
+    """Check that infergate's own engine counts the closed connection."""
     if ENGINE == "compat":
         return contextlib.nullcontext()
     return rises(gateway, REFUSED, listener="grpc", reason=reason)
 
 
 def counting(gateway: Tight) -> contextlib.AbstractContextManager[None]:
-    """grpcio may reject it without a log line."""
+    """Check that the connection is counted. grpcio may reject it without a log line."""
     if ENGINE == "compat":
         return releases_connections(gateway, "grpc")
     return rises(gateway, REQUESTS, operation="server_live", protocol="v2-grpc", outcome="ok")
@@ -72,7 +72,8 @@ def test_non_grpc_input_ends_the_connection(gateway: Tight, wire: str) -> None:
     "value", ["abc", "-5S", "", "5", "5x", "999999999999S", "1e3S", "99999999H"]
 )
 def test_a_bad_timeout(gateway: Tight, value: str) -> None:
-    """There is a prompt response, or error: a timeout that cannot be parsed sets no deadline."""
+    """There is a prompt response or error, because a timeout that cannot be parsed sets no
+    deadline."""
     request = h2.request_headers(LIVE, ("grpc-timeout", value))
     with counting(gateway), Client(gateway.grpc) as client:
         hello(client)
@@ -92,7 +93,7 @@ def test_headers_that_are_not_grpc(gateway: Tight, header: tuple[str, str]) -> N
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
         client.socket.shutdown(1)
         client.rest()
-    if ENGINE == "own" and header[0] == "content-type":  # the others are not gRPC calls
+    if ENGINE == "own" and header[0] == "content-type":  # other requests are not gRPC calls
         assert counted(gateway, outcome="bad_request") == before + 1
 
 
@@ -133,9 +134,9 @@ def test_bodies_without_exactly_one_message(gateway: Tight, data: bytes) -> None
     ids=["none", "cut", "short", "flag 2"],
 )
 def test_calls_that_grpcio_leaves_open_end_with_the_connection(gateway: Tight, data: bytes) -> None:
-    """grpcio treats a truncated message as a call that was cancelled immediately and sends no
-    status, nor always for an invalid flag; correct clients send neither. Such a call holds only
-    a stream of its own connection."""
+    """grpcio treats a truncated message as a call that was cancelled immediately, and sends no
+    status. For an invalid flag, it does not always send one. Correct clients send neither. Such a
+    call holds only a stream of its own connection."""
     with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))

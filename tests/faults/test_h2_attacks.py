@@ -1,5 +1,6 @@
-"""Attacks by HTTP/2 frames on ``engine: own``, whatever engine the other tests use: each has the
-expected end, other clients are served meanwhile, and all resources are released."""
+"""Tests attacks by HTTP/2 frames on ``engine: own``, whatever engine the other tests use. Each
+attack has the expected end, other clients are served in this time, and all resources are
+released."""
 
 from __future__ import annotations
 
@@ -124,7 +125,7 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
     with ended, Client(gateway.grpc) as client:
         client.send(_HELLO)
         client.socket.settimeout(0.2)
-        with contextlib.suppress(ConnectionError, TimeoutError):  # it has sent enough
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the client has sent enough
             client.send(reported)
         client.socket.settimeout(watch.SECONDS)
         began = time.monotonic()
@@ -163,12 +164,11 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "cut": (opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"), BAD),
     "4 GiB announced": (opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"), TOO_LARGE),
 }  # fmt: skip
-"""A call that was attacked ends in this way."""
+"""The status of an attacked call."""
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
-    """The connection stays open."""
     reported, outcome = BROKEN[fault]
     response = watch.rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with response, Client(gateway.grpc) as client:
@@ -195,7 +195,7 @@ def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
 
 
 def test_headers_that_drip(gateway: Tight) -> None:
-    """A CONTINUATION now and then, one byte at a time."""
+    """The client sends a CONTINUATION of one byte from time to time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, flags=0))
@@ -214,8 +214,8 @@ def test_headers_that_drip(gateway: Tight) -> None:
 @pytest.mark.parametrize("method", [INFER, STREAM])
 @pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
 def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
-    """A hundred streams, each with a partial message: all are cancelled, the connection stays. A
-    stream without any data may stay."""
+    """There are a hundred streams, each with a partial message. All are cancelled, and the
+    connection stays open. A stream without any data may stay open as well."""
     many = 100 if part or method == INFER else 0
     limited = watch.rises(gateway, LIMITED, by=many, limit="idle_body_time")
     with limited, Client(gateway.grpc) as client:
@@ -239,7 +239,7 @@ def test_messages_that_drip(gateway: Tight, method: str) -> None:
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
     with watch.refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
-        client.socket.settimeout(0.1)  # the slow sender itself
+        client.socket.settimeout(0.1)  # this client is the slow sender
         ended, came = False, b""
         began = time.monotonic()
         while not ended and time.monotonic() - began < watch.SECONDS:
@@ -267,8 +267,8 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
 
 
 def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
-    """Twenty connections with fifty streams each: if they were kept, no stream would be left for
-    other clients."""
+    """There are twenty connections with fifty streams each. If they were kept, no stream would be
+    left for other clients."""
     before = watch.descriptors(gateway.pid)
     closed = watch.rises(gateway, "infergate_idle_connections_closed_total", listener="grpc")
     with closed, contextlib.ExitStack() as stack:
@@ -286,7 +286,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
 
 
 def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
-    """It is served as slowly as it reads, and each byte costs one frame."""
+    """The client is served as slowly as it reads. Each byte costs one frame."""
     whole = h2.message(message(200))
     handled = watch.rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
     with handled, Client(gateway.grpc) as client:
@@ -307,7 +307,7 @@ def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
 def test_readers_that_stop(gateway: Tight, first: int) -> None:
-    """A hundred unread responses of 128 KiB: the streams or the connection are closed."""
+    """There are a hundred unread responses of 128 KiB. The streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
     slow = watch.rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
     if first > 1:  # no wait if the socket buffers hold all of it

@@ -1,7 +1,7 @@
-"""Floods of expensive HTTP/2 frames on either engine: other clients do not wait, and memory is
-bounded.
+"""Tests floods of expensive HTTP/2 frames on either engine. Other clients do not wait, and memory
+is limited.
 
-test_h2_attacks has more of them for infergate's own engine.
+test_h2_attacks has more floods for infergate's own engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFUSED = "infergate_refused_connections_total"
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Other clients send requests over gRPC."""
+    """Run the gateway while other clients send requests over gRPC."""
     with unharmed(tight, lambda: good_call(tight)):
         yield tight
 
@@ -49,12 +49,12 @@ _FLOODS = {
 
 
 _SHORT = {"WINDOW_UPDATE", "streams without end"}
-"""They end a stream, or are rejected without charge."""
+"""Floods that end a stream, or are rejected without charge."""
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
 def test_floods(gateway: Tight, flood: str) -> None:
-    """Beyond the budget the connection is closed, and counted."""
+    """A connection that exceeds the budget is closed and counted."""
     is_counted = ENGINE == "own" and flood not in _SHORT
     cut_off = (
         rises(gateway, REFUSED, listener="grpc")
@@ -63,7 +63,7 @@ def test_floods(gateway: Tight, flood: str) -> None:
     )
     with cut_off, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
-        with suppress(ConnectionResetError, BrokenPipeError):  # it has sent enough
+        with suppress(ConnectionResetError, BrokenPipeError):  # the client has sent enough
             client.send(_FLOODS[flood])
         if is_counted:
             client.rest()  # closing earlier resets the connection, and unread frames are dropped

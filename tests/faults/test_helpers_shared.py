@@ -1,5 +1,6 @@
-"""Helper processes are shared fairly: one client's long messages delay another's by a few messages
-at most, the queue is bounded, and a caller that disconnects or times out stops waiting."""
+"""Tests that helper processes are shared fairly. A client's long messages delay another client's by
+a few messages at most. The queue is limited, and a caller that disconnects or times out stops
+waiting."""
 
 from __future__ import annotations
 
@@ -50,8 +51,9 @@ def one() -> Iterator[Infergate]:
 
 @contextmanager
 def attacked(gateway: Infergate) -> Iterator[list[Client]]:
-    """One client sends it on so many connections at once, and then disconnects."""
-    # Freed memory is kept up to the trim threshold (``runtime.memory``); all attacks hold 320 MiB.
+    """Send the attack on ``connections`` connections at once, and then disconnect."""
+    # Freed memory is kept up to the trim threshold (``runtime.memory``). All attacks together hold
+    # 320 MiB.
     kept = {"grows": 256 * MIB, "keeps": 64 * MIB}
     with unharmed(gateway, lambda: good(gateway), **kept), ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(ATTACKS)]

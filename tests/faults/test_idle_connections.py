@@ -1,4 +1,4 @@
-"""Connections without requests are closed in time and counted."""
+"""Tests that connections without requests are closed in time and counted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextMa
 
 @pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
 def test_a_grpc_connection_without_a_preface_is_closed(gateway: Tight, greeting: bytes) -> None:
-    """The gateway requests its preface, the head of HTTP/2."""
+    """The gateway requires the preface, which is the start of HTTP/2."""
     refused = counted_close(gateway, "infergate_refused_requests_total", limit="header_time")
     with refused, Client(gateway.grpc) as client:
         client.send(greeting)
@@ -60,7 +60,7 @@ def test_a_grpc_connection_without_a_preface_is_closed(gateway: Tight, greeting:
 
 
 def test_a_grpc_client_that_disappears_is_disconnected(gateway: Tight) -> None:
-    """It does not respond to a keepalive ping."""
+    """The client does not respond to a keepalive ping."""
     with counted_close(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         client.rest()

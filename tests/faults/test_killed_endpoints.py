@@ -1,5 +1,6 @@
-"""Three servers are killed one after the other (kill -9) under load and restarted: idempotent
-requests never fail, others fail only if they had been sent, and each failure has a clear error."""
+"""Tests three servers that are killed one after the other (kill -9) under load and restarted.
+Idempotent requests never fail. Other requests fail only if they had been sent, and each failure has
+a clear error."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ routes: [{{model: simple, backend: ours}}]
 log: {{access: false}}
 """
 KILLED = 3
-"""All servers, one at a time."""
+"""The number of killed servers. All are killed, one at a time."""
 CLIENTS = 4
 """Clients of each kind."""
 OPENS = 40
@@ -61,7 +62,7 @@ BODY = document(tensor(**_SIXTEEN), tensor(name="INPUT1", **_SIXTEEN))
 
 
 class Process(Protocol):
-    """A server's first process, which leads a process group."""
+    """The first process of a server. It leads a process group."""
 
     @property
     def pid(self) -> int: ...
@@ -92,8 +93,8 @@ def message(route: str) -> bytes:
 
 
 class Load:
-    """Clients that send requests until stopped. ``responses`` counts responses by route and
-    outcome."""
+    """Clients that send requests until they are stopped. ``responses`` counts responses by route
+    and outcome."""
 
     def __init__(self, gateway: Infergate, made: grpc.Channel) -> None:
         self._gateway = gateway
@@ -128,7 +129,7 @@ class Load:
 
     def _run(self, route: str, send_request: Callable[[], str]) -> None:
         try:
-            while not self._stop.wait(0.004):  # enough load, without using all CPU
+            while not self._stop.wait(0.004):  # this makes enough load without using all CPU
                 self.responses[route, send_request()] += 1
         except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
             self.broken.append(error)
@@ -156,13 +157,13 @@ class Load:
         return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
     def goes_on(self, more: int) -> None:
-        """Wait for so many more successful responses of each kind."""
+        """Wait for ``more`` further successful responses of each kind."""
         wanted = self.good + more
         until(lambda: bool(self.broken) or self.good >= wanted, "requests are served")
         assert not self.broken
 
 
-@pytest.mark.peers  # seven processes, or many more
+@pytest.mark.peers  # this starts seven processes, or many more
 @pytest.mark.parametrize("carrier", ["rest", "grpc"])
 @pytest.mark.parametrize(
     ("profile", "server"),
@@ -200,8 +201,8 @@ def test_servers_are_killed_in_sequence_under_load(
         assert not load.broken
         failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed
-        # Each connection to a killed server fails one request at most, and the pool has at most
-        # one connection for each of the clients, which are of four kinds.
+        # A connection to a killed server fails at most one request, and the pool has at most one
+        # connection for each client. There are four kinds of clients.
         assert sum(failed.values()) <= KILLED * 4 * CLIENTS, failed
         for _, words in failed:
             assert words.startswith(("502 ", "INTERNAL "))
@@ -212,7 +213,7 @@ def test_servers_are_killed_in_sequence_under_load(
 
 
 def _requests(gateway: Infergate, index: int) -> float:
-    """The number of requests that the endpoint has served, according to the metric."""
+    """Return the number of requests that the endpoint has served, according to the metric."""
     lines = [
         line
         for line in gateway.metrics().splitlines()

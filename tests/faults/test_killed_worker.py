@@ -1,4 +1,5 @@
-"""A worker is killed, crashes repeatedly, or cannot start; the supervisor is killed."""
+"""Tests a worker that is killed, crashes repeatedly, or cannot start, and a supervisor that is
+killed."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ CONNECTIONS = 4
 
 @pytest.fixture
 def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """While this file exists, workers exit when they start."""
+    """Create a file. While it exists, workers exit when they start."""
     file = tmp_path / "crash"
     (tmp_path / "sitecustomize.py").write_text(CRASHING.format(file=str(file)))
     path = os.environ.get("PYTHONPATH", "")
@@ -52,18 +53,19 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class Counters:
-    """The observations of one client."""
+    """The counters of one client."""
 
     answers: int = 0
     port: int = 0
     """The responses over the client's HTTP connection."""
     lost: list[str] = field(default_factory=list)
-    """How its connections were lost: gRPC may send one more request on a lost connection."""
+    """The errors with which the client lost its connections. gRPC may send one more request on a
+    lost connection."""
 
 
 class Load:
-    """Clients that send requests continuously, each on its own connection, which is replaced when
-    it is lost."""
+    """Clients that send requests continuously. Each client has its own connection, which is
+    replaced if it is lost."""
 
     def __init__(self, running: Infergate) -> None:
         self._running = running
@@ -78,7 +80,7 @@ class Load:
         await self.more(5)
 
     async def more(self, count: int) -> None:
-        """Wait until each client has had so many more responses."""
+        """Wait until each client has received ``count`` more responses."""
         wanted = [(each, each.answers + count) for each in (*self.over_http, *self.over_grpc)]
         async with asyncio.timeout(100):
             while any(each.answers < enough for each, enough in wanted):
@@ -121,7 +123,7 @@ class Load:
 
 
 async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
-    """The supervisor's memory and descriptors are checked, and those of the replacing worker."""
+    """The memory and descriptors of the supervisor and of the replacing worker are checked."""
     with several() as running:
         mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
         with done.watching(), limited_growth(running.pid, 64 * MIB):
@@ -136,7 +138,8 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
 
 
 async def one_is_killed(running: Infergate) -> int:
-    """The worker with more connections is killed under load and replaced; return the other one."""
+    """Kill the worker with more connections under load, and wait for its replacement. Return the
+    other worker."""
     load = Load(running)
     await load.begin()
     other, killed = sorted(workers(running), key=connections)
@@ -192,7 +195,7 @@ async def orphan(running: Infergate) -> None:
     host, _, port = running.http.rpartition(":")
 
     def is_free() -> bool:
-        """Wait a moment: a thread may outlive its process by that."""
+        """Wait a moment, because a thread may outlive its process briefly."""
         with socket.socket() as other:
             return other.connect_ex((host, int(port))) == errno.ECONNREFUSED
 

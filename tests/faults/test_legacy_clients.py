@@ -1,6 +1,6 @@
-"""Broken or hostile legacy clients in front of the embedded models: each gets the response of
-v1.15.0 (where that closes the connection or crashes, that of v1.9.0), no request is lost, other
-clients are served, and no resource remains in use."""
+"""Tests broken or hostile legacy clients in front of the embedded models. Each client gets the
+response of v1.15.0 or, where v1.15.0 closes the connection or crashes, the response of v1.9.0. No
+request is lost, other clients are served, and no resource remains in use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def running() -> Iterator[tuple[Infergate, Four]]:
 
 @pytest.fixture
 def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
-    """Other clients are served during the test; afterwards the gateway uses no more resources."""
+    """Run the gateway. Other clients are served during the test. Afterwards the gateway must use no
+    more resources than before."""
     gateway, _ = running
     with watch.unharmed(gateway, lambda: good(gateway), opens=watch.HELPERS):
         yield gateway
@@ -79,7 +80,7 @@ def good(gateway: Infergate) -> None:
 
 
 def is_bare(answer: Answer, status: int = 400) -> None:
-    """Responses to requests that no handler claims."""
+    """Return whether this is a response to a request without a handler."""
     assert answer.status == status
     assert not set(answer.headers) & {"nv-status", "nv-inferresponse"}
     assert answer.body == b""
@@ -89,7 +90,8 @@ def is_bare(answer: Answer, status: int = 400) -> None:
 def refused(
     gateway: Infergate, header: str, words: str, body: bytes = NUMBERS, **more: str
 ) -> None:
-    """INVALID_ARG over HTTP, with an NV-InferResponse that has only the id, and no body."""
+    """Check for INVALID_ARG over HTTP, with an NV-InferResponse that has only the id, and no
+    body."""
     answer = old_post(gateway.http, more.get("model", "simple"), header, body)
     response = http_rejection(answer)
     if response.code == "INVALID_ARG":
@@ -131,7 +133,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
-    """Whether the model exists or not."""
+    """The response does not depend on whether the model exists."""
     before = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
     for model in ("simple", "nosuch"):
         lines = [f"POST /api/infer/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(NUMBERS)}"]
@@ -149,7 +151,7 @@ def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
 def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: str) -> None:
-    """Returned as ASCII; bytes that are not UTF-8 are read as Latin-1."""
+    """The name is returned as ASCII. Bytes that are not UTF-8 are read as Latin-1."""
     header = b'batch_size: 1 input { name: "INPUT0" } input { name: "%b" }' % name
     with Client(gateway.http) as client:
         client.send(b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n")
@@ -169,7 +171,7 @@ def test_no_header(gateway: Infergate) -> None:
 
 
 def test_a_header_twice(gateway: Infergate) -> None:
-    """The servers take the first; joined as HTTP allows, the value has two batch sizes."""
+    """Servers use the first header. Joined as HTTP allows, the value has two batch sizes."""
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
     with Client(gateway.http) as client:
         client.send((head + f"NV-InferRequest: {SIMPLE}\r\n" * 2 + "\r\n").encode() + NUMBERS)
@@ -178,7 +180,8 @@ def test_a_header_twice(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
-    """Headers as large as the API's clients need, on their listener; also pipelined."""
+    """On their listener, headers may be as large as the API's clients need, also if they are
+    pipelined."""
     lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
     headroom = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
     head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (headroom + over)
@@ -194,7 +197,8 @@ def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over: int) -> None:
-    """16 KiB at the admin listener; metadata too, where gRPC adds 32 bytes for each field."""
+    """The limit is 16 KiB at the admin listener. It also applies to metadata, where gRPC adds 32
+    bytes for each field."""
     line = "A: " + "x" * (16 * 1024 - len("Host: x\r\nA: \r\n") + over)
     limited = watch.refused_by(gateway, "headers") if over else contextlib.nullcontext()
     with limited, Client(gateway.admin) as client:
@@ -243,7 +247,7 @@ WRONG = {  # those that a real server was recorded with are in tests/unit/codecs
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_header_with_impossible_values(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
-    """The same text over HTTP and gRPC."""
+    """The text is the same over HTTP and gRPC."""
     header, words = WRONG[case]
     refused(gateway, header, words)
     result = grpc_rejection(call(rpc, old_message("simple", header=header), OLD_INFER))
@@ -259,7 +263,7 @@ def test_the_id_is_returned_with_the_error(gateway: Infergate, rpc: grpc.Channel
 
 
 def test_a_dimension_that_multiplies_over(gateway: Infergate, rpc: grpc.Channel) -> None:
-    """2^62 elements of four bytes are no size in 64 bits."""
+    """The size of 2^62 elements of four bytes does not fit 64 bits."""
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4611686018427387904 }'
     result = http_rejection(old_post(gateway.http, "identity", header, b""))
     assert result.code == "INVALID_ARG"
@@ -287,7 +291,7 @@ def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -
     "strings", [b"\xff\xff\xff\xff", b"\x05\0\0\0abc", b"\0\0\0", b"\0" * 60, b"\0" * 68]
 )
 def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
-    """The servers ignore the inner lengths; the gateway checks them, and names the input."""
+    """The servers ignore the inner lengths. The gateway checks them and names the input."""
     size = len(strings)
     header = " ".join(f'input {{ name: "INPUT{i}" batch_byte_size: {size} }}' for i in range(2))
     answer = old_post(gateway.http, "simple_string", f"batch_size: 1 {header}", strings * 2)
@@ -438,7 +442,7 @@ def test_unknown_paths_and_methods(gateway: Infergate, line: str, status: int) -
             return
         is_bare(client.answer(), status)
         client.send(b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert client.answer().status == 200  # and the connection stays open
+        assert client.answer().status == 200  # the connection stays open
 
 
 @pytest.mark.parametrize(
@@ -449,7 +453,7 @@ def test_the_status_of_an_unknown_model(gateway: Infergate, model: str) -> None:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = client.answer()
     assert answer.status == 400
-    if " " not in model:  # which is not HTTP
+    if " " not in model:  # such a line is not HTTP
         response = http_rejection(answer)
         assert response.code == "INVALID_ARG"
         assert response.words.startswith(f"no status available for unknown model '{model[:1000]}")
@@ -462,7 +466,7 @@ CHUNKS = b"40\r\n%b\r\n40\r\n%b\r\n0\r\n\r\n" % (NUMBERS[:64], NUMBERS[64:])
 
 
 def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
-    """The response, and what follows it when the client has closed its side."""
+    """Return the response, and the bytes that follow it when the client has closed its side."""
     with Client(gateway.http) as client:
         client.send(whole)
         answer = client.answer()
@@ -471,7 +475,7 @@ def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
 
 
 def test_a_chunked_body(gateway: Infergate) -> None:
-    """The servers crash; here it is an ordinary request."""
+    """The servers crash on such a request. For the gateway, it is an ordinary request."""
     answer, _ = sent(gateway, f"{ASKS}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS)
     assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
@@ -506,7 +510,7 @@ def test_connections_close_when_requested(gateway: Infergate, version: str, more
 
 
 def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
-    """The servers' own responses."""
+    """The expected responses are the servers' own."""
     one = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
     live = b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(gateway.http) as client:
@@ -582,7 +586,7 @@ def test_unknown_versions(rpc: grpc.Channel, version: int) -> None:
 
 
 def test_very_many_fields_are_rejected(rpc: grpc.Channel, gateway: Infergate) -> None:
-    """Quickly and cheaply."""
+    """The gateway rejects them quickly and cheaply."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
         with watch.limited_growth(gateway.pid, 64 * MIB):
             status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)
@@ -631,7 +635,7 @@ def test_rejections_of_other_methods(
 
 
 def streamed(rpc: grpc.Channel, *messages: bytes) -> tuple[list[str], Status]:
-    """The codes of the responses in order, and how the stream ended."""
+    """Return the codes of the responses in order, and the end of the stream."""
     answers = rpc.stream_stream(STREAM)(iter(messages), timeout=watch.SECONDS)
     codes = []
     try:
@@ -657,7 +661,7 @@ def test_errors_and_responses_keep_their_order(rpc: grpc.Channel) -> None:
 
 
 def test_a_malformed_message_ends_the_stream(rpc: grpc.Channel) -> None:
-    """Requests sent before it get their responses first."""
+    """Requests that were sent before it first get their responses."""
     good = old_message("simple")
     codes, status = streamed(rpc, good, good, b"\xff", good)
     assert codes == ["SUCCESS", "SUCCESS"]

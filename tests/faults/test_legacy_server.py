@@ -1,6 +1,6 @@
-"""Legacy servers that crash, close without a response or send invalid responses: clients of all
-four protocols learn what happened, no inference is sent twice, and other clients are served
-meanwhile."""
+"""Tests legacy servers that crash, close without a response or send invalid responses. Clients of
+all four protocols get an error that says what happened, no inference is sent twice, and other
+clients are served in this time."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Harness:
     pool: ThreadPoolExecutor
 
     def fails(self, model: str, kind: str, *, asks: int = 1) -> None:
-        """``model`` fails with this outcome in every protocol; its server receives ``asks``
-        requests for each."""
+        """Check that ``model`` fails with this outcome in every protocol. For each protocol, the
+        server receives ``asks`` requests."""
         backend: Any = self.http if model.startswith("http.") else self.rpc
         name = "depot" if model.startswith("http.") else "shop"
         before = len(backend.requests)
@@ -128,7 +128,8 @@ class Harness:
 
 
 def start_a_helper(gateway: Infergate) -> None:
-    """It reads long headers, and its start may take longer than the routes' timeout."""
+    """Start the helper process that reads long headers. Its start may take longer than the routes'
+    timeout."""
     long = b'{"x":"%b"}' % (b"x" * 300_000)
     assert post(gateway.http, "/v2/models/simple/infer", long).status == 400
 
@@ -169,7 +170,7 @@ def refuses(code: str, msg: str = "", line: str = "400 Bad Request") -> Act:
 
 
 def bare(line: str) -> Act:
-    """Without NV-Status."""
+    """Return a response without NV-Status."""
     return says(answer(b"", line=line, status=""))
 
 
@@ -179,7 +180,7 @@ def headed(header: Any, body: bytes = BODY) -> Act:
 
 MANY_LINES = {f"A{i}": "b" for i in range(300)}
 HTTP: dict[str, tuple[str, Act]] = {
-    # crashes, or closes
+    # The server crashes, or closes.
     "silence": ("timeout", says(then=Connection.gone)),
     "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.gone)),
     "closed without a word": ("backend_garbage", says(then=Connection.cut)),
@@ -187,7 +188,7 @@ HTTP: dict[str, tuple[str, Act]] = {
     "dead in the status line": ("backend_garbage", says(b"HTTP/1.1 20", then=Connection.cut)),
     "dead in NV-InferResponse": ("backend_garbage", says(WHOLE[:90], then=Connection.cut)),
     "dead in the body": ("backend_garbage", says(WHOLE[:-99], then=Connection.cut)),
-    # responds with an error
+    # The server responds with an error.
     "a bare 400": ("bad_request", bare("400 Bad Request")),
     "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
     "a bare 500": ("backend_error", bare("500 Oh")),
@@ -204,7 +205,7 @@ HTTP: dict[str, tuple[str, Act]] = {
     "UNSUPPORTED": ("unsupported", refuses("UNSUPPORTED", "not that")),
     "an unknown model": ("not_found", refuses("UNAVAILABLE", "Request for unknown model: 'm'")),
     "SUCCESS under 400": ("backend_garbage", refuses("SUCCESS")),
-    # sends an invalid response (unit/codecs/trtis/test_trtis_backend.py has more of them)
+    # The server sends an invalid response. (unit/codecs/trtis/test_trtis_backend.py has more.)
     "no NV-InferResponse": ("backend_garbage", says(answer(BODY))),
     "an empty one": ("backend_garbage", says(answer(BODY, more={"NV-InferResponse": " "}))),
     "one that is none": ("backend_garbage", headed("output {")),
@@ -330,7 +331,7 @@ def test_grpc(harness: Harness, fault: str) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_grpc_statuses(harness: Harness, code: str) -> None:
-    """No server of the API sends any other code than OK, but a proxy in front of it may."""
+    """No server of the API sends any code except OK, but a proxy in front of it may."""
 
     def infer(_message: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode[code], "it broke")
@@ -442,7 +443,7 @@ class Pair:
     clients: Four
 
     def requests(self, part: str) -> list[dict[str, str]]:
-        """The headers of the HTTP requests whose target contains ``part``."""
+        """Return the headers of the HTTP requests whose target contains ``part``."""
         result = [each for each in self.server.requests() if part in each.get("target", "")]
         return [{name.lower(): value for name, value in each["headers"]} for each in result]
 
@@ -506,7 +507,6 @@ def test_a_chunked_request_has_a_length_for_the_server(
 
 
 def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
-    """The server crashes."""
     before = len(hazardous.requests("/api/infer/"))
     answer = post(hazardous.gateway.http, "/api/infer/http.simple", NUMBERS)
     assert answer.status == 400
@@ -528,7 +528,7 @@ def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> N
 
 
 def test_nothing_is_pipelined(hazardous: Pair) -> None:
-    """The server loses pipelined requests; the gateway's clients all get responses."""
+    """The server loses pipelined requests. The gateway's clients all get responses."""
     request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
         client.send(request * 20)
@@ -554,7 +554,8 @@ def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> 
 
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None:
-    """900 take 45 KB of NV-InferResponse, 1800 as much as real clients accept, 2700 more."""
+    """900 classes take 45 KB of NV-InferResponse, 1800 take as much as real clients accept, and
+    2700 take more."""
     scores = np.arange(3000, dtype=np.float32).reshape(3, 1000)
     gateway = hazardous.gateway
     with client("http", gateway.http, gateway.grpc) as triton_client:
@@ -607,7 +608,8 @@ def test_large_response_headers_for_legacy_clients(
 
 
 def test_a_server_that_crashes_and_restarts() -> None:
-    """While the server responds, while it is down, and when it is back: on new connections."""
+    """Requests are sent while the server responds, while it is down, and when it is back. They use
+    new connections."""
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     models = [f"{backend}.simple" for backend in ("http", "grpc")]

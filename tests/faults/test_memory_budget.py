@@ -1,6 +1,6 @@
-"""Short requests that make the gateway hold much memory: it is counted in
-``limits.in_flight_bytes`` before it is allocated, rejected beyond that limit, and released
-within seconds, while other clients are served."""
+"""Tests short requests that make the gateway hold much memory. The memory is counted in
+``limits.in_flight_bytes`` before it is allocated, rejected beyond that limit, and released within
+seconds. Other clients are served in this time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ helpers: 1
 FACTOR = 3
 """The maximum number of bytes held for each counted byte (docs/limits.md)."""
 RECOVERY = 15.0
-"""Seconds; the check for slow readers runs twice a second, and each reader may pause for two."""
+"""Seconds until memory is available again. The check for slow readers runs twice a second, and each
+reader may pause for two seconds."""
 READERS = "infergate_refused_connections_total"
 GZIP = "Content-Encoding: gzip"
 
@@ -66,7 +67,8 @@ def chatty(connection: Connection, backend: Backend) -> None:
 
 
 def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
-    """Zeros of ``datatype`` for the embedded identity, compressed; the response is JSON, or not."""
+    """Return a request with zeros of ``datatype`` for the embedded identity. It is compressed;
+    ``binary`` selects the form of the response."""
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [shape],
               "parameters": {"binary_data_size": shape}}  # fmt: skip
     document = json.dumps(
@@ -82,9 +84,9 @@ def to(model: str, wanted: bytes) -> bytes:
 
 
 LONG = request(8 * watch.MIB, binary=True)
-"""Some KB that inflate to 8 MiB."""
+"""A request of some KB that inflate to 8 MiB."""
 WORDY = request(watch.MIB, datatype="BOOL")
-"""A KB whose response is 6 MiB of "false"."""
+"""A request of a KB. Its response is 6 MiB of "false"."""
 assert len(LONG) + len(WORDY) < 16 * 1024
 
 
@@ -107,12 +109,12 @@ class Harness:
         )
 
     def cut_off(self) -> float:
-        """The number of disconnected readers."""
+        """Return the number of disconnected readers."""
         return watch.metric(self.gateway, READERS, reason="slow_reader")
 
     def is_full(self, rejections: float, cut_off: float) -> bool:
-        """Whether memory has been short since then: a response was rejected, or took a slow
-        reader's memory."""
+        """Return whether memory has been short since then, because a response was rejected or a
+        slow reader was disconnected."""
         return self.rejections() > rejections or self.cut_off() > cut_off
 
     def waits(self, held: float) -> bool:
@@ -139,7 +141,8 @@ def harness() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def bounded(harness: Harness) -> Iterator[None]:
-    """Other clients are served during the block, and memory stays within the budget."""
+    """Check that other clients are served during the block, and that memory stays within the
+    budget."""
     assert harness.good()
     with watch.unharmed(
         harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=watch.KEEPS + PLAIN
@@ -148,7 +151,7 @@ def bounded(harness: Harness) -> Iterator[None]:
 
 
 def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD) -> None:
-    """Clients that send the same request and read nothing."""
+    """Connect clients that send the same request and read nothing."""
     clients = [stack.enter_context(Client(harness.gateway.http)) for _ in range(count)]
     for client in clients:
         client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
@@ -157,7 +160,7 @@ def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD)
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
 def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, model: str) -> None:
-    """Inflated bytes and received response bytes are held and counted, within the budget."""
+    """Inflated bytes and received response bytes are counted and stay within the budget."""
     before = harness.memory()
     with ExitStack() as stack:
         with watch.refused_by(harness.gateway, "in_flight_bytes"):
@@ -189,7 +192,7 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
 
 def test_unread_responses_are_counted(harness: Harness) -> None:
     """Long responses are rejected while the budget is exhausted, and the readers that hold it are
-    disconnected: within seconds the next one is accepted."""
+    disconnected. Within seconds, the next response is accepted."""
     before = harness.memory()
     with ExitStack() as stack, watch.rises(harness.gateway, READERS, reason="slow_reader"):
         full = functools.partial(harness.is_full, harness.rejections(), harness.cut_off())

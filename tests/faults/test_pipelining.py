@@ -1,4 +1,4 @@
-"""Pipelined requests: responses in order, each to its own request."""
+"""Tests that pipelined requests get their responses in order."""
 
 from __future__ import annotations
 

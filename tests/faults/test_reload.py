@@ -1,5 +1,5 @@
-"""Reloads that fail, and reloads that change the listeners: connected clients are served
-throughout."""
+"""Tests reloads that fail, and reloads that change the listeners. Connected clients are served all
+the time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Harness:
         return document
 
     def replace(self, text: str) -> None:
-        """Replace the file by renaming, as editors do."""
+        """Replace the file by renaming another file, as editors do."""
         other = self.file.with_suffix(".new")
         other.write_text(text)
         other.rename(self.file)
@@ -96,7 +96,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(shared: Harness) -> Iterator[Harness]:
-    """A gateway with the first configuration. Another client is served during the test."""
+    """Run a gateway with the first configuration. Another client is served during the test."""
     with unharmed(shared.gateway, lambda: shared.infer("identity") == 200):
         yield shared
         shared.file.write_text(shared.first)
@@ -104,12 +104,12 @@ def harness(shared: Harness) -> Iterator[Harness]:
 
 
 def failing(harness: Harness) -> AbstractContextManager[None]:
-    """One reload within the block is reported as failed."""
+    """Check that one reload within the block is reported as failed."""
     return rises(harness.gateway, RELOADS, result="failed")
 
 
 def taken(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
-    """So many reloads within the block are reported as successful."""
+    """Check that ``count`` reloads within the block are reported as successful."""
     return rises(harness.gateway, RELOADS, by=count, result="ok")
 
 
@@ -131,7 +131,7 @@ def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> No
         assert metric(harness.gateway, "infergate_config_last_reload_successful") == 0
         assert f'sha256="{page["sha256"]}"' in harness.gateway.metrics()
         assert harness.infer("identity") == 200
-        # Once corrected, the file is loaded, and serves the existing connection.
+        # After the correction, the file is loaded and applies to the existing connection.
         harness.file.write_text(harness.first.replace('model: "identity"', 'model: "id*"'))
         assert harness.reload()[0] == 200
         assert metric(harness.gateway, "infergate_config_last_reload_successful") == 1
@@ -179,7 +179,8 @@ def come_and_go(harness: Harness) -> None:
     with Client(f"127.0.0.1:{raw}") as client:
         client.send(GOOD)
         assert error_in(client) == ""
-        # The other listener is removed, so that this one has another name: its connection stays.
+        # The other listener is removed, so that this listener has another name. Its connection
+        # stays open.
         harness.file.write_text(harness.listening(f"  graphpipe: [{frames}]"))
         assert harness.reload()[0] == 200
         client.send(GOOD)
@@ -243,7 +244,8 @@ def test_a_listener_cannot_change_its_transport(harness: Harness) -> None:
 
 
 def wait_until_watched(harness: Harness) -> None:
-    """The watch opens descriptors shortly after the start, which ``unharmed`` would count."""
+    """Wait until the file is watched. The watch opens descriptors shortly after the start, and
+    ``unharmed`` would count them."""
     until(lambda: any("inotify" in each for each in open_files(harness.gateway.pid)), "watched")
 
 
@@ -287,7 +289,8 @@ def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
 
 
 def test_a_configmap(tmp_path: Path) -> None:
-    """Like Kubernetes' kubelet: a file is a link to ..data, which is a link that is replaced."""
+    """Like Kubernetes' kubelet, the test uses a file that is a link to ..data, which is a link that
+    is replaced."""
     ports = free_ports(3)
     config = CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     text = "engine: own\n" + LISTENERS.format(*ports) + config

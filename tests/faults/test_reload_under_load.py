@@ -1,5 +1,5 @@
-"""Fifty reloads while clients of every protocol send requests and stream: none fails, and nothing
-leaks."""
+"""Tests fifty reloads while clients of every protocol send requests and stream. No request fails,
+and nothing leaks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ MODELS = [
 REPEATS = ["repeat", "rpc.repeat"]
 ENGINES = ("own", "compat")
 OPENS = 16
-"""Connections to the five backends, for eight clients; three of the backends get one each."""
+"""Connections to the five backends, for eight clients. Three of the backends get one client
+each."""
 
 
 @dataclass
@@ -69,7 +70,8 @@ class Harness:
     front: str
 
     def write(self) -> None:
-        """Another configuration, sometimes with other limits, so that all backends are new."""
+        """Write another configuration. Sometimes the limits differ as well, so that all backends
+        are replaced."""
         number = next(self.number)
         text = self.file.read_text()
         listeners = text[: text.index("drain:")]
@@ -129,7 +131,8 @@ async def test_fifty_reloads_under_mixed_load(harness: Harness) -> None:
 
 @pytest.mark.peers
 async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> None:
-    """A reload is reported once both workers have it; until then either configuration serves."""
+    """A reload is reported once both workers have the configuration. Until then, either
+    configuration may serve a request."""
     with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
         load, gateway = Load(), harness.gateway
         addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
@@ -151,7 +154,7 @@ async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> Non
 
 
 async def fifty_reloads(harness: Harness) -> int:
-    """The number of requests that were served meanwhile."""
+    """Return the number of requests that were served during the reloads."""
     gateway = harness.gateway
     load = Load()
     addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
@@ -171,7 +174,7 @@ async def fifty_reloads(harness: Harness) -> int:
                     open_then = await asyncio.to_thread(descriptors, gateway.pid)
                 sizes.append(resident(gateway.pid))
         assert len(load.served) == 7, load.served
-        # Connections stay open: one for each client on each kind of listener.
+        # Connections stay open: there is one for each client on each kind of listener.
         assert [each.opened for each in load.connections] == [1] * len(load.connections)
         assert "infergate_config_generations 2.0" in gateway.metrics(), "the lasting stream's"
         await lasting.done_writing()

@@ -1,8 +1,7 @@
-"""Retries: endpoints that refuse, break off, decline or are slow next to a healthy one, and
-overloaded backends.
+"""Tests retries: endpoints that refuse, break off, decline or are slow beside a healthy endpoint,
+and overloaded backends.
 
-Over HTTP and gRPC, with both engines; every fault has its own two endpoints.
-"""
+The tests run over HTTP and gRPC, with both engines. Every fault has its own two endpoints."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ ROUTES = {
     "short": "timeout: 200ms",
 }
 ALONE = "health: {checks: never}, outliers: {consecutive_errors: 0}"
-"""Failing endpoints must not be ejected here."""
+"""Settings with which failing endpoints are never ejected."""
 MANY = 12
 
 
@@ -97,7 +96,7 @@ class Harness:
         return metric(self.gateway, f"infergate_{name}", **labels)
 
     def connected(self) -> None:
-        """The number of requests to each endpoint."""
+        """Return the number of requests to each endpoint."""
         for name in self.good:
             fault, kind = name.split("-")
             backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
@@ -173,7 +172,7 @@ def test_a_refused_connection_is_retried_on_another_endpoint(harness: Harness, k
 
 
 def _half(kind: str) -> Script:
-    """Record a request, send half of the response, close."""
+    """Record a request, send half of the response, and close."""
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -253,7 +252,8 @@ def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str
 
 
 def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -> None:
-    """After REFUSED_STREAM, or a GOAWAY before the call, it was not processed (RFC 9113, 8.7)."""
+    """After REFUSED_STREAM, or a GOAWAY before the call, the call was not processed (RFC 9113,
+    8.7)."""
     before = harness.retries("grpc", "silent", "not_sent")
     if harness.engine == "compat":
         pytest.skip("grpcio does not tell")
@@ -325,7 +325,8 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
         come.wait(20)
 
     def streamed(script: Script) -> tuple[int, str, int]:
-        """The number of responses, the error after them, and the number of backend requests."""
+        """Return the number of responses, the error after them, and the number of backend
+        requests."""
         for backend in backends:
             backend.requests.clear()
             backend.use(script)
@@ -359,13 +360,14 @@ AT_ONCE = 40
 
 @both
 def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> None:
-    """All requests in progress break off together: a fifth of them is retried, the others fail."""
+    """All requests in progress break off together. A fifth of them is retried, and the others
+    fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
 
     def met() -> None:
-        if arrived.acquire(blocking=False):  # a first attempt: wait for the others
+        if arrived.acquire(blocking=False):  # this is a first attempt, which waits for the others
             together.wait(20)
 
     def http(connection: Connection, backend: Backend) -> None:
@@ -374,7 +376,7 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
         met()
 
     def rpc(connection: Connection, backend: Backend) -> None:
-        server = h2.Server(connection)  # calls share it: it breaks when all have arrived
+        server = h2.Server(connection)  # shared by all calls; it breaks when they have arrived
         while sum(len(each.requests) for each in backends) < AT_ONCE:
             server.call()
             backend.requests.append("broke")
@@ -487,7 +489,7 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words
             )
-            assert refused.words.startswith("1 ")  # Retry-After
+            assert refused.words.startswith("1 ")  # the value of Retry-After
         assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
         harness.others()

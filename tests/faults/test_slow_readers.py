@@ -1,5 +1,5 @@
-"""Clients that do not read their responses are disconnected, so that the responses do not stay in
-memory. (HTTP/2: test_h2_attacks.)"""
+"""Tests that clients that do not read their responses are disconnected, so that the responses do
+not stay in memory. (test_h2_attacks tests HTTP/2.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSED = "infergate_refused_connections_total"
 
 
 def states(client: Client, address: str) -> list[str]:
-    """The state of the gateway's end of this connection to ``address``."""
+    """Return the state of the gateway's end of this connection to ``address``."""
     theirs = int(address.rpartition(":")[2])
     ours = client.socket.getsockname()[1]
     with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel's

@@ -1,5 +1,5 @@
-"""Slow clients that stall or trickle within a head, a body, a chunk or a frame get an error in
-time, over HTTP and on raw sockets. (HTTP/2: test_h2_attacks.)"""
+"""Tests that slow clients that stall within a head, a body, a chunk or a frame, or send it in small
+pieces, get an error in time, over HTTP and on raw sockets. (test_h2_attacks tests HTTP/2.)"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trickle(client: Client, piece: bytes) -> bytes:
     client.socket.setblocking(False)
     while True:
         client.send(piece)
-        time.sleep(0.1)  # the slow client itself, with shorter pauses than the limits allow
+        time.sleep(0.1)  # the slow client pauses for less time than the limits allow
         try:
             return client.socket.recv(65536)
         except BlockingIOError:

@@ -1,5 +1,5 @@
-"""Clients that announce long bodies and send them slowly hold the memory budget only until other
-clients need it."""
+"""Tests that clients that announce long bodies and send them slowly hold the memory budget only
+until other clients need it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ routes:
 limits: {{body: 4MiB, in_flight_bytes: {BUDGET}B}}
 """
 SECONDS = 15.0
-"""Seconds until memory is available again: the check for slow clients runs twice a second, and a
-sender may pause for two."""
+"""Seconds until memory is available again. The check for slow clients runs twice a second, and a
+sender may pause for two seconds."""
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
 def grpc(method: str, sent: int) -> bytes:
-    """A call whose message announces SIZE bytes, of which ``sent`` have arrived."""
+    """Make a call whose message announces SIZE bytes. ``sent`` of them have arrived."""
     window = b"".join(
         h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
     )
@@ -60,7 +60,7 @@ DRIPS: dict[str, tuple[str, bytes, bytes]] = {
     "a message": ("grpc", grpc(INFER, 1000), DATA),
     "a message of a stream": ("grpc", grpc(STREAM, 1000), DATA),
 }  # fmt: skip
-if ENGINE == "compat":  # grpcio delivers complete messages only
+if ENGINE == "compat":  # grpcio delivers only complete messages
     DRIPS = {name: trickle for name, trickle in DRIPS.items() if trickle[0] != "grpc"}
 REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
 
@@ -78,7 +78,7 @@ def harness() -> Iterator[Tight]:
 def send_request(
     gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float = 0.0
 ) -> int:
-    """The status of an inference of ``size`` bytes that is sent in so many pieces."""
+    """Return the status of an inference of ``size`` bytes that is sent in ``pieces`` pieces."""
     tensor = {"name": "INPUT0", "datatype": "UINT8", "shape": [size]}
     inputs = [tensor | {"parameters": {"binary_data_size": size}}]
     document = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
@@ -86,9 +86,9 @@ def send_request(
         split = f"Inference-Header-Content-Length: {len(document)}"
         client.send(head(split, length=len(document) + size) + document)
         for _ in range(pieces):
-            with suppress(ConnectionError):  # rejected: the response has the reason
+            with suppress(ConnectionError):  # rejected; the response has the reason
                 client.send(bytes(size // pieces))
-            time.sleep(pause)  # the sender's own rate
+            time.sleep(pause)  # this pause is the sender's rate
         return client.answer().status
 
 
@@ -97,7 +97,7 @@ def held(gateway: Infergate) -> float:
 
 
 class SlowSenders:
-    """Clients that send slowly until they are rejected; ``told`` has each one's status."""
+    """Clients that send slowly until they are rejected. ``told`` has the status of each client."""
 
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
         self._piece = piece

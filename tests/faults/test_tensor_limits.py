@@ -1,5 +1,5 @@
-"""One tensor, and one dimension, more than the limit, in every protocol: rejected in that
-protocol's form, and counted by the name of the limit."""
+"""Tests requests with one tensor, or one dimension, more than the limit, in every protocol. They
+are rejected in that protocol's form, and counted by the name of the limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ helpers: 0
 
 
 def request_message(protocol: str, inputs: int, rank: int) -> Any:
-    """An inference of ``identity`` with so many inputs, which have so many dimensions of 1."""
+    """Return an inference of ``identity`` with ``inputs`` inputs, which have ``rank`` dimensions of
+    1."""
     tensors = tuple(
         tensor_from_array(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
         for i in range(inputs)
@@ -119,7 +120,7 @@ CASES = [
     (limit, protocol)
     for limit in ("tensors", "rank")
     for protocol in ASKS
-    # In the legacy API a request's shape must match the model's.
+    # In the legacy API, a request's shape must match the model's shape.
     if limit == "tensors" or not protocol.startswith("trtis")
 ]
 

@@ -64,7 +64,7 @@ class Harness:
         assert call(self.channel, infer_message(route)).code is grpc.StatusCode.OK
 
     def reached(self) -> int:
-        """The number of requests that reached any backend."""
+        """Return the number of requests that reached any backend."""
         return len(self.rest.requests) + len(self.rpc.requests)
 
     def good(self) -> bool:
@@ -89,7 +89,7 @@ def harness() -> Iterator[Harness]:
         ):
             harness = Harness(gateway, rest, rpc, rpc_channel, others)
             assert harness.good()
-            for route in ROUTES:  # each is connected
+            for route in ROUTES:  # connects to each backend
                 harness.check_success(route)
             with unharmed(gateway, harness.good):
                 yield harness
@@ -125,7 +125,7 @@ def refused_by_grpc(harness: Harness, model: str, wrong: Wrong) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
-    """The counters work: otherwise the other tests would prove nothing."""
+    """This shows that the counters work. Otherwise the other tests would prove nothing."""
     before = harness.reached()
     harness.check_success(route)
     assert harness.reached() == before + 2
@@ -167,7 +167,7 @@ def test_a_raw_request_that_does_not_fit_the_model(
 
 
 def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> None:
-    """The legacy API has no shape to check, and the request is not translated."""
+    """A raw request has no shape that the gateway could check, and is not translated."""
     before = harness.reached()
     post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
     assert harness.reached() == before + 1
@@ -175,7 +175,8 @@ def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> N
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_shared_memory_is_not_served(harness: Harness, route: str) -> None:
-    """501 and UNIMPLEMENTED: the request is valid, but shared memory belongs to another host."""
+    """The gateway returns 501 and UNIMPLEMENTED, because the request is valid but shared memory
+    belongs to another host."""
     before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))

@@ -1,5 +1,5 @@
-"""The gateway of the client fault tests, with tight limits on each listener, and valid requests to
-it over HTTP, gRPC and a raw socket."""
+"""The gateway of the client fault tests, which has tight limits on each listener, and valid
+requests to it over HTTP, gRPC and a raw socket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass(frozen=True)
 class Tight(Infergate):
-    """``raw`` is the ``host:port`` of a raw socket of the model identity."""
+    """A running gateway. ``raw`` is the ``host:port`` of a raw socket of the model identity."""
 
     raw: str
 
@@ -91,8 +91,8 @@ HELD_UP = 0.5
 
 
 def good(gateway: Infergate) -> None:
-    """Send a valid request, again if this client itself was too slow for the limits on a busy
-    machine."""
+    """Send a valid request. If this client was too slow for the limits on a busy machine, send it
+    again."""
     while True:
         began = time.monotonic()
         with Client(gateway.http) as client:

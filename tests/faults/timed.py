@@ -1,9 +1,8 @@
-"""``python -m faults.timed PORT ARGUMENT…``: run infergate on asyncio's loop and measure its
+"""``python -m faults.timed PORT ARGUMENT…`` runs infergate on asyncio's loop and measures its
 callbacks.
 
-A connection to PORT receives the most expensive one since the last connection, in seconds of CPU,
-as one line of JSON.
-"""
+A connection to PORT receives one line of JSON with the CPU seconds of the most expensive callback
+since the last connection."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def calibrated() -> float:
 
 
 def answer(listener: socket.socket) -> None:
-    """Report the worst callback, and start over."""
+    """Report the most expensive callback, and start again."""
     while True:
         accepted, _ = listener.accept()
         with accepted:

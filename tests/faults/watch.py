@@ -19,7 +19,8 @@ SECONDS = 60.0
 """The time limit for a condition."""
 MIB = 1 << 20
 KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
-"""Memory is released in large pieces, and grpcio keeps some of it."""
+"""Bytes that may remain in use, because memory is released in large pieces and grpcio keeps some of
+it."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PAUSE = 0.1
 """Seconds between two requests of the other client."""
@@ -27,10 +28,11 @@ _PAUSE = 0.1
 
 @dataclass
 class Done:
-    """Counts checked faults; conftest uses it to verify that each test has one."""
+    """Counts checked faults. conftest uses it to verify that each test checks at least one
+    fault."""
 
     begun: int = 0
-    """The number of watched blocks so far."""
+    """The number of watched blocks that have begun."""
     open: int = 0
     """The number of watched blocks that are still running."""
     metrics: int = 0

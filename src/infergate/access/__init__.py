@@ -1,8 +1,7 @@
 """Access control: authentication, access rules and rate limits.
 
-The entry point is ``authorizer.Authorizer``, which checks every request; it exists only if the
+The entry point is ``authorizer.Authorizer``, which checks every request. It is created only if the
 configuration has ``access``. Read ``credentials`` (from the headers), ``keys``, ``tokens`` and
 ``jwks`` (API keys and JSON Web Tokens), ``rules`` (permissions of identities), ``rate_limits`` and
 its stores ``shared_rates`` and ``redis_rates``, ``rejection`` (errors), ``watched_file`` (files
-that are reloaded when they change).
-"""
+that are reloaded when they change)."""

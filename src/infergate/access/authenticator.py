@@ -1,9 +1,8 @@
 """Identifies the client of a request.
 
-A client that presents a key or a token is identified by that credential alone, and rejected if the
-credential is invalid. A client without a credential is identified by the first name in its TLS
-certificate, or else is anonymous.
-"""
+A client that presents a key or a token is identified only by that credential, and is rejected if
+the credential is invalid. A client without a credential is identified by the first name in its TLS
+certificate. Without a certificate, it is anonymous."""
 
 from __future__ import annotations
 
@@ -23,14 +22,15 @@ _MAX_CACHED_PERMITS: Final = 4096
 
 
 class TokenVerifier(Protocol):
-    """Implemented by ``tokens.JwtVerifier``, which is imported only if tokens are configured."""
+    """The interface of ``tokens.JwtVerifier``, which is imported only if tokens are configured."""
 
     async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
         """Return the permit of the token's subject. Raises AccessRejected."""
         ...
 
     def cached_permit(self, token: str, now: float, wall_time: float) -> RulePermit | None:
-        """Return the permit of a token that was verified before; None if ``verify`` is needed."""
+        """Return the permit of a token that was verified before, or None if ``verify`` is
+        needed."""
         ...
 
 
@@ -42,7 +42,7 @@ class KeyRing:
         self._file: Final = file
 
     def find_owner_now(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner; None for an unknown key, or if its file must be
+        """Return the name of the key's owner, or None if the key is unknown or its file must be
         read."""
         name = self._configured.find_owner(secret)
         if name is None and self._file is not None:
@@ -51,7 +51,7 @@ class KeyRing:
         return name
 
     async def find_owner(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner; None for an unknown key."""
+        """Return the name of the key's owner, or None for an unknown key."""
         name = self._configured.find_owner(secret)
         if name is None and self._file is not None:
             name = (await self._file.current(now)).find_owner(secret)
@@ -66,7 +66,7 @@ class Authenticator:
         self._keys: Final = keys
         self._tokens: Final = tokens
         self.anonymous: Final = rules.anonymous_permit()
-        """The permit of clients without credentials; None if there is no rule for them."""
+        """The permit of clients without credentials, or None if no rule admits them."""
         self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
 
     def identify_now(self, context: RequestContext, now: float) -> RulePermit | None:

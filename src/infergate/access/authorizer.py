@@ -1,8 +1,8 @@
 """Authorizes every request, whatever its protocol, before a backend is contacted.
 
 - The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
-- Each request of a stream is authorized with the credentials of its stream, under the configuration
-  that is active at that moment.
+- Each request of a stream is authorized with the credentials of the stream, by the configuration
+  that is active when the request arrives.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from infergate.core.messages import OPERATION_NAMES, SharedMemoryStatusRequest
 from infergate.core.request_context import RequestContext
 
 RouteLabelLookup = Callable[[str, str, Mapping[str, str]], str]
-"""Returns the label of the route for a request's model, version and headers; empty if there is
-none."""
+"""Returns the label of the route for a request's model, version and headers, or an empty string if
+no route matches."""
 
 
 @dataclass(frozen=True)
 class AuthorizerSettings:
-    """``open_health``: health operations need no credentials. ``has_shared_memory``: requests may
-    refer to shared memory. ``on_rejected`` is called with the reason of each rejection,
-    ``on_change_denied`` for rejected operations that would have changed a server's state."""
+    """``open_health`` means that health operations need no credentials. ``has_shared_memory`` means
+    that requests may refer to shared memory. ``on_rejected`` is called with the reason of each
+    rejection, and ``on_change_denied`` for rejected operations that would have changed a server's
+    state."""
 
     open_health: bool
     has_shared_memory: bool
@@ -45,7 +46,8 @@ class AuthorizerSettings:
 
 
 class Authorizer:
-    """Authenticates and authorizes requests, and charges rate limits, as ``access`` configures."""
+    """Authenticates and authorizes requests, and charges rate limits, as the configuration
+    ``access`` specifies."""
 
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
@@ -57,7 +59,7 @@ class Authorizer:
         route_label: RouteLabelLookup,
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        """``local_store`` holds the rates counted in this gateway. ``close_callbacks`` close
+        """``local_store`` holds the rates that this gateway counts. ``close_callbacks`` close
         connections."""
         self._settings: Final = settings
         self._authenticator: Final = authenticator
@@ -68,12 +70,12 @@ class Authorizer:
         self._successor: Authorizer | None = None
 
     def hand_over_to(self, successor: Authorizer) -> None:
-        """Let ``successor`` decide from now on. A stream may outlive the configuration it was
-        opened under, but must not outlive a revoked key."""
+        """Let ``successor`` decide from now on. A stream may outlive the configuration under which
+        it was opened, but must not outlive a revoked key."""
         self._successor = successor
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize like ``authorize``, or return None, without any effect, if I/O is needed."""
+        """Authorize like ``authorize``. If that needs I/O, return None and change nothing."""
         if self._successor is not None:
             return self._successor.decide(summary, context)
         operation, rates = summary.operation, self._rates
@@ -102,8 +104,8 @@ class Authorizer:
         return self._permitted(summary, permit)
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
-        """Authorize the request described by ``summary``; return the summary to continue with and
-        set the context's permit. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
+        """Authorize the request described by ``summary`` and set the context's permit. Return the
+        summary to continue with. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED and OVERLOADED."""
         if self._successor is not None:
             return await self._successor.authorize(summary, context)
         decided = self.decide(summary, context)
@@ -137,8 +139,8 @@ class Authorizer:
         return summary
 
     async def authenticate(self, context: RequestContext) -> None:
-        """Set the permit of ``context``, which opens a stream; each request of the stream is
-        authorized separately. Raises UNAUTHENTICATED, OVERLOADED."""
+        """Set the permit of ``context``, which opens a stream. Each request of the stream is
+        authorized separately. Raises UNAUTHENTICATED and OVERLOADED."""
         if self._successor is not None:
             await self._successor.authenticate(context)
             return

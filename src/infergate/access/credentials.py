@@ -1,10 +1,10 @@
-"""Reads the client's credential from its headers or metadata. Pure.
+"""Reads the client's credential from its headers or metadata. This module has no I/O.
 
-``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token, ``x-api-key: …`` a key.
+``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token; ``x-api-key: …`` holds a key.
 
-A request has one well-formed credential or none. A malformed credential, or a second one, is
-rejected and never treated as anonymous (RFC 6750, 2: no more than one method).
-"""
+A request may have one well-formed credential. If the credential is malformed, or if there are
+several, the request is rejected and never treated as anonymous (RFC 6750, 2: no more than one
+method)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ API_KEY: Final = "x-api-key"
 MAX_CREDENTIAL_CHARS: Final = 8192
 """Maximum length of a token. A token that lists many groups has about 4000 characters."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""RFC 9110, 11.2: token68."""
+"""The syntax ``token68`` (RFC 9110, 11.2)."""
 _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class Credential:
-    """``secret`` is a key or, if ``may_be_token``, possibly a token. It is never printed."""
+    """A credential. ``secret`` is a key or, if ``may_be_token``, possibly a token. It is never
+    printed."""
 
     __slots__ = ("may_be_token", "secret")
 
@@ -37,8 +38,8 @@ class Credential:
 
 
 def read_credential(headers: Mapping[str, str]) -> Credential | None:
-    """Return the credential in ``headers`` (names in lower case), or None. Raises AccessRejected
-    for a malformed credential and for several."""
+    """Return the credential in ``headers`` (lower-case names), or None if there is no credential.
+    Raises AccessRejected for a malformed credential and for several credentials."""
     bearer, key = headers.get(BEARER), headers.get(API_KEY)
     if bearer is None:
         if key is None:

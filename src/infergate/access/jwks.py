@@ -1,13 +1,13 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-1. A key supports only the algorithms of its type and curve, or the algorithm that it names; a
-   shared secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725,
-   3.1).
+1. A key is used only with the algorithms of its type and curve, or with the algorithm that it
+   names. A shared secret (``oct``) is never used. A token therefore cannot choose how it is
+   verified (RFC 8725, 3.1).
 2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are old
    and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
    fetch.
-3. One fetch serves all waiting requests, and continues if the request that started it is cancelled:
-   otherwise each disconnecting client would cause another fetch.
+3. One fetch serves all waiting requests. It continues if the request that started it is cancelled,
+   because otherwise each client that disconnects would cause another fetch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class JwkSet:
     """The keys of one document that may verify tokens."""
 
     def __init__(self, document: bytes) -> None:
-        """Raises ValueError if the document is not a JWK set or has no usable key."""
+        """Raises ValueError if the document is not a JWK set or if no key in it can verify
+        tokens."""
         self.document: Final = document
         try:
             parsed = json.loads(document)
@@ -68,8 +69,8 @@ class JwkSet:
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
-        """Return the key for a token signed with ``algorithm`` that names ``key_id`` (``kid``). A
-        token without ``kid`` is verified only if exactly one key has that algorithm."""
+        """Return the key for a token signed with ``algorithm`` that names ``key_id`` (``kid``). If
+        the token has no ``kid``, exactly one key must have that algorithm."""
         cache_key = (key_id, algorithm)
         if cache_key not in self._parsed_keys:
             fitting = [
@@ -85,7 +86,7 @@ class JwkSet:
 
 
 def _usable_algorithms(key: dict[str, Any]) -> frozenset[str]:
-    """Return the algorithms that ``key`` may be used with (rule 1)."""
+    """Return the algorithms with which ``key`` may be used (rule 1)."""
     if key.get("use", "sig") != "sig":
         return frozenset()
     operations = key.get("key_ops", ["verify"])
@@ -111,11 +112,12 @@ class JwkSource(Protocol):
     """A source of keys."""
 
     def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now``; None if no keys are loaded, or they must be read again."""
+        """Return the keys at ``now``, or None if no keys are loaded or the keys must be read
+        again."""
         ...
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys at ``now`` (``time.monotonic``); None if no keys are loaded."""
+        """Return the keys at ``now`` (``time.monotonic``), or None if no keys are loaded."""
         ...
 
     async def refreshed_keys(self, now: float) -> JwkSet | None:
@@ -137,7 +139,8 @@ class JwkFileSource:
         return await self._file.current(now)
 
     refreshed_keys = keys
-    """A token with an unknown key triggers no extra check: the file is checked often enough."""
+    """A token with an unknown key causes no extra check, because the file is checked often
+    enough."""
 
 
 class JwkUrlSource:
@@ -167,8 +170,9 @@ class JwkUrlSource:
         return None if is_due else self._keys
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys. One request fetches them when they are due; others wait for it only if
-        there are no keys, or if none were fetched for much longer than ``refresh``."""
+        """Return the keys. If they are due to be fetched, one request fetches them. The others wait
+        for it only if there are no keys, or if the last fetch was much longer ago than
+        ``refresh``."""
         if now >= self._refresh_at and now >= self._next_fetch:
             wait = self._keys is None or now >= self._next_fetch + self._refresh
             if wait or self._fetch_task is None:
@@ -182,7 +186,7 @@ class JwkUrlSource:
         return self._keys
 
     async def close(self) -> None:
-        """Cancel a fetch in progress."""
+        """Cancel the fetch in progress, if there is one."""
         if self._fetch_task is not None:
             self._fetch_task.cancel()
             await asyncio.gather(self._fetch_task, return_exceptions=True)

@@ -1,6 +1,6 @@
 """API keys: long random strings. The gateway stores only their SHA-256 hashes.
 
-A key has 256 random bits, so one round of a fast hash protects it: it cannot be guessed.
+A key has 256 random bits and cannot be guessed, so one round of a fast hash is enough.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def parse_name(value: Any) -> str:
 
 
 def parse_hash(value: Any) -> bytes:
-    """Return a SHA-256. Its ValueError does not show ``value``, which may be the key itself."""
+    """Return a SHA-256. Raises ValueError, whose text never contains ``value``, because ``value``
+    may be the key itself."""
     if not isinstance(value, str) or _HASH.fullmatch(value) is None:
         raise ValueError(
             "expected the SHA-256 of a key, 64 hexadecimal digits ('infergate key' makes both)"
@@ -61,7 +62,7 @@ def parse_hash(value: Any) -> bytes:
 
 def parse_file(data: bytes) -> tuple[ApiKey, ...]:
     """Return the keys in a file: lines like ``name: SHA-256``, empty lines, and comments after
-    ``#``. A name may have several keys. Raises ValueError naming the line."""
+    ``#``. A name may have several keys. Raises ValueError, which names the line."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -90,8 +91,8 @@ class ApiKeys:
         self._entries: Final = {key.digest: (key.digest, key.name) for key in keys}
 
     def find_owner(self, secret: str) -> str | None:
-        """Return the owner's name; None for an unknown key. The timing of the lookup can reveal no
-        more than the hash of the received text; hashes are compared in constant time."""
+        """Return the owner's name, or None for an unknown key. Hashes are compared in constant
+        time; the timing of the lookup reveals at most the hash of the received text."""
         digest = digest_of(secret)
         entry = self._entries.get(digest)
         if entry is not None and hmac.compare_digest(entry[0], digest):

@@ -1,11 +1,12 @@
-"""Limits on the rate of requests and bytes: pure arithmetic, time is an argument.
+"""Limits on the rate of requests and bytes. This module has no I/O; time is an argument.
 
-Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
-the time at which it will be empty. There is no timer and no list of past requests.
+It uses the generic cell rate algorithm: a bucket of size ``burst`` drains at a steady rate, and is
+stored as one number, the time at which it will be empty. There is no timer and no list of past
+requests.
 
-1. A request is charged to all of its buckets or, if one of them is too full, to none.
-2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
-   average rate is kept, and no request is impossible.
+1. A request is charged to all of its buckets. If one of them is too full, nothing is charged.
+2. A request larger than a whole bucket passes when the bucket is empty, and overfills it. The
+   average rate is thus kept, and large requests remain possible.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
-"""Maximum number of non-empty buckets, about 20 MB; the oldest ones are dropped first."""
+"""Maximum number of non-empty buckets, which take about 20 MB. The oldest are dropped first."""
 _TOLERANCE_SECONDS: Final = 1e-6
 """Times that differ by less count as equal, because times are sums of fractions."""
 _MAX_CACHED_PLANS: Final = 4096
@@ -38,8 +39,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """``identities`` and ``models`` are patterns as in routes; ``*`` matches all. Requests are
-    counted for each identity and each route separately, or for all of them together."""
+    """A limit. ``identities`` and ``models`` are patterns as in routes; ``*`` matches everything.
+    Requests are counted separately for each identity and each route, or together for all identities
+    and routes."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)
@@ -50,7 +52,7 @@ class RateLimit:
 
 
 class BucketCharge(NamedTuple):
-    """The charge of a request to a bucket: ``cost`` of the bucket's ``burst``, both in seconds."""
+    """The charge of a request to a bucket. ``cost`` and the bucket's ``burst`` are in seconds."""
 
     bucket: str
     cost: float
@@ -59,14 +61,15 @@ class BucketCharge(NamedTuple):
 
 class ExceededLimit(NamedTuple):
     """A bucket that is too full for its charge: the index of the charge, and the seconds until the
-    bucket has capacity."""
+    bucket has enough capacity."""
 
     charge_index: int
     wait_seconds: float
 
 
 class RateStore(Protocol):
-    """The storage of the buckets. Raises RateStoreUnavailableError while it cannot be reached."""
+    """Stores buckets. ``charge`` raises RateStoreUnavailableError while the store cannot be
+    reached."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
@@ -74,7 +77,7 @@ class RateStore(Protocol):
 
 
 class RateBuckets(Protocol):
-    """Buckets in this host's memory."""
+    """Buckets in the memory of this host."""
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
@@ -88,8 +91,8 @@ class RateStoreUnavailableError(Exception):
 def find_exceeded(
     charges: Sequence[BucketCharge], empty_at: Iterable[float], now: float
 ) -> ExceededLimit | None:
-    """Return the charge that has to wait longest if the buckets will be empty at the times
-    ``empty_at``; None if no charge has to wait."""
+    """Return the charge with the longest wait if the buckets will be empty at the times
+    ``empty_at``, or None if no charge has to wait."""
     worst: ExceededLimit | None = None
     for index, ((_, cost, capacity), empty_time) in enumerate(zip(charges, empty_at, strict=True)):
         level = empty_time - now
@@ -106,7 +109,7 @@ class LocalBuckets:
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}
-        """The time at which each bucket will be empty, the oldest bucket first."""
+        """The time at which each bucket will be empty. The oldest bucket comes first."""
 
     def __len__(self) -> int:
         return len(self._empty_at)
@@ -142,8 +145,8 @@ class LocalRateStore:
 
 
 class _ChargePlan(NamedTuple):
-    """The charges of all requests with the same identity, model and route. A charge is for one
-    request or, in a bucket that counts bytes, for one byte."""
+    """The charges of all requests with the same identity, model and route. A charge counts one
+    request or, in a bucket for bytes, one byte."""
 
     charges: Sequence[BucketCharge]
     reasons: Sequence[RejectionReason]
@@ -207,8 +210,8 @@ class RateLimits:
     async def charge(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
     ) -> tuple[RejectionReason, float] | None:
-        """Charge a request of ``size`` bytes to ``model`` on ``route``. Return None if it may
-        pass, else the kind of limit that is exceeded and the seconds to wait. Raises
+        """Charge a request of ``size`` bytes to ``model`` on ``route``. Return None if the request
+        may pass. Otherwise return the kind of limit that it exceeds and the seconds to wait. Raises
         RateStoreUnavailableError."""
         plan = self._plan(permit.identity, model, route)
         if not plan.charges:
@@ -218,7 +221,7 @@ class RateLimits:
     def charge_now(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
     ) -> tuple[RejectionReason, float] | None:
-        """Charge like ``charge``, without awaiting. The store must be local (``is_local``)."""
+        """Charge like ``charge``, but without awaiting. The store must be local (``is_local``)."""
         plan = self._plan(permit.identity, model, route)
         if not plan.charges:
             return None

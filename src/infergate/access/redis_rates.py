@@ -3,10 +3,9 @@
 One script per request charges all of its buckets like ``rate_limits.LocalBuckets``, on the clock of
 Redis, so the gateways' clocks need not agree.
 
-If Redis does not respond in time, it is not queried for a second; meanwhile the operator's choice
+If Redis does not respond in time, it is not queried for a second. Meanwhile the configured fallback
 applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed`` (all
-requests are rejected).
-"""
+requests are rejected)."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ RETRY_SECONDS: Final = 1.0
 """Seconds for which Redis is not queried after a failure."""
 _CONNECTIONS: Final = 16
 _KEY_PREFIX: Final = "infergate:{rates}:"
-"""The prefix of all Redis keys. The braces keep them on one node of a cluster, which a script
-needs."""
+"""The prefix of all Redis keys. In a cluster, the braces keep all keys on one node, because a
+script can use only one node."""
 
 SCRIPT: Final = """
 local time = redis.call('TIME')
@@ -61,8 +60,9 @@ for i, key in ipairs(KEYS) do
 end
 return {0, '0'}
 """
-"""KEYS are buckets; ARGV holds the cost and burst of each charge. Returns the number of the bucket
-that is too full, from 1, and the seconds to wait; 0 if all buckets were charged."""
+"""KEYS are buckets; ARGV holds the cost and burst of each charge. The script returns 0 if all
+buckets were charged. Otherwise it returns the number of the bucket that is too full, from 1, and
+the seconds to wait."""
 
 
 def redis_client(url: str, timeout: float) -> Any:
@@ -79,7 +79,7 @@ def redis_client(url: str, timeout: float) -> Any:
 
 
 class RedisRateStore:
-    """A store in Redis."""
+    """Buckets in Redis."""
 
     def __init__(
         self,

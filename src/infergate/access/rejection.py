@@ -1,4 +1,4 @@
-"""The reasons for rejecting a client: its error, and the label in the metrics.
+"""The reasons for rejecting a client. Each has an error and a label in the metrics.
 
 No error text contains any part of a credential, or reveals whether a forbidden model exists.
 """
@@ -13,11 +13,11 @@ from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
 _REALM: Final = 'Bearer realm="infergate"'
 _INVALID: Final = f'{_REALM}, error="invalid_token"'
 _RETRY_AFTER_SECONDS: Final = 1.0
-"""Seconds after which to retry while the gateway cannot decide."""
+"""Seconds after which the client may retry while the gateway cannot decide."""
 
 
 class RejectionReason(enum.Enum):
-    """The reason of a rejection; the value is a metric's label."""
+    """The reason for a rejection. Its value is a metric label."""
 
     NO_CREDENTIALS = "no_credentials"
     MALFORMED = "malformed"
@@ -32,7 +32,7 @@ class RejectionReason(enum.Enum):
 
 
 class AccessRejected(Exception):  # noqa: N818 - an outcome rather than an error
-    """The client is refused for ``reason``; ``error`` is the response."""
+    """The client is rejected for ``reason``; ``error`` is sent to the client."""
 
     def __init__(self, reason: RejectionReason, error: GatewayError) -> None:
         super().__init__(reason.value)
@@ -41,7 +41,7 @@ class AccessRejected(Exception):  # noqa: N818 - an outcome rather than an error
 
 
 def no_credentials() -> AccessRejected:
-    """Return the rejection of an anonymous client that may not make the request."""
+    """Return the rejection of an anonymous client that must authenticate."""
     return AccessRejected(
         RejectionReason.NO_CREDENTIALS, UnauthenticatedError("credentials are required", _REALM)
     )
@@ -72,13 +72,14 @@ def _invalid(reason: RejectionReason, public: str, detail: str = "") -> AccessRe
 
 
 def issuer_keys_unavailable() -> AccessRejected:
-    """Return the rejection of a token whose issuer's keys are unavailable. It is not a 401, because
-    clients discard a token on 401."""
+    """Return the rejection of a token whose issuer's keys are unavailable. Its status is not 401,
+    because clients discard a token on 401."""
     return _overloaded(RejectionReason.KEYS_AWAY, "tokens cannot be checked now")
 
 
 def rate_store_unavailable() -> AccessRejected:
-    """Return the rejection of a request while rates cannot be counted, as the operator chose."""
+    """Return the rejection of a request while rates cannot be counted, if the operator chose to
+    reject."""
     return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
 
 
@@ -89,7 +90,7 @@ def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:
 
 
 def forbidden(action: str) -> AccessRejected:
-    """Return the rejection of an identified client that may not do ``action``."""
+    """Return the rejection of an identified client that is not permitted to do ``action``."""
     return AccessRejected(
         RejectionReason.FORBIDDEN,
         GatewayError(Kind.FORBIDDEN, f"{action} is not permitted for this client"),

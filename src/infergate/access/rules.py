@@ -1,7 +1,7 @@
-"""Access rules: which identity may use which operation on which model. Pure.
+"""Access rules, which permit identities to use operations on models. This module has no I/O.
 
-1. Rules only allow. A request that no rule allows is rejected, and the order of rules is
-   irrelevant.
+1. A rule can only allow requests. A request that no rule allows is rejected, and the order of rules
+   is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
 3. A rule for any model allows operations on the server; operations that change the server need a
    rule for all models.
@@ -38,7 +38,7 @@ RULE_OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
         messages.ServerReadyRequest: HEALTH,
         messages.ServerMetadataRequest: METADATA,
         messages.ModelIndexRequest: METADATA,
-        messages.ModelReadyRequest: METADATA,  # it reveals which models exist
+        messages.ModelReadyRequest: METADATA,  # the response reveals which models exist
         messages.ModelMetadataRequest: METADATA,
         messages.ModelConfigRequest: METADATA,
         messages.ServerStatusRequest: METADATA,
@@ -56,8 +56,8 @@ RULE_OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
 """The name of each operation in rules."""
 STATE_CHANGING: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
 _SERVER_WIDE: Final = frozenset({REPOSITORY, SETTINGS})
-"""Operations that, used on the server, affect all models. Shared memory regions belong to no
-model."""
+"""Operations that affect all models when they are used on the server. Shared memory regions belong
+to no model."""
 _MODEL_OPERATIONS: Final = frozenset(
     {
         InferRequest,
@@ -68,8 +68,8 @@ _MODEL_OPERATIONS: Final = frozenset(
         messages.ModelUnloadRequest,
     }
 )
-"""Operations that always concern a model. Here an empty name is a name like any other, because a
-route for all models may lead to a backend that has only one model."""
+"""Operations that always concern a model. For these, an empty name is not special, because a route
+for all models may lead to a backend that has only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
@@ -91,8 +91,8 @@ def matcher(
     patterns: Sequence[str],
     compile_one: Callable[[str], Callable[[str], object]] = _compile_text_pattern,
 ) -> TextPredicate:
-    """Return a predicate for texts that match one of ``patterns``, spelled like the models of
-    routes. ``compile_one`` compiles a glob or regular expression."""
+    """Return a predicate for texts that match one of ``patterns``, which have the same syntax as
+    the models of routes. ``compile_one`` compiles a glob or regular expression."""
     if ANY in patterns:
         return lambda _: True
     exact = frozenset(
@@ -127,7 +127,7 @@ class CompiledRule:
         self._operations: Final = rule.operations
 
     def applies_to(self, identity: str, claims: Claims) -> bool:
-        """Return whether the rule is for ``identity`` (rule 2) and all its claims match."""
+        """Return whether the rule is for ``identity`` (rule 2) and all claims of the rule match."""
         if identity == ANONYMOUS:
             return self._takes_anonymous
         return self._matches_identity(identity) and all(
@@ -146,8 +146,8 @@ class CompiledRule:
 
 
 def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
-    """Return the texts of the claim ``name``. Without such a claim, ``name`` is a path of names
-    separated by dots."""
+    """Return the texts of the claim ``name``. If there is no such claim, ``name`` is read as a path
+    of names separated by dots."""
     value: Any = claims.get(name)
     if value is None:
         value = claims
@@ -164,7 +164,7 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
 
 
 class RulePermit:
-    """The combined permission of all rules for one identity. Implements ``Permit``."""
+    """The combined permission of all rules for one identity."""
 
     __slots__ = ("_decisions", "_rules", "identity")
 
@@ -198,6 +198,6 @@ class AccessRules:
         )
 
     def anonymous_permit(self) -> RulePermit | None:
-        """Return the permit of anonymous clients; None if no rule is for them."""
+        """Return the permit of anonymous clients, or None if no rule is for them."""
         grants = [grant for grant in self._rules if grant.applies_to(ANONYMOUS, NO_CLAIMS)]
         return RulePermit(ANONYMOUS, grants) if grants else None

@@ -1,10 +1,10 @@
 """Rate-limit buckets that the workers of one gateway share in memory.
 
-A table of fixed size: the hash of a bucket's name selects its row. Each use locks the table for
-microseconds.
+The buckets are in a table of fixed size. The hash of a bucket's name selects its row. Each use
+locks the table for microseconds.
 
-1. A new bucket in a full row replaces the one that will be empty first, so that the smallest count
-   is lost.
+1. A new bucket in a full row replaces the bucket that will be empty first, so that the smallest
+   count is lost.
 2. Counts survive the process that wrote them.
 """
 
@@ -24,7 +24,7 @@ _SLOTS_PER_ROW: Final = 16
 """Slots in a row. While half of all slots are in use, hardly any row is full."""
 _NUMBER_BYTES: Final = 8
 _TABLE_BYTES: Final = 2 * _ROW_COUNT * _SLOTS_PER_ROW * _NUMBER_BYTES
-"""2 MiB, of which only used rows occupy memory."""
+"""The table has 2 MiB. Only used rows occupy memory."""
 
 
 class SharedBuckets:
@@ -39,7 +39,7 @@ class SharedBuckets:
         memory = memoryview(mmap.mmap(fd, _TABLE_BYTES))
         self._fd: Final = fd
         self._hashes: Final = memory[: _TABLE_BYTES // 2].cast("Q")
-        """The hash of each slot's bucket; 0 if the slot has never been used."""
+        """The hash of each slot's bucket, or 0 if the slot has never been used."""
         self._empty_at: Final = memory[_TABLE_BYTES // 2 :].cast("d")
         """The time at which the bucket in each slot will be empty."""
         self._hash_key: Final = hashlib.blake2b(limits_id, digest_size=16).digest()
@@ -82,8 +82,8 @@ class SharedBuckets:
             row = _row_of(hashed)
             times = self._empty_at[row].tolist()
             slot = row.start + times.index(min(times))  # rule 1
-        # The time is written before the hash, so that the new bucket never has the old bucket's
-        # time if the process is killed between the two writes.
+        # The time is written before the hash. If the process is killed between the two writes, the
+        # new bucket does not have the old bucket's time.
         self._empty_at[slot] = empty_time
         self._hashes[slot] = hashed
 

@@ -1,9 +1,9 @@
 """JSON Web Tokens (RFC 7519), verified as RFC 8725 advises; PyJWT does the cryptography.
 
-1. The token's issuer must be configured, its algorithm allowed, its key one of the issuer's keys,
-   and its audience configured; the token must have an expiry time.
-2. The reason for rejecting a signature is only logged. A token with a valid signature that has
-   expired is reported as such, because its owner has to get a new token.
+1. The token's issuer and audience must be configured, its algorithm must be allowed, its key must
+   be one of the issuer's keys, and it must have an expiry time.
+2. The reason for rejecting a signature is only logged. The client learns that a token with a valid
+   signature has expired, because its owner has to get a new token.
 3. A verified token is cached by its hash until it expires or its issuer's keys change.
 """
 
@@ -35,8 +35,9 @@ _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, Recursio
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer whose tokens are accepted. ``name`` is the operator's name for it, ``issuer`` its
-    claim ``iss``; ``leeway`` is in seconds; ``subject`` is the claim that names the client."""
+    """An issuer whose tokens are accepted. ``name`` is the issuer's name in the configuration;
+    ``issuer`` is its claim ``iss``. ``leeway`` is in seconds. ``subject`` is the claim that names
+    the client."""
 
     name: str
     issuer: str
@@ -63,7 +64,8 @@ class JwtVerifier:
         self._cache: Final[OrderedDict[bytes, _CachedToken]] = OrderedDict()
 
     def cached_permit(self, token: str, now: float, wall_time: float) -> RulePermit | None:
-        """Return the permit of a token that was verified before; None if ``verify`` is needed."""
+        """Return the permit of a token that was verified before, or None if ``verify`` is
+        needed."""
         digest = hashlib.sha256(token.encode()).digest()
         cached = self._cache.get(digest)
         if (
@@ -111,7 +113,8 @@ class JwtVerifier:
         return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
     def _read_unverified(self, token: str) -> tuple[Issuer, str | None, str]:
-        """Return the issuer, key id and algorithm that the token claims, not verified yet."""
+        """Return the issuer, key id and algorithm that the token claims. They are not verified
+        yet."""
         try:
             header = jwt.get_unverified_header(token)
             unverified = jwt.decode(token, options={"verify_signature": False})

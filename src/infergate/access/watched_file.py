@@ -1,7 +1,7 @@
 """A file that is read again when it changes.
 
 The file is checked when its content is needed, at most once a second, so removed entries stay valid
-for at most a second. Kubernetes mounts secrets as symbolic links, which stat follows.
+for at most a second. Symbolic links, as in secrets mounted by Kubernetes, are followed.
 
 If the file cannot be read or parsed, the previous content stays valid and the error is logged.
 """
@@ -26,12 +26,12 @@ _FileStamp = tuple[int, int, int, int]
 
 
 class WatchedFile(Generic[T]):
-    """The result of ``parse`` on the file at ``path``."""
+    """Holds the result of ``parse`` on the file at ``path``."""
 
     def __init__(
         self, path: Path, parse: Callable[[bytes], T], value: T, on_failure: Callable[[], None]
     ) -> None:
-        """``parse`` raises ValueError; ``value`` is the parsed content that was read before.
+        """``parse`` raises ValueError. ``value`` is the parsed content that was read before.
         ``on_failure`` is called when the file cannot be read or parsed."""
         self._path: Final = path
         self._parse: Final = parse
@@ -53,7 +53,7 @@ class WatchedFile(Generic[T]):
         if now >= self._next_check:
             check_count = self._check_count
             async with self._lock:
-                if check_count == self._check_count:  # otherwise another request has just checked
+                if check_count == self._check_count:  # another request may have just checked
                     await self._check()
                     self._check_count += 1
                     self._next_check = now + CHECK_INTERVAL_SECONDS
@@ -69,14 +69,15 @@ class WatchedFile(Generic[T]):
             self._report_failure(str(error))
 
     def _read(self) -> None:
-        """Read the file, in a thread because it may be on a network. Raises OSError, ValueError."""
+        """Read the file in a thread, because it may be on a network. Raises OSError and
+        ValueError."""
         status = self._path.stat()
         stamp = status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
         if stamp == self._stamp:
             return
         data = self._path.read_bytes()
         if data != self._data:
-            self._stamp = stamp  # set even if parsing fails, so that the error is logged once
+            self._stamp = stamp  # set even if parsing fails, so that the error is logged only once
             self._value = self._parse(data)
             if self._data is not None:
                 _log.info("%s was read again", self._path, extra=ACCESS_FILE_TAKEN)

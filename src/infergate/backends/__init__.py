@@ -1,6 +1,6 @@
 """Backends: the destinations of operations, either remote servers or embedded models.
 
-Entry point: the ``Backend`` protocol (``base``). Reading order of a remote backend: ``remote``
+The entry point is the ``Backend`` protocol (``base``). For a remote backend, read ``remote``
 (``RemoteBackend``, a codec and an upstream behind the protocol), ``request_sender`` (one message to
 an endpoint and back), ``attempts`` and ``hedging`` (retries), ``request_queue`` (concurrency
 limit), ``endpoints`` and ``endpoint_monitor`` (load balancing, DNS, health checks),

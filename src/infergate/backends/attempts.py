@@ -35,13 +35,13 @@ _RESEND_REASONS: Final[Mapping[Kind, str]] = {
 }
 
 ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
-"""Returns the best endpoint for the next attempt; avoids the given endpoints if possible."""
+"""Returns the best endpoint for the next attempt. It avoids the given endpoints if possible."""
 
 
 @dataclass(frozen=True)
 class SenderState:
-    """The endpoints, retry budget, queue and counters that all requests to a backend share. Without
-    ``queue``, inferences are not limited."""
+    """The endpoints, retry budget, queue and counters that all requests to a backend share. If
+    ``queue`` is None, inferences are not limited."""
 
     endpoints: Endpoints
     retry_budget: RetryBudget
@@ -78,9 +78,9 @@ class StreamAttempt(Generic[Resp]):
 
 
 class Attempts:
-    """The attempts of the request ``context``, which belongs to ``sequence`` if given.
-    ``may_resend`` allows the request to be executed twice. The creator must call ``return_budget``
-    at the end."""
+    """The attempts of a request, whose state is ``context``. If the request belongs to a sequence,
+    ``sequence`` is its name. ``may_resend`` allows the request to be executed twice. The creator
+    must call ``return_budget`` at the end."""
 
     __slots__ = (
         "_choose",
@@ -113,7 +113,7 @@ class Attempts:
         self.per_try_timeout = context.policy.retry.per_try_timeout if may_resend else None
         self.sequence = sequence
         self.stream: StreamAttempt[Any] | None = None
-        """The open stream, if any."""
+        """The open stream, or None."""
         self.tried: list[EndpointHandle] = []
 
     def record_error(self, error: GatewayError) -> None:
@@ -121,7 +121,7 @@ class Attempts:
         self._error = error
 
     async def next_endpoint(self) -> EndpointHandle | None:
-        """Return the endpoint for the next attempt; None if no further attempt is allowed."""
+        """Return the endpoint for the next attempt, or None if no further attempt is allowed."""
         if not self.tried:
             handle = self._choose(self.tried)
             self.tried.append(handle)
@@ -166,8 +166,8 @@ class Attempts:
         return time.monotonic() < deadline
 
     def begin_hedge(self) -> EndpointHandle | None:
-        """Return the endpoint for a hedge; None if there is no other endpoint or the retry budget
-        is exhausted. The caller must release the budget."""
+        """Return the endpoint for a hedge, or None if there is no other endpoint or the retry
+        budget is exhausted. The caller must release the budget."""
         handle = self._choose_other()
         if handle is None:
             return None
@@ -179,13 +179,13 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Release the retry budget that the latest attempt holds, if any."""
+        """Release the retry budget if the latest attempt holds a part of it."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()
 
     def take_error(self) -> GatewayError:
-        """Return the error of the latest attempt, and drop the reference to the error."""
+        """Return the error of the latest attempt, and forget it."""
         error, self._error = self._error, None
         assert error is not None
         try:

@@ -20,7 +20,8 @@ from infergate.transport.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A backend's configuration. ``timeout`` is in seconds; ``profile`` None: detect it."""
+    """A backend's configuration. ``timeout`` is in seconds. If ``profile`` is None, it is
+    detected."""
 
     name: str
     endpoints: Sequence[Endpoint | ConfiguredEndpoint]
@@ -31,9 +32,10 @@ class BackendSettings:
     balancing: BalanceSettings = field(default_factory=BalanceSettings)
     monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
     hash_key: Callable[[RequestContext], str] | None = None
-    """Returns a request's hash key, which selects its endpoint; empty if there is no key."""
+    """Returns a request's hash key, which selects its endpoint, or an empty string if the request
+    has no key."""
     max_requests: int = 0
-    """Maximum concurrent inferences; 0: unlimited."""
+    """Maximum concurrent inferences. 0 means no limit."""
     max_queue: int = 0
     """Maximum inferences waiting in the queue."""
     retry_share: float = DEFAULT_SHARE
@@ -54,7 +56,7 @@ class BackendSettings:
         )
 
     def make_queue(self, counters: BackendCounters) -> RequestQueue | None:
-        """Return the queue for inferences beyond ``max_requests``; None if there is no limit."""
+        """Return the queue for inferences beyond ``max_requests``, or None if there is no limit."""
         if not self.max_requests:
             return None
         return RequestQueue(self.name, self.max_requests, self.max_queue, counters)

@@ -1,4 +1,5 @@
-"""The contract of a backend: a canonical operation in, a canonical response out."""
+"""The interface of a backend, which executes canonical operations and returns canonical
+responses."""
 
 from __future__ import annotations
 
@@ -37,15 +38,15 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation`` as configured by ``context`` and its policy; return the response.
+        """Execute ``operation`` as ``context`` and its policy specify, and return the response.
         Raises GatewayError."""
         ...
 
     def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, each produced on demand, before ``context.deadline``.
-        Closing the generator abandons the remaining responses. Raises GatewayError."""
+        """Yield all responses to ``request`` before ``context.deadline``. Each is produced on
+        demand. Closing the generator abandons the remaining responses. Raises GatewayError."""
         ...
 
     async def describe(
@@ -59,8 +60,8 @@ class Backend(Protocol):
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
         """Execute ``operation`` on every endpoint concurrently and return at least one response, in
-        the endpoints' order. If any endpoint fails, wait for all endpoints, then raise the first
-        GatewayError with the number of failures added to its text."""
+        the endpoints' order. If any endpoint fails, wait for the other endpoints, then raise the
+        first GatewayError with the number of failed endpoints in its text."""
         ...
 
     async def server_profile(self, context: RequestContext) -> Profile:
@@ -82,12 +83,13 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks; None if checks are off or have not run
-        yet."""
+        """Whether any endpoint passes its health checks. It is None if checks are disabled or have
+        not run yet."""
         ...
 
     def start(self) -> None:
-        """Start monitoring the endpoints until the backend is closed. Idempotent."""
+        """Start monitoring the endpoints until the backend is closed. Calling it again has no
+        effect."""
         ...
 
     def endpoint_stats(self) -> Sequence[EndpointStats]:
@@ -101,20 +103,20 @@ class SupportsConcurrencyLimit(Protocol):
 
     @property
     def concurrency_stats(self) -> ConcurrencyStats | None:
-        """The limit and its current use; None if there is no limit."""
+        """The limit and its current use, or None if there is no limit."""
         ...
 
 
 def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
-    """Return a copy of ``error`` that names the backend. An error about the gateway's own limits is
-    not attributed to the backend."""
+    """Return a copy of ``error`` that names the backend. An error about a limit of the gateway does
+    not name the backend."""
     is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
     return error.reworded(error.public if is_own_limit else f"backend '{backend}': {error.public}")
 
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
-    """Return a copy of the first of ``errors``, with the number of failures among ``count``
-    endpoints added to its text. The error of a single endpoint is returned unchanged."""
+    """Return a copy of the first of ``errors`` that also says how many of the ``count`` endpoints
+    failed. The error of a single endpoint is returned unchanged."""
     first = errors[0]
     if count == 1:
         return first

@@ -1,4 +1,4 @@
-"""The codec of a backend, run on the event loop or, if the message is long, in a helper process.
+"""Runs the codec of a backend on the event loop or, if the message is long, in a helper process.
 
 The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
 clients' messages.
@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 
 class BackendCodecOffload(Generic[Req, Resp]):
-    """Writes requests and reads responses of one backend; ``offload`` None: on the event loop."""
+    """Writes requests and reads responses of one backend. If ``offload`` is None, the event loop
+    does all the work."""
 
     def __init__(
         self, name: str, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None
@@ -53,7 +54,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Req | None:
-        """Run ``Codec.build_request`` on the event loop; return None if that would block the event
+        """Run ``Codec.build_request`` on the event loop. Return None if that would block the event
         loop for too long."""
         codec = self._text_codec
         if codec is None or not isinstance(operation, InferRequest):
@@ -78,7 +79,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Req:
-        """Run ``Codec.build_request``, in a helper process if it takes long."""
+        """Run ``Codec.build_request`` (in a helper process if it takes long)."""
         short = self.write_inline(operation, profile, context, model)
         if short is not None:
             return short
@@ -125,7 +126,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
     async def read_response(
         self, response: Resp, operation: Operation, context: RequestContext
     ) -> Response:
-        """Run ``Codec.parse_response``, in a helper process if it takes long."""
+        """Run ``Codec.parse_response`` (in a helper process if it takes long)."""
         try:
             return self.read_inline(response, operation, context)
         except NeedsOffloadError:
@@ -138,7 +139,8 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None,
     ) -> InferResponse | None:
-        """Run ``SupportsStreaming.parse_stream_response``, in a helper process if it takes long."""
+        """Run ``SupportsStreaming.parse_stream_response`` (in a helper process if it takes
+        long)."""
         assert isinstance(self._codec, SupportsStreaming)
         parse = self._codec.parse_stream_response
         try:

@@ -1,14 +1,12 @@
-"""Background work for the endpoints of a backend: resolve DNS names, check servers' health, and
-close connections to removed addresses.
+"""Background tasks for the endpoints of a backend: they resolve DNS names, check the health of
+servers, and close connections to removed addresses.
 
-Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with a single
-fixed address has none.
+Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks.
 
 *Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first
 period is shortened at random, and the checks of a round are spread out.
-*Rule 2.* A failure, even a bug, affects only one endpoint or name: it is logged, and the next round
-runs.
-"""
+*Rule 2.* A failure, even one caused by a bug, affects only one endpoint or name. It is logged, and
+the next round starts as usual."""
 
 from __future__ import annotations
 
@@ -31,21 +29,21 @@ from infergate.transport.base import SupportsDisconnect
 _log = logging.getLogger(__name__)
 _STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
-"""The fraction by which a period may be shorter or longer."""
+"""The fraction of a period by which it may be shorter or longer."""
 _SPREAD: Final = 0.5
 """The fraction of a period over which the checks of a round are spread."""
 
 ResolveHost = Callable[[str, int], Awaitable[Collection[str]]]
-"""Returns the addresses of a host name for a port; empty if the lookup fails."""
+"""Returns the addresses of a host name for a port, or an empty collection if the lookup fails."""
 CheckHealth = Callable[[EndpointHandle, float], Awaitable[bool]]
-"""Returns whether an endpoint is healthy, within a timeout in seconds."""
+"""Returns whether an endpoint is healthy. The second argument is a timeout in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
-    """``resolve_interval`` (between lookups of a DNS name), ``check_interval`` and
-    ``check_timeout`` are in seconds. ``health_checks`` enables health checks; None enables them if
-    there are several servers."""
+    """``resolve_interval`` (the time between lookups of a DNS name), ``check_interval`` and
+    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. If it is
+    None, they are enabled if there are several servers."""
 
     resolve_interval: float = 5.0
     health_checks: bool | None = None
@@ -54,8 +52,8 @@ class MonitoringSettings:
 
 
 async def resolve_host(name: str, port: int) -> Collection[str]:
-    """Return the addresses given by the system's resolver: the IPv4 addresses if there are any,
-    else the IPv6 addresses, so that a server with an address of each kind is not counted twice.
+    """Return the addresses from the system's resolver: the IPv4 addresses or, if there are no IPv4
+    addresses, the IPv6 addresses. A server with an address of each kind is thus not counted twice.
 
     The lookup runs in a daemon thread, so that a hanging resolver does not delay the exit of the
     process.
@@ -69,7 +67,7 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
 
     def resolve() -> None:
         by_family: dict[int, list[str]] = {}
-        with suppress(OSError, UnicodeError):  # UnicodeError: not a valid host name
+        with suppress(OSError, UnicodeError):  # UnicodeError: the host name is invalid
             for family, _, _, _, address in socket.getaddrinfo(name, port, type=_STREAM):
                 by_family.setdefault(family, []).append(str(address[0]))
         with suppress(RuntimeError):  # the loop is closed
@@ -84,7 +82,7 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
 
 
 def is_dns_name(host: str) -> bool:
-    """Return whether ``host`` is a name of another machine, whose addresses may change."""
+    """Return whether ``host`` is the name of another machine, whose addresses may change."""
     is_local = not host or host == "localhost" or host.endswith(".localhost")
     return not is_local and not is_ip_address(host)
 
@@ -154,7 +152,7 @@ class EndpointMonitor:
 
     @property
     def is_checking(self) -> bool:
-        """Whether health checks currently run."""
+        """Whether health checks run now."""
         return (
             self._endpoints.has_several
             if self._settings.health_checks is None

@@ -1,15 +1,15 @@
-"""The endpoints of one backend: their current addresses, their load and health, and the choice
-among them.
+"""The endpoints of one backend, with their current addresses, load and health, and the choice of an
+endpoint.
 
 ``routing.cluster`` makes the decisions; this module supplies the clock, random numbers and
 addresses. Each ``ConfiguredEndpoint`` is a fixed address, or a DNS name that stands for one
-endpoint per address. An unresolved name is itself an endpoint, resolved when a connection is
-opened.
+endpoint per address. A name that has not been resolved is one endpoint, and is resolved when a
+connection is opened.
 
-*Rule 1.* A removed address gets no new requests. Its requests in progress may finish; then its
-connections are closed (``pop_drained``). An address that reappears before then keeps its state.
-*Rule 2.* A name that can no longer be resolved keeps its last addresses.
-"""
+*Rule 1.* A removed address gets no new requests. Its connections are closed when its requests in
+progress have finished (``pop_drained``). An address that reappears before its connections are
+closed keeps its state.
+*Rule 2.* A name that can no longer be resolved keeps its last addresses."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class ConfiguredEndpoint:
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
     """Load-balancing settings. ``policy`` is a key of POLICIES. With ``uses_hashing``, the hash of
-    a request's key, if any, selects the endpoint. ``rise`` and ``fall`` are the health-check
-    thresholds."""
+    a request's key selects the endpoint if the request has a key. ``rise`` and ``fall`` are the
+    health-check thresholds."""
 
     policy: str = "least-request"
     uses_hashing: bool = False
@@ -70,8 +70,7 @@ class BalanceSettings:
 
 
 class EndpointHandle(ClusterMember):
-    """One endpoint and its accounting, held by its callers. Each attempt that begins must be
-    finished exactly once."""
+    """One endpoint and its accounting. Callers must finish each attempt exactly once."""
 
     __slots__ = (
         "_endpoints",
@@ -89,14 +88,14 @@ class EndpointHandle(ClusterMember):
         self._endpoints: Final = endpoints
         self.endpoint: Final = endpoint
         self.configured_index: Final = configured_index
-        """The index of the endpoint in the configuration, from 0."""
+        """The position of the endpoint in the configuration, from 0."""
         self.checks_ok = 0
         self.checks_failed = 0
         self.is_suspected = False
-        """Whether a check is running whose failure would eject the endpoint."""
+        """Whether a health check is running that will eject the endpoint if it fails."""
 
     def begin_attempt(self) -> EndpointHandle:
-        """Count an attempt on an endpoint that was not picked by the load balancer."""
+        """Count an attempt on an endpoint that the load balancer did not pick."""
         self.active += 1
         return self
 
@@ -148,7 +147,7 @@ class Endpoints:
 
         self._note_single()
         self.served_models: Final[set[str]] = set()
-        """Models that any endpoint has served, by the clients' names."""
+        """Models that any endpoint has served, under the clients' names."""
         self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
         """Callback that starts a health check of an endpoint if its failures may have been caused
         by the requests. The check must end with a call of ``finish_suspect_check``."""
@@ -162,7 +161,8 @@ class Endpoints:
     # ---- choosing
 
     def choose(self, tried: Collection[EndpointHandle] = (), key: str = "") -> EndpointHandle:
-        """Return the best endpoint for the next attempt, preferably not one of ``tried``.
+        """Return the best endpoint for the next attempt. Endpoints in ``tried`` are returned only
+        if there is no other endpoint.
 
         The only endpoint of a backend is returned again, so that a request is retried if the
         endpoint refuses connections while it restarts.
@@ -178,11 +178,12 @@ class Endpoints:
         return self._cluster.choose_owner(sequence)
 
     def all_handles(self) -> Sequence[EndpointHandle]:
-        """Return all endpoints in order. Call ``begin_attempt`` before sending to an endpoint."""
+        """Return all endpoints in order. Callers must call ``begin_attempt`` before sending to an
+        endpoint."""
         return [handle for handles in self._handles for handle in handles]
 
     def describe_position(self, handle: EndpointHandle) -> str:
-        """Return the endpoint's position in the configuration, for error texts: clients must not
+        """Return the endpoint's position in the configuration, for error texts. Clients must not
         see addresses."""
         return f"endpoint {handle.configured_index + 1} of {len(self.configured)}"
 
@@ -237,8 +238,8 @@ class Endpoints:
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint is up; None if that is unknown because health checks are off or have
-        not covered all endpoints."""
+        """Whether any endpoint is up, or None if that is unknown because health checks are disabled
+        or have not covered all endpoints."""
         checked = [
             member.health.is_up for member in self._cluster.members if member.health.was_checked
         ]
@@ -288,8 +289,8 @@ class Endpoints:
         )
 
     def pop_drained(self) -> Sequence[Endpoint]:
-        """Return the removed endpoints whose last attempt has ended, so that the caller can close
-        their connections. Each endpoint is returned only once."""
+        """Return the removed endpoints whose last attempt has ended. The caller closes their
+        connections. Each endpoint is returned only once."""
         drained = {key: handle for key, handle in self._draining.items() if not handle.active}
         for key, handle in drained.items():
             del self._draining[key]

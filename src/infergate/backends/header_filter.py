@@ -1,5 +1,5 @@
-"""Selects the client headers that are forwarded to a backend, and the backend's response headers
-that are returned."""
+"""Selects the client headers that are forwarded to a backend, and the response headers that are
+returned to the client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from infergate.core import trace_headers
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 
-# Headers that describe one connection or one body. No configuration forwards them.
+# Headers that describe one connection or one body. They are never forwarded, whatever the
+# configuration.
 _NEVER_FORWARDED: Final = frozenset(
     {
         "accept-encoding",
@@ -33,12 +34,13 @@ _NEVER_FORWARDED: Final = frozenset(
 )
 _NEVER_FORWARDED_PREFIXES: Final = ("content-", "grpc-", ":")
 _CREDENTIAL_HEADERS: Final = frozenset({"authorization", "cookie", "x-api-key"})
-"""Headers with credentials are forwarded only if configured by exact name, not by a glob that
-happens to match."""
+"""Headers with credentials. They are forwarded only if the configuration names them exactly; globs
+do not select them."""
 _MAX_SELECTIONS: Final = 256
-"""Maximum number of cached header combinations, one per kind of client; below 2 MB in total."""
+"""Maximum number of cached header combinations. Each kind of client has its own, and all take less
+than 2 MB."""
 _MAX_CACHED_CHARACTERS: Final = 1024
-"""Maximum total length of the names in a cached combination, in characters."""
+"""Maximum total length of the names in a cached combination."""
 _MAX_CACHED_NAMES: Final = 64
 _CONNECTION: Final = "connection"
 _KEEP_ALIVE: Final = "keep-alive"
@@ -54,8 +56,8 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 
 class _NameSelection(NamedTuple):
     """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
-    the values. ``has_connection``: a Connection header is present, which may exclude further names.
-    ``has_trace``: trace headers are present."""
+    the values. ``has_connection`` means that a Connection header is present, which may exclude
+    further names. ``has_trace`` means that trace headers are present."""
 
     names: tuple[str, ...]
     size: int
@@ -64,12 +66,13 @@ class _NameSelection(NamedTuple):
 
 
 class HeaderFilter:
-    """Selects headers by globs over lower-case names. A header with credentials requires a glob
-    that is its exact name; headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
+    """Selects headers by globs over lower-case names. A header with credentials is selected only by
+    its exact name. Headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
 
     def __init__(self, globs: Iterable[str], max_bytes: int = 0) -> None:
-        """``max_bytes`` limits the total size of the selected headers: trace headers are cut to the
-        W3C limits, and an excess of other headers is an error. 0 disables the limit."""
+        """``max_bytes`` limits the total size of the selected headers; 0 disables the limit. Trace
+        headers are cut to the W3C limits. If the other headers exceed the limit, ``select`` raises
+        an error."""
         names = [glob.lower() for glob in globs]
         patterns = list(map(fnmatch.translate, names))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
@@ -79,7 +82,7 @@ class HeaderFilter:
         self._selections: Final = BoundedCache[tuple[str, ...], _NameSelection](_MAX_SELECTIONS)
 
     def allows(self, name: str) -> bool:
-        """Return whether a header of this name can be selected."""
+        """Return whether a header named ``name`` can be selected."""
         return bool(self._select_names((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -105,8 +108,8 @@ class HeaderFilter:
         return selected
 
     def _trim_baggage(self, selected: dict[str, str], size: int) -> None:
-        """Cut the baggage of ``selected`` to fit. Raises TOO_LARGE if the other headers alone
-        exceed the limit."""
+        """Shorten the baggage in ``selected`` until it fits. Raises TOO_LARGE if the other headers
+        alone exceed the limit."""
         baggage = selected.pop(trace_headers.BAGGAGE, "")
         remaining = self._max_bytes - field_bytes(selected)
         if remaining < 0:
@@ -135,7 +138,7 @@ class HeaderFilter:
             _CONNECTION in names,
             not trace_headers.TRACE_HEADERS.isdisjoint(selected),
         )
-        # Clients choose the names, so the cache is bounded.
+        # Clients choose the names, so only short combinations are cached.
         if sum(map(len, names)) <= _MAX_CACHED_CHARACTERS and len(names) <= _MAX_CACHED_NAMES:
             self._selections[names] = selection
         return selection

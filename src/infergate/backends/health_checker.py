@@ -4,9 +4,8 @@
 metadata request. If the server does not understand the request, the codec's alternative form is
 tried.
 *Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
-because it is reachable and may be able to serve inferences. Over V2 REST a rejection counts as
-unhealthy: Triton responds with 400 while it is not ready.
-"""
+because the server is reachable and may be able to serve inferences. Over V2 REST, a server that
+rejects the check counts as unhealthy, because Triton responds with 400 while it is not ready."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 class HedgeResult(NamedTuple):
-    """The response, and whether the hedge won; ``hedge_won`` is None if no hedge was sent."""
+    """The response, and whether it came from the hedge. ``hedge_won`` is None if no hedge was
+    sent."""
 
     response: Any
     hedge_won: bool | None
@@ -26,7 +27,7 @@ async def run_hedged(
     delay: float,
     is_success: Callable[[T], bool],
 ) -> HedgeResult:
-    """Return the response of ``first``. If it takes longer than ``delay`` seconds and
+    """Return the response of ``first``. If the response takes longer than ``delay`` seconds and
     ``start_hedge`` supplies a second attempt, return the first response that ``is_success``
     accepts. If neither attempt succeeds, return the response of ``first`` or raise its error."""
     tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(first)]
@@ -42,7 +43,8 @@ async def run_hedged(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # An error refers to this frame through its traceback; the frame must not refer back.
+        # The traceback of an error refers to this frame, so the frame must not refer to the tasks,
+        # which hold the error.
         tasks.clear()
         del task
 

@@ -15,9 +15,9 @@ Resp = TypeVar("Resp")
 
 @dataclass(frozen=True, slots=True)
 class MessageAccess(Generic[Req, Resp]):
-    """Functions that read and change the messages of one transport. An endpoint reports with
-    ``unavailable_statuses`` that it is unavailable: HTTP 502, 503, 504 (Envoy's gateway failures)
-    or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return them for invalid
+    """Functions that read and change the messages of one transport. ``unavailable_statuses`` are
+    the statuses of an unavailable endpoint: HTTP 502, 503 and 504 (Envoy's gateway failures) or
+    gRPC UNAVAILABLE. They exclude 500 and INTERNAL, because servers also return these for invalid
     input. ``with_request_headers`` returns a copy of a request."""
 
     add_request_headers: Callable[[Req, Mapping[str, str]], None]

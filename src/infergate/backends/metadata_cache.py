@@ -1,10 +1,10 @@
 """A cache of model metadata, fetched from the backend on first use.
 
 *Rule 1.* Model names come from clients, so at most ``MAX_ENTRIES`` models are cached (the least
-recently used is evicted first), and nothing is cached for a model that the server does not know.
+recently used model is evicted first), and nothing is cached for a model that the server does not
+know.
 *Rule 2.* Only the metadata itself is required. A missing maximum batch size is not an error; if the
-cause may be temporary, the entry expires after a second.
-"""
+cause may be temporary, the entry expires after a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infergate.core.tensor import Parameters
 
 MAX_ENTRIES: Final = 1024
 LIFETIME_SECONDS: Final = 60.0
-"""Seconds until an entry expires, because another model may replace it under the same name."""
+"""Seconds until an entry expires, because the server may load another model under the same name."""
 
 FetchMetadata = Callable[[str, str, RequestContext], Awaitable[tuple[ModelMetadata, float]]]
 """Fetches the metadata of a model and version, and returns it with its lifetime in seconds."""
@@ -42,7 +42,7 @@ class ModelMetadataCache:
     async def get(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model. With ``refresh``, the metadata is at most a second old.
+        """Return the metadata of a model. With ``refresh``, it is at most a second old.
         ``context`` must have a deadline.
 
         Raises the errors of ``fetch``, and TimeoutError if another caller's fetch outlasts the
@@ -66,7 +66,8 @@ class ModelMetadataCache:
             raise
 
     def cached(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the metadata of a model if it is cached and has not expired, else None."""
+        """Return the cached metadata of a model, or None if the metadata is not cached or has
+        expired."""
         key = (model, version)
         entry = self._entries.get(key)
         if entry is None:
@@ -75,7 +76,8 @@ class ModelMetadataCache:
         return entry.cached
 
     def invalidate_model(self, model: str) -> None:
-        """Drop the entries for all versions of ``model``, because it may have been replaced."""
+        """Drop the entries for all versions of ``model``, because the server may have replaced the
+        model."""
         for key in [key for key in self._entries if key[0] == model]:
             del self._entries[key]
 
@@ -87,7 +89,8 @@ class ModelMetadataCache:
 
 
 def add_configuration(metadata: ModelMetadata, settings: Parameters) -> ModelMetadata:
-    """Return ``metadata`` with the fields that only the model's configuration contains."""
+    """Return ``metadata`` with the fields that only ``settings``, the model's configuration,
+    contains."""
     size = settings.get("max_batch_size", 0)  # Triton's default
     policy = settings.get("model_transaction_policy")
     batching = settings.get("sequence_batching")

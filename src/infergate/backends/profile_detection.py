@@ -1,8 +1,9 @@
-"""The kind of server behind a backend: declared in the configuration, or detected from its
-metadata.
+"""Determines the kind of server behind a backend: declared in the configuration, or detected from
+the server's metadata.
 
 *Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
 hangs may still serve inferences.
+
 *Rule 2.* If the first detection fails, the generic profile is used: for a second after a temporary
 error (not ready, overloaded), for the full lifetime after a permanent error (no such path).
 """
@@ -20,15 +21,16 @@ from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 
-_LIFETIME_SECONDS: Final = 60.0  # seconds; a different server may appear at the same address
-_DETECTION_TIMEOUT_SECONDS: Final = 2.0  # seconds for the server's metadata request
+_LIFETIME_SECONDS: Final = 60.0  # another server may appear at the same address
+_DETECTION_TIMEOUT_SECONDS: Final = 2.0  # the timeout of the metadata request
 _UNREACHABLE: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
 _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})
 
 
 class ProfileDetection:
     """Caches the profile that ``fetch`` detects, completed with the ``capabilities`` of every
-    server of the protocol. A ``declared`` profile takes precedence and is never checked."""
+    server of the protocol. If the configuration declares a profile, ``declared`` is used and
+    nothing is fetched."""
 
     def __init__(
         self,
@@ -45,17 +47,18 @@ class ProfileDetection:
 
     @property
     def current_profile(self) -> Profile | None:
-        """The declared or cached profile; None if it must be detected."""
+        """The declared or cached profile, or None if the profile must be detected."""
         return self.declared or self._cache.cached
 
     @property
     def cached_profile(self) -> Profile:
-        """The declared, cached or else generic profile; the server is not contacted."""
+        """The declared profile, or else the cached profile, or else the generic profile. The server
+        is not contacted."""
         return self.declared or self._cache.cached or self._generic
 
     async def profile(self, context: RequestContext) -> Profile:
-        """Return the profile, detecting it if needed. ``context`` must have a deadline. Raises
-        GatewayError if the server cannot be reached, TimeoutError if another caller's detection
+        """Return the profile, and detect it if needed. ``context`` must have a deadline. Raises
+        GatewayError if the server cannot be reached, and TimeoutError if another caller's detection
         outlasts the deadline."""
         return self.declared or await self._cache.get(context)
 

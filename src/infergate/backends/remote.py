@@ -2,12 +2,11 @@
 
 The codec decides what is sent; ``request_sender`` decides where to and how often.
 
-*Rule 1.* Cached metadata that does not fit a request or response may be outdated. A request that
-was not sent yet is rebuilt once with fresh metadata. If it was sent, the next request fetches fresh
-metadata.
-*Rule 2.* If a server does not understand a request, the codec's alternative form, if any, is tried.
-Inferences are never sent in an alternative form.
-"""
+*Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
+has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches
+fresh metadata.
+*Rule 2.* If a server does not understand a request, the request is sent in the codec's alternative
+form, if there is one. Inferences are never sent in an alternative form."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ __all__ = ["HTTP_MESSAGES", "RPC_MESSAGES", "MessageAccess", "RemoteBackend"]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_CONFIG_TIMEOUT_SECONDS: Final = 2.0  # seconds for the request for a model's configuration
+_CONFIG_TIMEOUT_SECONDS: Final = 2.0  # the timeout of a request for a model's configuration
 _PERMANENT_ERRORS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
@@ -150,21 +149,21 @@ class RemoteBackend(Generic[Req, Resp]):
             access,
         )
         self.infer: Final = self._sender.infer
-        """The request sender's ``infer``, for pass-through requests."""
+        """The request sender's ``infer``, which pass-through requests call directly."""
         self._build_alternative: Final = _alternative_builder(codec)
         self._profile_detection: Final = ProfileDetection(
             settings.profile, self._fetch_profile, codec.capabilities
         )
         self.fixed_profile: Final = self._profile_detection.declared
-        """The configured profile; None if the profile is detected."""
+        """The configured profile, or None if the profile is detected."""
         self._inference_profile: Final = self.fixed_profile or GENERIC
-        """The profile for inferences if the codec does not depend on the profile."""
+        """The profile for inferences, if the codec does not need a detected profile."""
         self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
     def with_upstream(
         self, wrap: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
     ) -> RemoteBackend[Req, Resp]:
-        """Return a copy whose exchanges go through ``wrap(upstream)``, so that the caller can
+        """Return a copy that uses ``wrap(upstream)`` for its exchanges, so that the caller can
         observe them. The copy shares all state and must not be closed."""
         copied = copy.copy(self)
         upstream = wrap(self._upstream)
@@ -179,7 +178,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def relay_sender(self) -> RequestSender[Req, Resp] | None:
-        """The sender of messages that are exchanged without a task; None if the upstream needs
+        """The sender of messages that are exchanged without a task, or None if the upstream needs
         tasks."""
         return None if self._sender.begin is None else self._sender
 
@@ -189,11 +188,11 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def concurrency_stats(self) -> ConcurrencyStats | None:
-        """The concurrency limit and its current use; None if there is no limit."""
+        """The concurrency limit and its current use, or None if there is no limit."""
         return None if self._queue is None else self._queue.stats
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Build the request, exchange it, and parse the response."""
+        """Build the request, send it, and parse the response."""
         if self.codec.needs_metadata and isinstance(operation, InferRequest):
             return await self._infer_with_metadata(operation, context)
         if self.codec.needs_profile:
@@ -238,7 +237,7 @@ class RemoteBackend(Generic[Req, Resp]):
             raise self._no_metadata_error(operation, first_error, error) from error
 
     def _explained(self, operation: Operation, error: GatewayError) -> GatewayError:
-        """Return ``error``, or an error with advice if the server provides no metadata."""
+        """Return ``error``, with advice if the server provides no metadata."""
         if error.kind is Kind.UNSUPPORTED and isinstance(operation, ModelMetadataRequest):
             return self._no_metadata_error(operation, error)
         return error
@@ -292,9 +291,9 @@ class RemoteBackend(Generic[Req, Resp]):
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``; a server without streams yields its one response.
-        Errors after a response marked as the last are dropped: clients that match responses by
-        order would attribute such an error to their next request."""
+        """Yield all responses to ``request``. A server without streams sends one response. Errors
+        after a response that is marked as the last are dropped, because clients that match
+        responses by order would attribute such an error to their next request."""
         codec = self.codec
         has_message = has_last = False
         wire, model = await self._build_stream_request(request, context)
@@ -316,7 +315,7 @@ class RemoteBackend(Generic[Req, Resp]):
                             context.memory.shrink(counted_bytes)
                             has_last = response.is_last
             except GatewayError as error:
-                if has_last:  # the responses are complete; only the end of the stream is missing
+                if has_last:  # only the end of the stream has not arrived
                     return
                 if has_message or error.kind is not Kind.UNSUPPORTED:
                     raise
@@ -334,8 +333,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _build_stream_request(
         self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
-        """Return the message that starts a stream (None if streams are not supported) and the
-        model's metadata (None if the message does not depend on it)."""
+        """Return the message that starts a stream and the model's metadata. The message is None if
+        streams are not supported; the metadata is None if the message does not depend on it."""
         codec = self.codec
         if not (
             isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)
@@ -395,7 +394,7 @@ class RemoteBackend(Generic[Req, Resp]):
             return error
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the profile for a request; it is detected only if the codec depends on it."""
+        """Return the profile for a request. It is detected only if the codec depends on it."""
         if not self.codec.needs_profile:
             return self._profile_detection.cached_profile
         return await self.server_profile(context)
@@ -405,13 +404,13 @@ class RemoteBackend(Generic[Req, Resp]):
         return self._metadata_cache.cached(model, version)
 
     def current_profile(self) -> Profile | None:
-        """Return the profile for a request; None if ``request_profile`` must detect it."""
+        """Return the profile for a request, or None if ``request_profile`` must detect it."""
         if self.codec.needs_profile:
             return self._profile_detection.current_profile
         return self._profile_detection.cached_profile
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference; None if it must be
+        """Return the profile with which ``perform`` builds an inference, or None if it must be
         detected."""
         if self.codec.needs_profile:
             return self._profile_detection.current_profile
@@ -434,7 +433,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return detect_profile(response)
 
     async def supports_classification(self, context: RequestContext) -> bool:
-        """Return whether the protocol or this kind of server supports classification."""
+        """Return whether the protocol, or this kind of server, supports classification."""
         return (
             self.codec.capabilities.supports_classification
             or (await self.server_profile(context)).supports_classification
@@ -443,7 +442,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata, at most a minute old (with ``refresh``, a second)."""
+        """Return a model's metadata. It is at most a minute old or, with ``refresh``, a second
+        old."""
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
             return await self._metadata_cache.get(model, version, context, refresh=refresh)

@@ -16,8 +16,8 @@ _RETRY_AFTER_SECONDS: Final = 1.0
 
 
 class RequestQueue:
-    """Admits up to ``max_active`` requests at a time; up to ``max_waiting`` more wait. Every
-    successful ``enter`` must be matched by a ``leave``."""
+    """Admits up to ``max_active`` requests at a time, while up to ``max_waiting`` requests wait.
+    Callers must call ``leave`` after every successful ``enter``."""
 
     def __init__(
         self, backend: str, max_active: int, max_waiting: int, counters: BackendCounters
@@ -34,12 +34,12 @@ class RequestQueue:
         return ConcurrencyStats(self._backend, self._limit.active, self._limit.max_active)
 
     def try_enter(self) -> bool:
-        """Take a slot if one is free, without waiting; return whether it was taken."""
+        """Take a slot if one is free, without waiting. Return whether a slot was taken."""
         return self._limit.try_acquire()
 
     async def enter(self, context: RequestContext) -> None:
-        """Take a slot, waiting until the deadline of ``context``. Raises OVERLOADED if the queue is
-        full, TIMEOUT at the deadline."""
+        """Take a slot, and wait for it until the deadline of ``context``. Raises OVERLOADED if the
+        queue is full, and TIMEOUT at the deadline."""
         if not self._limit.try_acquire():
             await self._wait(context)
 
@@ -83,6 +83,6 @@ class RequestQueue:
     def leave(self) -> None:
         """Release a slot, which passes to the next waiting request."""
         while (waiter := self._limit.release(time.monotonic())) is not None:
-            if not waiter.done():  # done: the request was just cancelled
+            if not waiter.done():  # done: the request has just been cancelled
                 waiter.set_result(None)
                 return

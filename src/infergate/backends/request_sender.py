@@ -1,18 +1,17 @@
 """Sends a message to an endpoint of a backend and returns its response.
 
-*Rule 1.* Every exchange is limited by the client's deadline or the timeout (of the route, else of
-the backend), whichever is earlier. This limit is propagated upstream.
+*Rule 1.* Every exchange ends at the client's deadline or after the timeout (of the route, or else
+of the backend), whichever is earlier. This limit is sent to the server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
-whole stream and is propagated; the timeout bounds the wait for each message. Nothing is retried
-after the first message, and streams are never hedged.
-*Rule 4.* All requests of a sequence go to the one endpoint that holds its state. They are never
-retried on another endpoint (docs/decisions/0013), nor sent twice.
+whole stream and is sent to the server. The timeout limits the wait for each message. Nothing is
+retried after the first message, and streams are never hedged.
+*Rule 4.* All requests of a sequence go to the endpoint that holds the sequence's state. They are
+never retried on another endpoint (docs/decisions/0013) and never sent twice.
 *Rule 5.* The outcome of each attempt is reported to the endpoint.
-*Rule 6.* If the backend has a concurrency limit, inferences wait in its queue; other operations do
-not.
-"""
+*Rule 6.* If the backend has a concurrency limit, inferences wait in its queue. Other operations are
+not limited."""
 
 from __future__ import annotations
 
@@ -51,21 +50,22 @@ T = TypeVar("T")
 
 _SUCCESS_STATUSES: Final = (200, 0)
 _STATUS_OPERATIONS: Final = frozenset(OPERATION_NAMES.values()) - {OPERATION_NAMES[InferRequest]}
-"""Operations on a model that a healthy server may answer with 503."""
+"""Operations on a model for which a healthy server may return 503."""
 _MAX_SHOWN_CHARACTERS: Final = 40
 """Maximum length of a sequence ID in an error text, in characters."""
 
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """Settings for sending requests. ``timeout`` (seconds) applies to routes without a timeout."""
+    """Settings for sending requests. ``timeout``, in seconds, applies to routes without a
+    timeout."""
 
     backend: str
     timeout: float
     request_filter: HeaderFilter
     response_filter: HeaderFilter
     hash_key: Callable[[RequestContext], str] | None = None
-    """Returns a request's hash key, which selects its endpoint; None disables hashing."""
+    """Returns a request's hash key, which selects the request's endpoint. None disables hashing."""
 
 
 class RequestSender(Generic[Req, Resp]):
@@ -89,7 +89,7 @@ class RequestSender(Generic[Req, Resp]):
         self.retry_budget: Final = state.retry_budget
         self.queue: Final = state.queue
         self.begin: Final = upstream.begin if isinstance(upstream, CallbackUpstream) else None
-        """Begins an exchange without a task; None if the upstream does not support this."""
+        """Begins an exchange without a task. It is None if the upstream does not support this."""
         self.hash_key: Final = settings.hash_key
         self.returns_headers: Final = settings.response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
@@ -103,7 +103,8 @@ class RequestSender(Generic[Req, Resp]):
         return copied
 
     def timeout_for(self, context: RequestContext) -> float:
-        """Return the timeout of the route or, if it has none, of the backend, in seconds."""
+        """Return the timeout of the route in seconds. If the route has no timeout, return the
+        backend's timeout."""
         timeout = context.policy.timeout
         return self.timeout if timeout is None else timeout
 
@@ -122,9 +123,9 @@ class RequestSender(Generic[Req, Resp]):
         hedge: HedgePolicy | None = None,
         begun: BegunExchange | None = None,
     ) -> Resp:
-        """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
-        response, whatever its status. Only idempotent routes have a ``hedge``. ``begun`` is the
-        state of an exchange that was begun without a task."""
+        """Send ``wire`` to an endpoint, which is the owner of ``sequence`` if there is a sequence.
+        Return the response, whatever its status. Only idempotent routes have a ``hedge``. ``begun``
+        is the state of an exchange that began without a task."""
         attempts, budget = None, self.retry_budget
         if begun is None:
             started = time.monotonic()
@@ -139,7 +140,7 @@ class RequestSender(Generic[Req, Resp]):
                 and self.hash_key is None
                 and not context.policy.retry.is_idempotent
             ):
-                # Almost every exchange: the first attempt needs no state for retries.
+                # This is the common case, in which the first attempt needs no state for retries.
                 handle = self.endpoints.choose() if begun is None else begun.handle
                 try:
                     if begun is not None and begun.error is not None:
@@ -193,7 +194,8 @@ class RequestSender(Generic[Req, Resp]):
     def infer(
         self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Resp]:
-        """Like ``exchange``, but within the concurrency limit and with the route's hedging."""
+        """Send ``wire`` like ``exchange``, within the concurrency limit and with the route's
+        hedging."""
         hedge = context.policy.retry.hedge if sequence is None else None
         if self.queue is None:
             return self.exchange(wire, context, sequence, hedge)
@@ -240,7 +242,7 @@ class RequestSender(Generic[Req, Resp]):
         return response
 
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
-        """Start a hedge on another endpoint, or return None if there is no other endpoint or if the
+        """Start a hedge on another endpoint. Return None if there is no other endpoint, or if the
         concurrency limit or the retry budget is exhausted."""
         queue = self.queue
         if queue is not None and not queue.try_enter():
@@ -263,7 +265,7 @@ class RequestSender(Generic[Req, Resp]):
     async def exchange_with(
         self, handle: EndpointHandle, wire: Req, context: RequestContext
     ) -> Resp:
-        """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the
+        """Send ``wire``, which ``prepare_request`` has prepared, to one endpoint before the
         request's deadline."""
         assert context.deadline is not None
         if context.deadline <= time.monotonic():
@@ -284,8 +286,8 @@ class RequestSender(Generic[Req, Resp]):
     ) -> T:
         context, declined = attempts.context, None
         while (handle := await attempts.next_endpoint()) is not None:
-            # No local variable may hold the error: its traceback refers to these frames, and the
-            # cycle would keep the message until the next garbage collection.
+            # No local variable may hold the error. Its traceback refers to these frames, and the
+            # reference cycle would keep the message until the next garbage collection.
             try:
                 response = await attempt(wire, context, handle, attempts.per_try_timeout)
                 if not attempts.may_resend or self._can_serve(response):
@@ -324,7 +326,7 @@ class RequestSender(Generic[Req, Resp]):
     async def stream(
         self, wire: Req, context: RequestContext, sequence: SequenceKey | None
     ) -> AsyncGenerator[Resp, None]:
-        """Send ``wire``, within the concurrency limit, and yield the messages of the response on
+        """Send ``wire`` within the concurrency limit, and yield the messages of the response on
         demand. The upstream must support streams."""
         queue = self.queue
         if queue is not None:
@@ -359,7 +361,7 @@ class RequestSender(Generic[Req, Resp]):
         max_wait: float | None,
     ) -> Resp | None:
         """Start a stream and return its first message, or None if the stream is empty. The stream
-        stays open unless this attempt failed."""
+        stays open unless this attempt fails."""
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
         deadline = context.stream_deadline
@@ -375,7 +377,7 @@ class RequestSender(Generic[Req, Resp]):
         return message
 
     async def _following_message(self, attempts: Attempts) -> Resp | None:
-        if attempts.stream is None:  # the only message rejected the request
+        if attempts.stream is None:  # the only message rejects the request
             return None
         try:
             return await self._next_message(attempts.stream, attempts.context)
@@ -414,7 +416,7 @@ class RequestSender(Generic[Req, Resp]):
         )
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
-        """Return the outcome of the attempt, derived from ``response``. If a model is unavailable,
+        """Return the outcome of the attempt that returned ``response``. If a model is unavailable,
         the attempt has failed only if an endpoint has served that model before, because clients may
         also request models that are not loaded, or query their readiness."""
         model = context.record.model
@@ -431,8 +433,8 @@ class RequestSender(Generic[Req, Resp]):
         self, error: GatewayError, seconds: float, context: RequestContext
     ) -> AttemptOutcome:
         """Return the outcome of an attempt that raised ``error`` after ``seconds``. A timeout is a
-        failure of the endpoint only if it had the full configured time; a shortage of local
-        resources is never a failure of the endpoint."""
+        failure of the endpoint only if the endpoint had the full configured time. A shortage of
+        local resources is never a failure of the endpoint."""
         if error.kind is Kind.CONNECT:
             return (
                 AttemptOutcome.NOT_CONNECTED

@@ -1,13 +1,12 @@
-"""A value fetched on demand, cached for a while, and fetched by only one caller at a time.
+"""A cache of one value, which callers fetch on demand. Only one caller fetches the value at a time.
 
 There is no background task: one of the callers that need the value fetches it, and the others wait
 for the result.
 
 *Rule 1.* No caller waits past its own deadline.
-*Rule 2.* All waiting callers share the result, value or error. If the fetching caller is cancelled
-or reaches its own deadline, there is no result and the next waiter fetches.
-*Rule 3.* Errors are not cached: only the callers that were already waiting receive them.
-"""
+*Rule 2.* All waiting callers share the result, which is a value or an error. If the fetching caller
+is cancelled or reaches its own deadline, there is no result and the next waiter fetches.
+*Rule 3.* Errors are not cached: only the callers that were already waiting receive them."""
 
 from __future__ import annotations
 
@@ -23,20 +22,21 @@ from infergate.core.request_context import RequestContext
 T = TypeVar("T")
 
 STALE_SECONDS: Final = 1.0
-"""Lifetime in seconds of a value that may be outdated, and the minimum interval between fetches,
+"""Seconds for which a value that may be outdated is used, and the minimum interval between fetches,
 however many requests clients send."""
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """A fetch, shared by its waiting callers. If the leader is cancelled, another continues."""
+    """A fetch that its waiting callers share. If the caller that runs it is cancelled, another
+    caller continues."""
 
     error: GatewayError | None = None
 
 
 class SingleFlightCache(Generic[T]):
-    """Caches one value. ``fetch`` returns the value and its lifetime in seconds, and gets its own
-    copy of the context, so it may shorten the deadline."""
+    """Caches one value. ``fetch`` returns the value and the value's lifetime in seconds. It gets
+    its own copy of the context, so it may shorten the deadline."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class SingleFlightCache(Generic[T]):
 
     @property
     def cached(self) -> T | None:
-        """The cached value; None if no value was fetched or the value has expired."""
+        """The cached value, or None if no value was fetched or the value has expired."""
         return self._value if self._clock() < self._valid_until else None
 
     async def get(self, context: RequestContext, *, refresh: bool = False) -> T:
-        """Return the value, fetching it if needed. With ``refresh``, the value is at most a second
+        """Return the value, and fetch it if needed. With ``refresh``, the value is at most a second
         old.
 
         ``context`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if
@@ -83,8 +83,9 @@ class SingleFlightCache(Generic[T]):
             return await self._fetch_value(current, context) if value is None else value
         finally:
             self._lock.release()
-            # The fetch refers to the error, whose traceback refers to this frame and its callers:
-            # the cycle would keep the request's message until the next garbage collection.
+            # The fetch refers to the error, whose traceback refers to this frame and its callers.
+            # This reference cycle would keep the request's message until the next garbage
+            # collection.
             del current
 
     def mark_stale(self) -> None:

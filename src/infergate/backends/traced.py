@@ -1,9 +1,8 @@
 """An upstream that records each exchange as a span and propagates the trace to the server.
 
-*Rule 1.* The ``traceparent`` of a message, set by the request sender, identifies the exchange's
-request. Messages without it, such as health checks, are not traced.
-*Rule 2.* Each attempt is a separate exchange, so retries and hedges are sibling spans.
-"""
+*Rule 1.* The request sender sets the ``traceparent`` of a message, which identifies the request.
+Messages without a ``traceparent``, such as health checks, are not traced.
+*Rule 2.* Each attempt is a separate exchange, so retries and hedges are sibling spans."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Resp = TypeVar("Resp")
 
 
 class TracedUpstream(Generic[Req, Resp]):
-    """Wraps ``upstream``, which must support streams, for ``backend``. ``propagates``: the
-    backend's servers receive the trace context."""
+    """Wraps ``upstream``, which must support streams, for ``backend``. ``propagates`` means that
+    the backend's servers receive the trace context."""
 
     def __init__(
         self,
@@ -84,7 +83,8 @@ class TracedUpstream(Generic[Req, Resp]):
             del failure  # its traceback refers to this frame
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
-        """Return ``wire``, or a copy with a new trace header: other attempts may use ``wire``."""
+        """Return ``wire`` with the trace header of ``span``. If the header has to be added, return
+        a copy, because other attempts may use ``wire``."""
         if span is None and self._propagates:
             return wire
         headers = dict(self._access.request_headers(wire))

@@ -4,9 +4,8 @@
 ``summary`` (serve and --check), ``output`` with ``admin_client`` (routes, backends, health),
 ``matrix`` and ``key``. ``reference`` generates the tables of docs/cli.md.
 
-*Rule.* Each command imports only the modules it needs: importing the gateway takes a second, which
-would delay a readiness probe with ``infergate health``.
-"""
+*Rule.* Each command imports only the modules that it needs. Importing the gateway takes a second,
+which would delay a readiness probe with ``infergate health``."""
 
 # ruff: noqa: PLC0415 - the rule above
 
@@ -21,8 +20,8 @@ from infergate.cli.arguments import KEY, MATRIX, QUERY_COMMANDS, parse
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` and return its exit code.
 
-    Raises SystemExit: code 2 for invalid arguments, 0 after --help and --version.
-    """
+    Raises SystemExit with code 2 for invalid arguments, and with code 0 after --help and
+    --version."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == MATRIX:
         from infergate.cli.matrix import show_matrix

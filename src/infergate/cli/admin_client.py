@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class AdminQueryError(Exception):
-    """A query failed; the message gives the reason and a suggestion."""
+    """A query failed. The message gives the reason and a suggestion."""
 
 
 def parse_admin_url(text: str) -> str:
@@ -28,10 +28,10 @@ def parse_admin_url(text: str) -> str:
 def get_json(admin: str, path: str) -> Json:
     """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminQueryError.
 
-    Proxies in the environment are ignored, since admin listeners are local. For https, the
-    authorities of the system or of SSL_CERT_FILE are trusted.
-    """
-    # Imported here, since every command imports this module and most need no HTTP client.
+    Proxies in the environment are ignored, because admin listeners are local. For https, the
+    authorities of the system or of SSL_CERT_FILE are trusted."""
+    # Imported here, because every command imports this module and most commands need no HTTP
+    # client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The command line's commands, options and help, and their parser."""
+"""The commands, options and help texts of the command line, and their parser."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ The keys of routes.yaml are documented in docs/configuration.md, this command in
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The parsed command line. ``workers`` and ``log_format`` override the configuration unless
-    None."""
+    """The parsed command line. ``workers`` and ``log_format`` override the configuration if they
+    are not None."""
 
     command: str
     config: Path | None
@@ -104,7 +104,7 @@ class Option:
 
     @property
     def values(self) -> Sequence[str]:
-        """The possible values as shown in the documentation; empty for a switch."""
+        """The possible values as shown in the documentation. A switch has no values."""
         if "choices" in self.argparse_options:
             return tuple(self.argparse_options["choices"])
         return (
@@ -115,7 +115,7 @@ class Option:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Parse ``argv``, which excludes the program name. Raises SystemExit as argparse does."""
+    """Parse ``argv``, which excludes the program name. Raises SystemExit like argparse."""
     parser = _parser()
     given = parser.parse_args(argv)
     # With argparse's choices, a misspelt --option would be reported as a command.
@@ -243,4 +243,4 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option("--json", QUERY_COMMANDS, "print JSON", _SWITCH),
 )
-"""All options but --version and --help. Each flag occurs once."""
+"""All options except --version and --help. Each flag occurs once."""

@@ -17,8 +17,8 @@ _NUMBERS: Final = "REQUESTS", "ERRORS", "MEAN", "P50", "P99"
 def run_query(command: str, admin: str, *, as_json: bool) -> int:
     """Run ``command`` against the gateway at ``admin`` and print the result.
 
-    Return the exit code: 1 if the gateway cannot be queried or, for ``health``, is not ready.
-    """
+    Return the exit code, which is 1 if the gateway cannot be queried or, for ``health``, is not
+    ready."""
     try:
         state = get_json(admin, "/console/state")
         plan = get_json(admin, "/console/plan")
@@ -163,8 +163,8 @@ def _totals(flows: Iterable[Json]) -> Json:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """Return the quantile ``share``, as Prometheus' histogram_quantile estimates it: linear within
-    a bucket, and the last finite bound above it.
+    """Return the quantile ``share`` as estimated by Prometheus' histogram_quantile, which
+    interpolates within a bucket and returns the last finite bound for the last bucket.
 
     ``buckets`` are upper bounds and cumulative counts. Return None if all counts are 0.
     """

@@ -1,9 +1,8 @@
 """Generates the tables of commands, options, exit codes and signals in docs/cli.md.
 
 ``python -m infergate.cli.reference [FOLDER]`` updates the page in ``FOLDER``, by default ``docs``,
-between the marks ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest is written by
-hand.
-"""
+between the marks ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest of the page is
+written by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ TABLES: Final[Mapping[str, str]] = {
     "exits": _table(("Exit code", "When"), _code_rows(EXIT_CODES)),
     "signals": _table(("Signal", "What happens"), _code_rows(SIGNALS)),
 }
-"""The tables, by their names in the marks of the page."""
+"""The tables, keyed by their names in the marks of the page."""
 
 
 if __name__ == "__main__":

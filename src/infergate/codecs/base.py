@@ -1,11 +1,11 @@
-"""The contract of codecs. A codec translates the wire messages of one protocol to canonical
+"""The interface of codecs. A codec translates the wire messages of one protocol to canonical
 operations and back, both for clients and for backends.
 
-Codecs are pure: no I/O, no clock, no logging, no asyncio. A frontend calls ``summarize``,
-``parse_request``, ``build_response`` and ``build_error``; a backend calls ``build_request`` and
-``parse_response``. If the client and the backend speak the same protocol and the route renames no
-tensor, the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a
-:class:`SupportsPassThrough` codec instead, and decodes no tensor.
+Codecs use no I/O, clock, logging or asyncio. A frontend calls ``summarize``, ``parse_request``,
+``build_response`` and ``build_error``; a backend calls ``build_request`` and ``parse_response``. If
+the client and the backend speak the same protocol and the route renames no tensor, the gateway
+calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a :class:`SupportsPassThrough`
+codec instead, and decodes no tensor.
 
 *Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
 
@@ -54,7 +54,8 @@ class RequestSummary:
     model: str = ""
     version: str = ""
     can_pass_through: bool = True
-    """Whether the message may pass through. False for requests that few servers understand."""
+    """Whether the message may pass through. It is false for requests that few servers
+    understand."""
 
 
 @record
@@ -66,7 +67,8 @@ class ParsedRequest:
     wants_stream: bool = False
     """Whether the client of an inference over HTTP wants all responses in one body."""
     single_response_error: str = ""
-    """The error text if an inference that must have exactly one response has zero or several."""
+    """The error text for an inference that must have exactly one response but has no response or
+    several."""
 
 
 @record
@@ -74,8 +76,8 @@ class PartialInferRequest(Generic[T]):
     """An inference without tensor names, datatypes or shapes, which the model's metadata supplies.
 
     ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
-    :class:`SupportsPassThrough` codec. It is pure, raises the client's errors, and may be called
-    again with newer metadata. The metadata contains the names that the client uses.
+    :class:`SupportsPassThrough` codec. It has no side effects, raises the client's errors, and may
+    be called again with newer metadata. The metadata contains the names that the client uses.
     """
 
     model: str
@@ -130,13 +132,17 @@ class Capabilities:
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may support sequences. If false, they receive no requests of a sequence."""
+    """Whether servers may support sequences. If it is false, they receive no requests of a
+    sequence."""
     supports_classification: bool = False
-    """Whether every server supports classification. If false, see :class:`Profile`."""
+    """Whether every server supports classification. If it is false, the :class:`Profile` says
+    whether a server does."""
     reports_config: bool = False
-    """Whether every server reports a model's configuration. If false, see :class:`Profile`."""
+    """Whether every server reports a model's configuration. If it is false, the :class:`Profile`
+    says whether a server does."""
     reports_statistics: bool = False
-    """Whether every server reports a model's statistics. If false, see :class:`Profile`."""
+    """Whether every server reports a model's statistics. If it is false, the :class:`Profile` says
+    whether a server does."""
 
 
 class Codec(Protocol[Req, Resp]):
@@ -151,7 +157,8 @@ class Codec(Protocol[Req, Resp]):
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
-    """gRPC methods that carry a stream of inferences. Each inference gets a response, in order."""
+    """The gRPC methods that carry a stream of inferences. The responses have the order of the
+    inferences."""
 
     # ---- towards clients
     def summarize(self, wire: Req) -> RequestSummary:

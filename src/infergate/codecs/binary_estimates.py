@@ -9,19 +9,19 @@ from infergate.core.messages import InferRequest, InferResponse, Response
 
 
 class BinaryEstimates:
-    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops, in the number of
+    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops, as the number of
     bytes of JSON that take as long."""
 
     def request_text_bytes(self, wire: Any) -> int:  # noqa: ARG002
-        """Return 0: requests contain no JSON."""
+        """Return 0, because requests contain no JSON."""
         return 0
 
     def json_bytes(self, wire: Any, max_bytes: int) -> int:  # noqa: ARG002
-        """Return 0: messages contain no JSON."""
+        """Return 0, because messages contain no JSON."""
         return 0
 
     def rewrite_bytes(self, wire: Any, request: Any) -> int:  # noqa: ARG002
-        """Return 0: messages are never compressed."""
+        """Return 0, because messages are never compressed."""
         return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
@@ -29,11 +29,11 @@ class BinaryEstimates:
         raise NotImplementedError
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return 0 and the cost of writing: headers are short, and tensors are not copied."""
+        """Return 0 and the cost of writing. Headers are short, and tensors are not copied."""
         return 0, self.response_text_bytes(response, parsed)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Return 0: requests contain tensors as raw data."""
+        """Return 0, because requests contain tensors as raw data."""
         return 0
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:

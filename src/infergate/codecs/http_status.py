@@ -39,8 +39,9 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""The kind of error for a backend's status. Every other 4xx is BAD_REQUEST (Triton and graphpipe-go
-send 400, FastAPI 422, KServe 409), every other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
+"""The kind of error for a backend's status. Any other 4xx is BAD_REQUEST (Triton and graphpipe-go
+send 400, FastAPI sends 422, KServe sends 409), any other 5xx is BACKEND_ERROR, and the rest are
+BACKEND_GARBAGE."""
 
 
 def kind_of_status(status: int) -> Kind:

@@ -104,7 +104,8 @@ _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def corrected_kind(kind: Kind, message: str) -> Kind:
-    """Return the actual kind of a server's error. ``message`` may contradict the ``kind``."""
+    """Return the actual kind of a server's error. ``kind`` is the reported kind, which ``message``
+    may contradict."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
     for reported, pattern, actual in _KIND_CORRECTIONS:
@@ -114,8 +115,8 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 
 
 def detect_profile(metadata: ServerMetadata) -> Profile:
-    """Return the profile of the server that ``metadata`` describes. Its extensions add features to
-    the profile, because a Triton may have any name (``--id``)."""
+    """Return the profile of the server that ``metadata`` describes. Extensions in the metadata add
+    features to the profile, because a Triton server may have any name (``--id``)."""
     profile = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(

@@ -1,4 +1,4 @@
-"""The registry of installed codecs: protocol name → plugin, found by entry point."""
+"""The registry of installed codecs. It finds the plugin of each protocol by its entry point."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRate:
-    """A rate of ``amount`` requests or bytes per ``seconds``; ``text`` is its form in
+    """A rate of ``amount`` requests or bytes per ``seconds``. ``text`` is the rate as written in
     routes.yaml."""
 
     amount: int
@@ -87,7 +87,7 @@ def _parse_redis(value: Any) -> str:
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # its text may quote part of a password as a port
+    except ValueError:  # the error's text may quote a part of the password
         scheme = ""
     if scheme not in _REDIS:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
@@ -229,8 +229,8 @@ class JwtConfig(Section):
 
 
 class RuleConfig(Section):
-    """An authorization rule: who may run which operations on which models. Rules only allow;
-    requests that no rule allows are refused.
+    """An authorization rule, which allows clients to run operations on models. Requests that no
+    rule allows are refused.
 
     Example: `{who: ["key:ci"], models: [bert-*]}`.
     """
@@ -264,8 +264,8 @@ class RuleConfig(Section):
 
 
 class RateConfig(Section):
-    """A rate limit (token bucket). A request counts against all rate limits that match it and is
-    refused if any of them is exceeded.
+    """A rate limit (token bucket). A request counts against every rate limit that matches it, and
+    is refused if it exceeds any of them.
 
     Example: `{who: ["key:*"], requests: 100/s}`.
     """
@@ -283,19 +283,19 @@ class RateConfig(Section):
     )
     each: tuple[Literal["identity", "route"], ...] = Field(
         default=("identity", "route"),
-        description="How requests are counted. `[identity, route]`: separately for each identity "
-        "on each route. `[identity]`: for each identity, over all routes. `[route]`: for each "
-        "route, over all identities. `[]`: all matching requests together.",
+        description="How requests are counted. `[identity, route]` counts separately for each "
+        "identity on each route. `[identity]` counts for each identity over all routes. `[route]` "
+        "counts for each route over all identities. `[]` counts all matching requests together.",
     )
     requests: RequestRate | None = Field(
         default=None,
         description="Maximum number of requests per second, minute or hour: `100/s`, `600/m` or "
-        "`10000/h`. Each request of a stream counts; health checks do not.",
+        "`10000/h`. Each request of a stream counts. Health checks do not count.",
     )
     requests_burst: Positive | None = Field(
         default=None,
-        description="Burst size: the number of requests accepted at once. Unset: the number in "
-        "`requests`. Example: `200`.",
+        description="Burst size: the number of requests accepted at once. By default, it equals "
+        "the number in `requests`. Example: `200`.",
     )
     bytes: ByteRate | None = Field(
         default=None,
@@ -305,7 +305,8 @@ class RateConfig(Section):
     )
     bytes_burst: PositiveSize | None = Field(
         default=None,
-        description="Burst size in bytes. Unset: the number in `bytes`. Example: `64MiB`.",
+        description="Burst size in bytes. By default, it equals the number in `bytes`. Example: "
+        "`64MiB`.",
     )
 
     @model_validator(mode="after")
@@ -335,14 +336,14 @@ class RedisConfig(Section):
     )
     away: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="Behavior while Redis does not respond: `local`, each gateway applies the "
-        "limits on its own; `open`, requests are not limited; `closed`, requests that a rate limit "
-        "matches are refused.",
+        description="Behavior while Redis does not respond. With `local`, each gateway applies "
+        "the limits on its own. With `open`, requests are not limited. With `closed`, requests "
+        "that a rate limit matches are refused.",
     )
 
 
 class AccessConfig(Section):
-    """Access control. Without this section all clients may use everything; with it, requests that
+    """Access control. Without this section, all clients may use everything. With it, requests that
     no rule allows are refused (docs/access.md)."""
 
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys.")
@@ -367,8 +368,8 @@ class AccessConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Shared storage for rate limits. Unset: rates are counted in memory that the "
-        "workers of one gateway share, but separate gateways do not. Requires `pip install "
+        description="Shared storage for rate limits. If unset, rates are counted in memory, which "
+        "the workers of a gateway share but separate gateways do not. Requires `pip install "
         "infergate[redis]`.",
     )
     open_health: bool = Field(
@@ -379,7 +380,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield the errors between the entries of ``access``."""
+    """Yield the errors that involve several entries of ``access``."""
     for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
         yield ("access", *path), message
 
@@ -447,6 +448,6 @@ def _identity_problem(who: str, access: AccessConfig) -> str | None:
 
 
 def _can_begin_with(glob: str, prefix: str) -> bool:
-    """Return whether a text that begins with ``prefix`` may match ``glob``."""
+    """Return whether a text that begins with ``prefix`` could match ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

@@ -1,4 +1,4 @@
-"""Checks that span several entries of routes.yaml, such as references to unknown backends."""
+"""Checks that involve several entries of routes.yaml, such as references to unknown backends."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _template_problem(pattern: str, template: str) -> str | None:
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
         return None
     try:
-        # The substitution parses the template, although nothing matches.
+        # The substitution parses the template, although the empty text contains no match.
         table.compile_pattern(pattern).sub(template, "")
     except (re.error, IndexError) as error:
         return f"'{template}' does not match '{pattern}': {error}"

@@ -76,9 +76,8 @@ def _mirror(route: RouteConfig) -> MirrorTarget | None:
 def limits(config: schema.Config, headers: int = 0) -> Limits:
     """Return the limits that codecs and transports enforce.
 
-    ``headers`` is the size that the protocols of a listener need; it applies unless ``config`` sets
-    ``limits.headers``.
-    """
+    ``headers`` is the header size that the protocols of a listener need. It applies unless
+    ``config`` sets ``limits.headers``."""
     values: dict[str, Any] = config.limits.model_dump(by_alias=True)
     if values["headers"] is None:
         values["headers"] = max(headers, DEFAULT_LIMITS.headers)
@@ -95,7 +94,7 @@ def addresses(config: schema.Config) -> dict[str, Address]:
 
 
 def server_tls(config: schema.Config) -> dict[str, ServerTls]:
-    """Return the TLS settings of listeners with TLS, by the listener's path in the
+    """Return the TLS settings of listeners with TLS, keyed by the listener's path in the
     configuration."""
     listeners = config.listeners
     settings: dict[str, ListenerTls | None] = {
@@ -112,7 +111,7 @@ def server_tls(config: schema.Config) -> dict[str, ServerTls]:
 
 
 def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """Return the TLS settings of connections to ``backend``; None for the system's defaults."""
+    """Return the TLS settings of connections to ``backend``, or None for the system's defaults."""
     return None if backend.tls is None else ClientTls(**dict(backend.tls))
 
 
@@ -132,7 +131,7 @@ class ModelListener:
 
 
 def model_listeners(config: schema.Config) -> dict[str, ModelListener]:
-    """Return the listeners that serve one model, by their paths in the configuration."""
+    """Return the listeners that serve one model, keyed by their paths in the configuration."""
     return {
         f"graphpipe[{i}]": _model_listener(listener)
         for i, listener in enumerate(config.listeners.graphpipe)
@@ -151,7 +150,7 @@ def _model_listener(listener: GraphPipeListener) -> ModelListener:
 
 
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each frontend's codec (``CodecPlugin.create``), by protocol."""
+    """Return the options of each frontend's codec (``CodecPlugin.create``), keyed by protocol."""
     http, grpc = config.listeners.http, config.listeners.grpc
     options: dict[str, Mapping[str, Any]] = {}
     if http is not None:
@@ -175,7 +174,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``; empty for the builtin protocol."""
+    """Return the endpoints of ``backend``. There are no endpoints if its protocol is builtin."""
     return tuple(map(endpoint, backend.endpoints))
 
 
@@ -194,7 +193,7 @@ def endpoint(url: Url) -> Endpoint:
 
 
 def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
-    """Return the metadata of each declared model, by the name that clients use."""
+    """Return the metadata of each declared model, keyed by the name that clients use."""
     return {
         name: ModelMetadata(
             name=name,

@@ -80,23 +80,23 @@ class BalanceConfig(Section):
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",
-        description="`least-request`: of two endpoints picked at random, the endpoint with fewer "
-        "requests in progress. `round-robin`: each endpoint in turn. `consistent-hash`: requests "
-        "with equal values of `hash_header` go to the same endpoint, on every gateway, and few of "
-        "them move when endpoints are added or removed. All policies respect weights. Requests of "
-        "a sequence stay on one endpoint under every policy.",
+        description="`least-request` picks two endpoints at random and uses the endpoint with "
+        "fewer requests in progress. `round-robin` uses each endpoint in turn. `consistent-hash` "
+        "sends requests with equal values of `hash_header` to the same endpoint, on every "
+        "gateway, and few of them move when endpoints are added or removed. All policies respect "
+        "weights. Requests of a sequence stay on one endpoint under every policy.",
     )
     hash_header: HeaderName = Field(
         default="x-request-id",
         description="For `consistent-hash`: the request header (gRPC: metadata) that is hashed. "
         "Example: `x-user-id`. `x-request-id` is the request's id, which infergate generates if "
-        "the client sends none. Requests without the header are balanced by `least-request`.",
+        "the client sends no id. Requests without the header are balanced by `least-request`.",
     )
     slow_start: Duration = Field(
         default=10.0,
         description="Slow start: the time over which a new or recovered endpoint's share of "
-        "requests rises from a tenth to its full weight. Not used with `consistent-hash`. `0`: "
-        "full weight at once.",
+        "requests rises from a tenth to its full weight. `consistent-hash` ignores it. With `0`, "
+        "the endpoint gets its full weight at once.",
     )
     panic_threshold: Percent = Field(
         default=0,
@@ -113,7 +113,7 @@ class OutlierConfig(Section):
     consecutive_errors: Annotated[int, Field(ge=0)] = Field(
         default=5,
         description="Number of consecutive failures after which an endpoint is ejected. `0` "
-        "disables outlier detection. A failure is an endpoint that was unreachable, broke the "
+        "disables outlier detection. An attempt fails if the endpoint was unreachable, broke the "
         "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
         "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. A "
         "broken connection may be the fault of the request, so such failures eject an endpoint "
@@ -121,9 +121,9 @@ class OutlierConfig(Section):
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
-        description="Duration of an endpoint's first ejection; the second lasts twice as long, "
-        "the third three times, and so on. Each period of this length without an ejection "
-        "shortens the next ejection by one step.",
+        description="Duration of an endpoint's first ejection. The second ejection lasts twice as "
+        "long, the third lasts three times as long, and so on. Each period of this length without "
+        "an ejection shortens the next ejection by one step.",
     )
     max_ejection_time: PositiveDuration = Field(
         default=300.0, description="Maximum duration of an ejection."
@@ -137,18 +137,18 @@ class OutlierConfig(Section):
 
 class HealthConfig(Section):
     """Active health checks. They use the readiness operation of V2 or of the legacy API, or
-    GraphPipe's metadata; where a server has no such operation, gRPC's health service or a GET
-    request."""
+    GraphPipe's metadata. If a server has no such operation, gRPC's health service or a GET request
+    is used."""
 
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="`auto`: check while the backend has more than one endpoint and `connections` "
-        "is `0`. The results also decide `readiness`; the servers of a backend without checks are "
-        "queried whenever the gateway's readiness is requested.",
+        description="`auto` checks endpoints while the backend has more than one endpoint and "
+        "`connections` is `0`. The results also decide `readiness`. The servers of a backend "
+        "without checks are queried whenever the gateway's readiness is requested.",
     )
     interval: PositiveDuration = Field(
         default=5.0,
-        description="Interval between two checks of an endpoint, with a random jitter of a tenth.",
+        description="Interval between two checks of an endpoint. It varies randomly by a tenth.",
     )
     timeout: PositiveDuration = Field(default=2.0, description="Timeout of a check.")
     rise: Positive = Field(

@@ -32,7 +32,7 @@ _LIMITS = {
 def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
     """Yield the path and the message of each error.
 
-    A misspelt required key is reported once, as an unknown key, not also as missing.
+    A misspelt required key is reported only as an unknown key, and not as a missing key.
     """
     misspelt = {
         (*path[:-1], nearest(str(path[-1]), keys_at(path[:-1])))
@@ -40,7 +40,7 @@ def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
     }
     for error in errors:
         is_reported = error["type"] == "missing" and error["loc"] in misspelt
-        # pydantic counts a list as too short if all its items are invalid
+        # pydantic reports a list as too short if all its items are invalid
         is_filled = error["type"] == "too_short" and bool(error["input"])
         if not (is_reported or is_filled):
             yield error["loc"], _message(error)
@@ -63,7 +63,7 @@ def _message(error: ErrorDetails) -> str:
             return f"{describe_value(value)} is not allowed here{suggestion(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
-        case "value_error":  # raised by a validator in the schema
+        case "value_error":  # a validator in the schema has raised the error
             return str(error["ctx"]["error"])
         case _:
             return error["msg"]

@@ -42,13 +42,13 @@ from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""The key of the validation context for the folder that relative paths start from."""
+"""The validation context's key for the folder in which relative paths start."""
 FILES: Final = "files"
-"""The key of the validation context for the :class:`TrackedFiles` that records the files read."""
+"""The validation context's key for the :class:`TrackedFiles` that records the files read."""
 
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
-    """Parse labels, with files relative to the folder in the validation context."""
+    """Parse labels. Files are relative to the folder in the validation context."""
     context = info.context or {}
     folder: Path = context.get(FOLDER, Path())
     files: TrackedFiles = context.get(FILES) or TrackedFiles()
@@ -56,7 +56,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 def _read_path(value: Any, info: ValidationInfo) -> Path:
-    """Parse the path of a file, relative to the folder in the validation context."""
+    """Parse the path of a file. It is relative to the folder in the validation context."""
     folder: Path = (info.context or {}).get(FOLDER, Path())
     text = parse_text(value)
     if not text or "\0" in text:
@@ -113,7 +113,7 @@ Text = Annotated[
     BeforeValidator(parse_text),
     WithJsonSchema({"type": ["string", "integer"], "format": "text"}),
 ]
-"""Text; a whole number, such as a version, is converted to its digits."""
+"""A text. A whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
     str, BeforeValidator(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]

@@ -1,4 +1,4 @@
-"""Parses class labels of an output, given in routes.yaml or in a text file."""
+"""Parses the class labels of an output, which routes.yaml or a text file contains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from infergate.config.values import describe_value, parse_text
 
 _NEW_LINE: Final = re.compile(r"\r\n?")
-"""Line endings that a text file may have besides the newline."""
+"""Line endings other than the newline that a text file may have."""
 
 
 def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:

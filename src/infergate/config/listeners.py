@@ -27,8 +27,9 @@ class V2RestConfig(Section):
 
     non_finite: NonFinite = Field(
         default="literal",
-        description="How NaN and infinities are written in JSON: `literal` as the bare words "
-        'NaN, Infinity and -Infinity (Triton, Python); `string` as "NaN"; `null` as null.',
+        description="How NaN and infinities are written in JSON. `literal` writes the bare words "
+        'NaN, Infinity and -Infinity (like Triton and Python), `string` writes "NaN", and `null` '
+        "writes null.",
     )
     compress_min: Size = Field(
         default=256,
@@ -42,14 +43,14 @@ class V2GrpcConfig(Section):
 
     contents: Literal["raw", "typed"] = Field(
         default="raw",
-        description="Where output tensors are written: `raw` in raw_output_contents (Triton), "
-        "`typed` in the contents field of each tensor.",
+        description="Where output tensors are written. `raw` writes them to raw_output_contents "
+        "(like Triton), and `typed` to the contents field of each tensor.",
     )
     stream: Literal["triton", "plain"] = Field(
         default="triton",
-        description="The response message of ModelStreamInfer: `triton`, a "
-        "ModelStreamInferResponse that holds a response or an error; `plain`, the response itself "
-        "(MLServer), and an error ends the stream.",
+        description="The response message of ModelStreamInfer. With `triton`, it is a "
+        "ModelStreamInferResponse that holds a response or an error. With `plain`, it is the "
+        "response itself (like MLServer), and an error ends the stream.",
     )
 
 
@@ -77,10 +78,10 @@ class TfsGrpcConfig(Section):
 
     contents: Literal["auto", "raw", "typed"] = Field(
         default="auto",
-        description="Where output tensors are written: `raw` in tensor_content, `typed` in the "
-        "field of their type, such as float_val, as TensorFlow Serving does by default. `auto` is "
-        "typed, except for integers and 16-bit floats of more than 65536 elements. Strings are "
-        "always in string_val.",
+        description="Where output tensors are written. `raw` writes them to tensor_content, and "
+        "`typed` to the field of their type, such as float_val, as TensorFlow Serving does by "
+        "default. `auto` is like `typed`, except for integers and 16-bit floats of more than "
+        "65536 elements. Strings are always in string_val.",
     )
 
 
@@ -89,9 +90,9 @@ class GraphPipeConfig(Section):
 
     errors: Literal["status", "response"] = Field(
         default="status",
-        description="`status`: an HTTP error status with the message as text, which all clients "
-        "but Java's detect. `response`: status 200 and an InferResponse with errors, which only "
-        "the Python client detects.",
+        description="`status` sends an HTTP error status with the message as text, which all "
+        "clients except the Java client detect. `response` sends status 200 and an InferResponse "
+        "with errors, which only the Python client detects.",
     )
 
 
@@ -100,10 +101,12 @@ class HttpListener(Section):
 
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8000),
-        description="Address to listen on, `host:port`. `0.0.0.0` listens on all interfaces, port "
-        "`0` on a free port. Example: `0.0.0.0:8000`.",
+        description="Address to listen on, `host:port`. `0.0.0.0` listens on all interfaces, and "
+        "port `0` selects a free port. Example: `0.0.0.0:8000`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS settings. Without them, the listener uses plain text."
+    )
     v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
     trtis: TrtisConfig = Field(
         default=TrtisConfig(), description="Response format of the legacy HTTP API."
@@ -120,7 +123,9 @@ class GrpcListener(Section):
         default=Address("127.0.0.1", 8001),
         description="Address to listen on, `host:port`. Example: `0.0.0.0:8001`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS settings. Without them, the listener uses plain text."
+    )
     v2: V2GrpcConfig = Field(default=V2GrpcConfig(), description="Response format of V2 gRPC.")
     trtis: TrtisConfig = Field(
         default=TrtisConfig(), description="Response format of the legacy gRPC service."
@@ -137,12 +142,14 @@ class AdminListener(Section):
         default=Address("127.0.0.1", 8002),
         description="Address to listen on, `host:port`. Example: `0.0.0.0:8002`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS settings. Without them, the listener uses plain text."
+    )
     keys: tuple[KeyConfig, ...] = Field(
         default=(),
-        description="API keys for operations that change something (all methods but GET and "
-        "HEAD), sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no "
-        "key is needed. `infergate key` generates a key.",
+        description="API keys for operations that change something (all methods except GET and "
+        "HEAD), sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Without "
+        "keys in this list, no operation needs a key. `infergate key` generates a key.",
     )
     console: bool = Field(
         default=True,
@@ -152,14 +159,14 @@ class AdminListener(Section):
     actions: bool = Field(
         default=False,
         description="Allow actions in the console: sending requests to models (*try it*), which "
-        "bypasses `access`, and reloading the configuration (as `reload.post`). With `access`, "
-        "requires `keys` here. Each action is written to the audit log.",
+        "bypasses `access`, and reloading the configuration (as `reload.post`). If `access` is "
+        "configured, `keys` is required here. Each action is written to the audit log.",
     )
     hosts: tuple[HostName, ...] = Field(
         default=(),
         description="Further host names under which browsers may open the console and /config. IP "
-        "addresses, localhost and names outside public domains are always accepted; others are "
-        "refused to protect against DNS rebinding. /metrics and the probes accept any host. "
+        "addresses, localhost and names outside public domains are always accepted. Other names "
+        "are refused to protect against DNS rebinding. /metrics and the probes accept any host. "
         "Example: `[infergate.example.com]`.",
     )
 
@@ -189,8 +196,9 @@ class GraphPipeListener(Section):
         default=False,
         description="Accept HTTP requests with both Content-Length and `Transfer-Encoding: "
         "chunked`, as sent by GraphPipe's TensorFlow operation. Only the first request of a "
-        "connection may have both, and the connection is closed after it. Do not use it behind a "
-        "proxy that shares connections between clients (request smuggling).",
+        "connection may have both, and the connection is closed after it. Do not use this option "
+        "behind a proxy that shares connections between clients, because it allows request "
+        "smuggling.",
     )
     mode: FileMode = Field(
         default=0o660,
@@ -198,7 +206,9 @@ class GraphPipeListener(Section):
         'can connect. Example: `"600"`.',
     )
     tls: ListenerTls | None = Field(
-        default=None, description="TLS. Unset: plain text. Not available on unix sockets."
+        default=None,
+        description="TLS settings. Without them, the listener uses plain text. Unix "
+        "sockets do not support TLS.",
     )
 
     @model_validator(mode="after")
@@ -226,20 +236,23 @@ class Listeners(Section):
 
     http: HttpListener | None = Field(
         default=HttpListener(),
-        description="HTTP: V2 REST under /v2, the legacy API under /api, GraphPipe under "
-        "`/graphpipe/<model>`.",
+        description="The HTTP listener. It serves V2 REST under /v2, the legacy API under /api, "
+        "and GraphPipe under `/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(),
-        description="gRPC: the V2 service, the legacy service and TensorFlow Serving's.",
+        description="The gRPC listener. It serves the V2 service, the legacy service and "
+        "TensorFlow Serving's service.",
     )
     admin: AdminListener | None = Field(
         default=AdminListener(),
-        description="Admin: /metrics, /healthz, /readyz, /config and /console.",
+        description="The admin listener. It serves /metrics, /healthz, /readyz, /config and "
+        "/console.",
     )
     graphpipe: tuple[GraphPipeListener, ...] = Field(
         default=(),
-        description="Ports and unix sockets for unmodified GraphPipe clients, one model each.",
+        description="Ports and unix sockets for unmodified GraphPipe clients. Each serves one "
+        "model.",
     )
 
 

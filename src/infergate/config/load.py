@@ -1,4 +1,4 @@
-"""Loads routes.yaml into a Config, or raises all the errors in it."""
+"""Loads routes.yaml into a Config, or raises an error that lists all mistakes in it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def parse(
 ) -> Config:
     """Return the configuration in ``text``.
 
-    ``file`` is its name in error messages and the base of relative paths. ``files`` records the
-    files that it refers to. Raises ConfigError with all errors.
-    """
+    ``file`` is the configuration's name in error messages and the base of relative paths. ``files``
+    records the files that the configuration refers to. Raises ConfigError with all errors."""
     document = source.parse(text, file, environ)
     findings: list[Finding] = []
     config: Config | None = None

@@ -11,7 +11,8 @@ from infergate.config.section import Section
 
 
 class SamplingConfig(Section):
-    """Sampling of the access log, per second and for requests with the same route and outcome.
+    """Sampling of the access log. Requests with the same route and outcome are counted together,
+    for each second.
 
     Example: `sampling: {first: 10, thereafter: 1000}`.
     """
@@ -22,8 +23,8 @@ class SamplingConfig(Section):
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
         description="After the first requests, one request in this many is logged; its field "
-        "`left_out` is the number of requests skipped before it. `0`: no further requests are "
-        "logged.",
+        "`left_out` is the number of requests skipped before it. With `0`, no further requests "
+        "are logged.",
     )
 
 
@@ -33,12 +34,12 @@ class LogConfig(Section):
 
     format: Literal["text", "json"] = Field(
         default="text",
-        description="Format of all log lines: `text` for people, `json` for log collectors. "
-        "`--log-format` takes precedence.",
+        description="Format of all log lines. `text` is for people, and `json` is for log "
+        "collectors. `--log-format` takes precedence.",
     )
     access: bool = Field(default=True, description="Write an access log line for each request.")
     sampling: SamplingConfig | None = Field(
         default=None,
-        description="Sampling of the access log at high request rates. Unset: every request is "
-        "logged. Metrics always count every request.",
+        description="Sampling of the access log at high request rates. Without sampling, every "
+        "request is logged. Metrics always count every request.",
     )

@@ -8,18 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 KeyPath = tuple[str | int, ...]
-"""The location of a value: keys and list positions from the top of the file."""
+"""The location of a value: the keys and list positions that lead to it from the top of the file."""
 
 Finding = tuple[KeyPath, str]
-"""A location and a message about the value there."""
+"""The location of a value, and a message about the value."""
 
 _PLAIN_KEY = re.compile(r"[\w*?-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """An error in the configuration. ``line`` counts from 1; line 0 and an empty ``path`` stand for
-    the whole file."""
+    """An error in the configuration. ``line`` counts from 1. An error in the whole file has line 0
+    and an empty ``path``."""
 
     file: str
     line: int
@@ -40,7 +40,8 @@ class ConfigError(Exception):
 
 
 def format_path(path: KeyPath) -> str:
-    """Format ``("routes", 0, "backend")`` as ``routes[0].backend``; unusual keys as ``['key']``."""
+    """Format ``("routes", 0, "backend")`` as ``routes[0].backend``, and unusual keys as
+    ``['key']``."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -60,7 +61,8 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown ``name``: a suggestion, or all known names."""
+    """Return the end of a message about an unknown ``name``: a similar known name, or all known
+    names."""
     close = nearest(name, known)
     if close is not None:
         return f"; did you mean '{close}'?"

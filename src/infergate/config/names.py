@@ -1,4 +1,4 @@
-"""Checks names in routes.yaml: clients must be able to use them, and backends to receive them."""
+"""Checks names in routes.yaml. Clients must be able to send them, and backends to accept them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 
 
 def name_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each name that no request could have or that no backend may receive."""
+    """Yield an error for each name that no request can contain or no backend accepts."""
     rule = NameRule(allow_slash=outline.allows_slash)
     for index, model in outline.per_model.items():
         yield from _model(("listeners", "graphpipe", index, "model"), model, rule)

@@ -1,7 +1,7 @@
 """The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid
 configuration.
 
-Thanks to the outline, one misspelt key does not hide the other errors in a file.
+With the outline, a misspelt key does not hide the other errors in a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
 _ESSENTIAL: Final = frozenset({"address", "version"})
-"""Keys without which a section is not usable: their defaults would be misleading."""
+"""Keys without which a section is unusable, because their defaults would be misleading."""
 _LISTENERS: Final = {
     name: type(field.default)
     for name, field in Listeners.model_fields.items()
@@ -38,31 +38,34 @@ _LISTENERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The readable entries of a configuration, by their keys or list positions in the file."""
+    """The readable entries of a configuration, keyed as in the file."""
 
     listeners: Mapping[KeyPath, Address]
-    """Addresses of enabled listeners, by their paths below ``listeners``."""
+    """Addresses of enabled listeners, keyed by their paths below ``listeners``."""
     per_model: Mapping[int, str]
-    """The model of each per-model listener, by its position."""
+    """The model of each per-model listener, keyed by the listener's position."""
     backends: Mapping[str, BackendConfig | None] | None
-    """Backends by name (None: unreadable); None if the file has no mapping of backends."""
+    """Backends by name. An unreadable backend is None. The whole mapping is None if the file has no
+    mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     used_backends: frozenset[str] | None
-    """Names of backends that routes refer to; None if a reference may be unreadable."""
+    """Names of backends that routes refer to, or None if a reference may be unreadable."""
     has_frontend: bool
-    """False only if it is certain that no listener accepts requests."""
+    """Whether a listener may accept requests. It is false only if it is certain that there is no
+    such listener."""
     has_all_routes: bool
-    """False if a route is unreadable: it might match models that no other route matches."""
+    """Whether all routes are readable. An unreadable route may match models that no other route
+    matches."""
     access: AccessConfig | None
-    """The section ``access``; None if it is missing or unreadable."""
+    """The section ``access``, or None if it is missing or unreadable."""
     has_workers: bool = False
     """Whether there are several workers."""
     shares_memory: bool = False
     has_open_actions: bool = False
     """Whether console actions are enabled without a key."""
     tensorflow_serving: TensorFlowServingConfig | None = None
-    """The section ``tensorflow_serving``; None if it is unreadable."""
+    """The section ``tensorflow_serving``, or None if it is unreadable."""
     allows_slash: bool = False
     """Whether model names may contain "/"."""
 
@@ -175,7 +178,7 @@ def _validated(section: type[AnySection], data: Any) -> AnySection | None:
 
 
 def _readable(section: type[AnySection], data: Any) -> AnySection | None:
-    """Return ``data`` as a ``section``, without its invalid keys; None if an essential key is
+    """Return ``data`` as a ``section`` without its invalid keys, or None if an essential key is
     invalid."""
     try:
         return section.model_validate(data)

@@ -9,7 +9,7 @@ from infergate.codecs.registry import plugins
 from infergate.config.mistakes import suggestion
 
 BUILTIN: Final = "builtin"
-"""The protocol of the embedded models, which have neither codec nor endpoints."""
+"""The protocol of the embedded models, which have no codec and no endpoints."""
 UNIX_HTTP: Final = "http+unix"
 UNIX: Final = "unix"
 SCHEMES: Final = {
@@ -21,11 +21,11 @@ FRAMED_SCHEMES: Final = ("tcp", UNIX)
 UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-"""Default ports by scheme; gRPC and raw sockets have no default port."""
+"""Default ports by scheme. The schemes of gRPC and raw sockets have no default port."""
 
 
 def transport_kinds() -> dict[str, TransportKind | None]:
-    """Return the transport of every protocol; None for builtin, which uses no transport."""
+    """Return the transport of every protocol. It is None for builtin, which uses no transport."""
     return {BUILTIN: None} | {name: plugin.transport_kind for name, plugin in plugins().items()}
 
 
@@ -35,7 +35,8 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have; empty for builtin."""
+    """Return the URL schemes that endpoints of ``protocol`` may have. The protocol builtin has no
+    schemes."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()
@@ -43,7 +44,7 @@ def schemes(protocol: str) -> tuple[str, ...]:
 
 
 def parse_protocol(name: str) -> str:
-    """Return ``name`` if it is a supported protocol. Raises ValueError otherwise."""
+    """Return ``name`` if it is a supported protocol. Raises ValueError for other names."""
     known = transport_kinds()
     if name in known:
         return name

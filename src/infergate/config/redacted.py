@@ -1,8 +1,8 @@
-"""Prints a configuration, or the difference of two, without secrets.
+"""Prints a configuration, or the difference between two configurations, without secrets.
 
-The output hides the hashes of keys, passwords in URLs, paths of endpoints, and the values that a
-route compares with headers that carry credentials. It shows other environment variables.
-"""
+The output hides the hashes of keys, passwords in URLs, paths of endpoints, and the values that
+routes require of headers with credentials. It does not hide other values that come from environment
+variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
 _CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
 _USER: Final = re.compile(r"://[^/?#]*@")
-"""The user and password of a URL, up to the last @ before the path: a password may contain @."""
+"""The user and password of a URL. They end at the last @ before the path, because a password may
+contain @."""
 _PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
 _CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
@@ -30,12 +31,14 @@ _dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
-    """Return ``config`` as YAML without secrets. ``defaults`` includes keys not set in the file."""
+    """Return ``config`` as YAML without secrets. ``defaults`` includes keys that are not set in the
+    file."""
     return _to_yaml(_redact(_dump(config, defaults=defaults)))
 
 
 def redacted_diff(loaded: Config, file: Config) -> str:
-    """Return a unified diff from ``loaded`` to ``file``, without secrets; empty if they are equal.
+    """Return a unified diff from ``loaded`` to ``file``, without secrets. It is empty if both
+    configurations are equal.
 
     Hidden values that differ are marked.
     """
@@ -55,7 +58,7 @@ def redacted_diff(loaded: Config, file: Config) -> str:
 
 
 def _dump(config: Config, *, defaults: bool = False) -> Any:
-    # One entry per call, because pydantic blocks all other threads until a call returns.
+    # Each call converts one entry, because pydantic blocks all other threads until a call returns.
 
     def dump(section: Section) -> Any:
         return section.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
@@ -104,8 +107,7 @@ def _redact_text(text: str, path: _Path) -> str:
 
 
 def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:
-    """Return a copy of ``data`` without secrets; the secrets at the paths in ``changed`` are
-    marked."""
+    """Return a copy of ``data`` without secrets. Secrets at the paths in ``changed`` are marked."""
 
     def copy(value: Any, path: _Path) -> Any:
         if isinstance(value, dict):

@@ -76,7 +76,7 @@ def json_schema() -> dict[str, Any]:
         in_yaml = section.model_construct().model_dump(mode="json", by_alias=True)
         shape = schema if section is Config else schema["$defs"][section.__name__]
         for key, value in shape["properties"].items():
-            if "default" in value:  # as in routes.yaml: 30s, not 30.0
+            if "default" in value:  # written as in routes.yaml: 30s, not 30.0
                 value["default"] = in_yaml[key]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

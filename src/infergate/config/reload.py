@@ -9,8 +9,8 @@ from infergate.config.section import Section
 
 
 class ReloadConfig(Section):
-    """Configuration reload at run time. SIGHUP always triggers one. An invalid configuration is
-    rejected and the current one stays active."""
+    """Configuration reload at run time. SIGHUP always triggers a reload. An invalid configuration
+    is rejected, and the current configuration stays active."""
 
     watch: bool = Field(
         default=True,

@@ -21,7 +21,8 @@ from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, Tra
 
 
 class RewriteConfig(Section):
-    """Names that differ between clients and the backend. Other names are passed on unchanged.
+    """Replacements for names that differ between clients and the backend. Other names stay
+    unchanged.
 
     Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
     """
@@ -37,11 +38,13 @@ class RewriteConfig(Section):
     )
     inputs: dict[str, Name] = Field(
         default={},
-        description="Input names: from the client's to the backend's. Example: `{image: data}`.",
+        description="The backend's name of each input, keyed by the client's name. Example: "
+        "`{image: data}`.",
     )
     outputs: dict[str, Name] = Field(
         default={},
-        description="Output names: from the client's to the backend's. Example: `{probs: prob}`.",
+        description="The backend's name of each output, keyed by the client's name. Example: "
+        "`{probs: prob}`.",
     )
 
 
@@ -55,7 +58,8 @@ class TargetConfig(Section):
         description="Percentage of the inferences, up to 100; fractions are allowed. Example: `5`."
     )
     rewrite: RewriteConfig | None = Field(
-        default=None, description="Names at this backend. Unset: the route's `rewrite`."
+        default=None,
+        description="Names at this backend. By default, the route's `rewrite` applies.",
     )
 
 
@@ -68,8 +72,8 @@ class RouteConfig(Section):
     )
     version: Text = Field(
         default="",
-        description='Match only requests for this model version. Example: `"2"`. Unset: all '
-        "requests, with or without a version.",
+        description='Match only requests for this model version. Example: `"2"`. By default, the '
+        "route matches requests with any version and without a version.",
     )
     backend: Name = Field(description="The name of the backend, a key of `backends`.")
     rewrite: RewriteConfig = Field(
@@ -78,12 +82,13 @@ class RouteConfig(Section):
     )
     timeout: PositiveDuration | None = Field(
         default=None,
-        description="Timeout of a request, and of each response of a stream. Unset: the backend's "
-        "`timeout`. A shorter deadline set by the client takes precedence.",
+        description="Timeout of a request, and of each response of a stream. By default, the "
+        "backend's `timeout` applies. A shorter deadline set by the client takes precedence.",
     )
     idle_timeout: PositiveDuration | None = Field(
         default=None,
-        description="Maximum pause between two responses of a stream. Unset: `timeout`.",
+        description="Maximum pause between two responses of a stream. By default, it equals "
+        "`timeout`.",
     )
     idempotent: bool = Field(
         default=False,
@@ -97,7 +102,8 @@ class RouteConfig(Section):
     hedge: HedgeConfig | None = Field(
         default=None,
         description="Hedged requests: when to send a slow inference a second time, to another "
-        "endpoint. Requires `idempotent: true`; streams are not hedged. Unset: never.",
+        "endpoint. This requires `idempotent: true`. Streams are not hedged. By default, requests "
+        "are not hedged.",
     )
     headers: dict[HeaderName, Text] = Field(
         default={},
@@ -108,7 +114,7 @@ class RouteConfig(Section):
     split: tuple[TargetConfig, ...] = Field(
         default=(),
         description="Traffic splitting (canary, A/B): further backends that each receive a "
-        "percentage of the inferences. The rest goes to `backend`, which also answers metadata "
+        "percentage of the inferences. The rest goes to `backend`, which also serves metadata "
         "requests. Example: `[{backend: canary, percent: 5}]`.",
     )
     split_by: HeaderName | None = Field(
@@ -131,16 +137,16 @@ class RouteConfig(Section):
         default=True,
         alias="validate",
         description="Validate messages that are passed through to a backend of the same protocol. "
-        "`false` saves parsing their JSON; use it only for trusted clients.",
+        "With `false`, their JSON is not parsed. Use it only for trusted clients.",
     )
     cast: dict[str, TensorType] = Field(
         default={},
-        description="Substitutes for datatypes that a protocol of the route lacks. Example: "
-        "`{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing in "
-        "GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
-        "Clients of such a protocol see, receive and send the substitute; values they send are "
-        "cast back: a nonzero number becomes true, a float is rounded. Without a cast, such a "
-        "tensor is an error.",
+        description="Substitutes for datatypes that a protocol of the route does not support. "
+        "Example: `{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing "
+        "in GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
+        "Clients of such a protocol see, receive and send the substitute. The values that they "
+        "send are cast back: a nonzero number becomes true, and a float is rounded. Without a "
+        "cast, such a tensor is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
@@ -152,7 +158,7 @@ class RouteConfig(Section):
 
 
 def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each backend that ``route`` refers to: the path below ``route``, and the name."""
+    """Yield each backend that ``route`` refers to, as a path below ``route`` and a name."""
     yield ("backend",), route.backend
     for index, target in enumerate(route.split):
         yield ("split", index, "backend"), target.backend

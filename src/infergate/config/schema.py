@@ -43,7 +43,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 
 
 class BackendConfig(Section):
-    """A backend (an upstream; in Envoy, a cluster): one or more replicas of a model server."""
+    """A backend (called upstream or, in Envoy, cluster): one or more replicas of a model server."""
 
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
@@ -52,18 +52,19 @@ class BackendConfig(Section):
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
-        description="URLs of the servers; at least one, except for `builtin`, which takes none. "
-        "Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Schemes: `http://`, `https://` "
-        "(port 80 or 443 by default; may have a path prefix, which precedes `/v2`) or "
-        "`http+unix:/path` for protocols over HTTP; `grpc://` or `grpcs://` with a port for "
-        "`v2-grpc`, `trtis-grpc` and `tfs-grpc`; for `graphpipe` also `tcp://host:port` or "
-        "`unix:/path` for size-prefixed messages. `https` and `grpcs` trust the system's "
-        "certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may "
-        "have a load balancing weight (1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: "
-        "3, name: large}`. Logs, metrics and the console show the name, or else the URL with its "
-        "path hidden. A host name is resolved to all its addresses; each is an endpoint of its "
-        "own with the configured weight (`dns_refresh`). `balance` selects the endpoint of a "
-        "request; all requests of a sequence go to the same endpoint (docs/decisions/0013).",
+        description="URLs of the servers. At least one URL is required, except for `builtin`, "
+        "which has no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Protocols "
+        "over HTTP use `http://`, `https://` (port 80 or 443 by default, with an optional path "
+        "prefix, which precedes `/v2`) or `http+unix:/path`. `v2-grpc`, `trtis-grpc` and "
+        "`tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also use "
+        "`tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` trust "
+        "the system's certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An "
+        "endpoint may have a load balancing weight (1 to 1000) and a name: `{url: "
+        "http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show the "
+        "name. Without a name, they show the URL with its path hidden. A host name is resolved to "
+        "all its addresses, and each address is a separate endpoint with the configured weight "
+        "(`dns_refresh`). `balance` selects the endpoint of a request; all requests of a sequence "
+        "go to the same endpoint (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -80,9 +81,9 @@ class BackendConfig(Section):
     dns_refresh: Duration = Field(
         default=5.0,
         description="How often host names of endpoints are resolved again. New addresses receive "
-        "requests; removed addresses finish their requests in progress. IPv6 addresses are used "
-        "only for a name that has no IPv4 address. A name that no longer resolves keeps its last "
-        "addresses. `0` resolves the name at each new connection and treats it as a single "
+        "requests, and removed addresses finish their requests in progress. IPv6 addresses are "
+        "used only for a name that has no IPv4 address. A name that no longer resolves keeps its "
+        "last addresses. `0` resolves the name at each new connection and treats it as a single "
         "endpoint, as `localhost` always is.",
     )
     timeout: PositiveDuration = Field(
@@ -92,23 +93,25 @@ class BackendConfig(Section):
     )
     connect_time: PositiveDuration | None = Field(
         None,
-        description="Connect timeout of the endpoints. Unset: `limits.connect_time`.",
+        description="Connect timeout of the endpoints. By default, `limits.connect_time` applies.",
     )
     tls: BackendTls | None = Field(
         default=None,
-        description="TLS settings of `https://` and `grpcs://` endpoints: trusted authorities, and "
-        "the client certificate for mTLS. Unset: the system's authorities, no client certificate.",
+        description="TLS settings of `https://` and `grpcs://` endpoints: trusted authorities, "
+        "and the client certificate for mTLS. By default, the system's authorities are trusted "
+        "and there is no client certificate.",
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum number of requests in progress at each endpoint; further requests "
+        description="Maximum number of requests in progress at each endpoint. Further requests "
         "wait. Set it to `1` for servers that handle one connection at a time, such as "
-        "graphpipe-py. `0`: unlimited. Not available over gRPC.",
+        "graphpipe-py. With `0`, the number is not limited. The limit is not available over gRPC.",
     )
     profile: ProfileName = Field(
         default="auto",
         description="The server implementation. infergate allows for its known deviations from "
-        "the protocol. `auto` detects it from the server's metadata. Example: `triton`.",
+        "the protocol. `auto` detects the implementation from the server's metadata. Example: "
+        "`triton`.",
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
@@ -126,11 +129,12 @@ class BackendConfig(Section):
     )
     shared_memory: Literal["copy", "forward"] = Field(
         default="copy",
-        description="How tensors in shared memory reach the backend, with `control.shared_memory` "
-        "on. `copy`: infergate reads and writes the client's regions; works with every backend. "
-        "`forward`: infergate also registers the regions with the backend and refers to them by "
-        "name; requires exactly one endpoint, on the same host, whose server supports the "
-        "extension (Triton, the legacy server). CUDA shared memory requires `forward`.",
+        description="How tensors in shared memory reach the backend if `control.shared_memory` is "
+        "enabled. With `copy`, infergate reads and writes the client's regions; this works with "
+        "every backend. With `forward`, infergate also registers the regions with the backend and "
+        "refers to them by name. This requires exactly one endpoint, on the same host, whose "
+        "server supports the extension (Triton or the legacy server). CUDA shared memory requires "
+        "`forward`.",
     )
 
     @model_validator(mode="after")
@@ -198,8 +202,8 @@ class DeclaredModelConfig(Section):
 
     max_batch_size: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Maximum batch size reported in the model's metadata. `0`: the shapes have no "
-        "batch dimension.",
+        description="Maximum batch size reported in the model's metadata. With `0`, the shapes "
+        "have no batch dimension.",
     )
     inputs: tuple[TensorConfig, ...] = Field(default=(), description="The input tensors.")
     outputs: tuple[TensorConfig, ...] = Field(default=(), description="The output tensors.")
@@ -232,7 +236,8 @@ class ControlConfig(Section):
     settings: bool = Field(
         default=False,
         description="Allow clients to read and change trace and log settings. Settings of a model "
-        "are sent to its backend, settings of the server to every backend that supports them.",
+        "are sent to its backend. Settings of the server are sent to every backend that supports "
+        "them.",
     )
 
 
@@ -245,8 +250,8 @@ class LimitsConfig(Section):
     body: PositiveSize = Field(
         default=DEFAULT_LIMITS.body,
         description="Maximum size of a request or response body or message, also after "
-        "decompression. Larger requests are refused: HTTP 413, gRPC RESOURCE_EXHAUSTED. Example: "
-        "`256MiB`.",
+        "decompression. Larger requests are refused with HTTP 413 or gRPC RESOURCE_EXHAUSTED. "
+        "Example: `256MiB`.",
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json,
@@ -255,18 +260,19 @@ class LimitsConfig(Section):
     )
     json_inline: PositiveSize = Field(
         default=DEFAULT_LIMITS.json_inline,
-        description="JSON up to this size is parsed and written in the serving process; larger "
-        "JSON is offloaded to a helper process (`helpers`).",
+        description="JSON up to this size is parsed and written in the serving process. Helper "
+        "processes handle larger JSON (`helpers`).",
     )
     headers: PositiveSize | None = Field(
         default=None,
-        description="Maximum total size of the headers or metadata of a request. Unset: 16KiB, but "
-        "64KiB on `listeners.http`, where the legacy API sends NV-InferRequest as a header.",
+        description="Maximum total size of the headers or metadata of a request. The default is "
+        "16KiB, but 64KiB on `listeners.http`, where the legacy API sends NV-InferRequest as a "
+        "header.",
     )
     response_header: PositiveSize | None = Field(
         default=None,
-        description="Maximum length of one header line in a backend's response. Unset: 64KiB, but "
-        "100KiB for `trtis-http`, whose NV-InferResponse header holds all classes.",
+        description="Maximum length of one header line in a backend's response. The default is "
+        "64KiB, but 100KiB for `trtis-http`, whose NV-InferResponse header holds all classes.",
     )
     header_count: Positive = Field(
         default=DEFAULT_LIMITS.header_count,
@@ -294,7 +300,7 @@ class LimitsConfig(Section):
     )
     connect_time: PositiveDuration = Field(
         default=DEFAULT_LIMITS.connect_time,
-        description="Connect timeout of endpoints; overridden by a backend's `connect_time`.",
+        description="Connect timeout of endpoints. A backend's `connect_time` overrides it.",
     )
     streams: Positive = Field(
         default=DEFAULT_LIMITS.streams,
@@ -308,12 +314,12 @@ class LimitsConfig(Section):
     connections: Positive = Field(
         default=DEFAULT_LIMITS.connections,
         description="Maximum number of client connections per process, over all listeners except "
-        "the admin listener. Capped at three quarters of the process's open file limit.",
+        "the admin listener. It is capped at three quarters of the process's open file limit.",
     )
     in_flight: Positive = Field(
         default=DEFAULT_LIMITS.in_flight,
-        description="Maximum number of concurrent requests. Further requests are refused: HTTP "
-        "503 with Retry-After, gRPC UNAVAILABLE.",
+        description="Maximum number of concurrent requests. Further requests are refused with "
+        "HTTP 503 and Retry-After, or with gRPC UNAVAILABLE.",
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
@@ -351,10 +357,10 @@ class Config(Section):
     )
     allow_slash_in_model_names: bool = Field(
         default=False,
-        description="Allow `/` in model names, as in `team-a/bert`. In REST paths, from clients "
-        "and to backends, the name stays one encoded segment (`team-a%2Fbert`); the legacy HTTP "
-        "API cannot express such names. Wildcards in globs, also in access rules, do not match "
-        "`/`: `team-a/*` matches `team-a/bert`, `team-*` does not.",
+        description="Allow `/` in model names, as in `team-a/bert`. In REST paths from clients "
+        "and to backends, the name stays one encoded segment (`team-a%2Fbert`). The legacy HTTP "
+        "API cannot express such names. Wildcards in globs, including those in access rules, do "
+        "not match `/`: `team-a/*` matches `team-a/bert`, but `team-*` does not.",
     )
     control: ControlConfig = Field(
         default=ControlConfig(),
@@ -363,8 +369,8 @@ class Config(Section):
     )
     access: AccessConfig | None = Field(
         default=None,
-        description="Authentication, authorization and rate limiting. Unset: every client may use "
-        "everything.",
+        description="Authentication, authorization and rate limiting. Without this section, every "
+        "client may use everything.",
     )
     limits: LimitsConfig = Field(
         default=LimitsConfig(), description="Limits on requests and connections."
@@ -372,13 +378,13 @@ class Config(Section):
     readiness: Literal["strict", "lenient"] = Field(
         default="strict",
         description="When /readyz and the V2 server-ready operation report ready: `strict` "
-        "requires every backend to be ready, `lenient` at least one.",
+        "requires every backend to be ready, and `lenient` requires at least one ready backend.",
     )
     workers: Workers = Field(
         default=1,
         description="Number of worker processes that serve the same ports. A worker that exits is "
-        "restarted. Concurrency limits and `helpers` apply to each worker separately. Cannot be "
-        "combined with `control.shared_memory`. `--workers` takes precedence.",
+        "restarted. Concurrency limits and `helpers` apply to each worker separately. Several "
+        "workers cannot be combined with `control.shared_memory`. `--workers` takes precedence.",
     )
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
@@ -389,10 +395,10 @@ class Config(Section):
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
-        description="The HTTP and gRPC implementation towards clients and backends. `own`: "
-        "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop "
-        "where installed. `compat`: grpcio and aiohttp's HTTP parser, for clients or servers that "
-        "are incompatible with `own`.",
+        description="The HTTP and gRPC implementation towards clients and backends. `own` is "
+        "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop if "
+        "it is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or servers "
+        "that are incompatible with `own`.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="Graceful shutdown.")
     reload: ReloadConfig = Field(
@@ -417,7 +423,8 @@ class Config(Section):
 
     @classmethod
     def default(cls) -> Self:
-        """Return the embedded demo: all models of the builtin backend, on the default ports."""
+        """Return the configuration of the embedded demo: all models of the builtin backend, on the
+        default ports."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A mapping in routes.yaml: immutable, with strict types and without unknown keys."""
+    """A mapping in routes.yaml. It is immutable, has strict types, and does not accept unknown
+    keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

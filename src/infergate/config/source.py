@@ -25,8 +25,8 @@ from infergate.config.mistakes import ConfigError, KeyPath, Mistake, format_path
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NODES: Final = 1_000_000
-"""Maximum number of values, which bounds the expansion of nested aliases; ten thousand routes need
-a tenth of it."""
+"""Maximum number of values, which limits the expansion of nested aliases. A configuration of ten
+thousand routes has a tenth of this number."""
 
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
@@ -39,7 +39,7 @@ _PLAIN_TAGS: Final = frozenset(
 )
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-"""``$${``, a complete ``${…}``, or an incomplete ``${`` (group 1 unset)."""
+"""Matches ``$${``, a complete ``${…}``, or an incomplete ``${`` (without group 1)."""
 
 
 @dataclass(slots=True)
@@ -56,18 +56,21 @@ class YamlSource:
     erroneous: set[KeyPath] = field(default_factory=set)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of ``path``, or of the innermost enclosing entry that is in the file."""
+        """Return the line of ``path`` or, if it is not in the file, of the innermost enclosing
+        entry."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
     def has_error(self, path: KeyPath) -> bool:
-        """Return whether an error was already reported for ``path`` or an entry around it."""
+        """Return whether an error was already reported for ``path`` or an entry that contains
+        it."""
         return any(path[:length] in self.erroneous for length in range(len(path) + 1))
 
 
 def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
-    """Parse ``text``. ``file`` is its name in error messages, ``environ`` the environment.
+    """Parse ``text``. ``file`` is the name of the text in error messages; ``environ`` is the
+    environment.
 
     Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``.
     """
@@ -95,7 +98,7 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the root node. Errors come from the pure Python loader and so are the same
+    """Return the root node. The pure Python loader reports errors, so that they are the same
     everywhere."""
     try:
         return _root_node(text, _LOADER)
@@ -120,8 +123,6 @@ def _hint(text: str, line: int) -> str:
 
 
 class _Converter:
-    """One pass over the nodes of a file, which fills ``source``."""
-
     def __init__(self, source: YamlSource, environ: Mapping[str, str]) -> None:
         self._source = source
         self._environ = environ

@@ -20,7 +20,7 @@ _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
 
 def _accept_float(value: Any) -> Any:
-    """Accept an unquoted 1.3, which YAML reads as a number."""
+    """Accept an unquoted 1.3, although YAML reads it as a number."""
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
@@ -37,7 +37,7 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
 
 
 class ListenerTls(Section):
-    """TLS of a listener. Changed files take effect on the next connection.
+    """TLS of a listener. New connections use changed files.
 
     Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`.
     """
@@ -49,9 +49,10 @@ class ListenerTls(Section):
     key: FilePath = Field(description="PEM file with the private key, unencrypted.")
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="Client certificates (mTLS). `none`: not requested. `optional`: verified if "
-        "the client presents one. `required`: a client without a certificate is disconnected. A "
-        "client whose certificate fails verification is always disconnected. Needs `client_ca`.",
+        description="Client certificates (mTLS). With `none`, they are not requested. With "
+        "`optional`, a certificate is verified if the client presents one. With `required`, a "
+        "client without a certificate is disconnected. A client whose certificate fails "
+        "verification is always disconnected. `optional` and `required` need `client_ca`.",
     )
     client_ca: FilePath | None = Field(
         default=None,
@@ -62,8 +63,8 @@ class ListenerTls(Section):
         default=(),
         description="Names or globs. At least one of them must match a subject alternative name "
         "(DNS, URI, e-mail, IP) of the client certificate. `*` matches any characters, including "
-        'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Unset: any '
-        "certificate issued by `client_ca` is accepted.",
+        'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Without '
+        "names, any certificate issued by `client_ca` is accepted.",
     )
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_accept_float)] = Field(
         default="1.2",
@@ -93,13 +94,14 @@ class BackendTls(Section):
     ca: FilePath | None = Field(
         default=None,
         description="PEM file with the certificates of the authorities that may issue the "
-        "backend's certificate. Relative paths start at this file's folder. Unset: the system's "
-        "trusted authorities.",
+        "backend's certificate. Relative paths start at this file's folder. By default, the "
+        "system's authorities are trusted.",
     )
     server_name: Name | None = Field(
         default=None,
         description="Server name sent in the TLS handshake (SNI) and verified in the backend's "
-        "certificate. Example: `models.internal`. Unset: the host of the endpoint's URL.",
+        "certificate. Example: `models.internal`. By default, it is the host of the endpoint's "
+        "URL.",
     )
     certificate: FilePath | None = Field(
         default=None, description="PEM file with infergate's client certificate (mTLS)."

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class TrackedFiles:
-    """The files read while one configuration was loaded, each with the hash of its content."""
+    """The files that were read to load a configuration, each with the hash of its content."""
 
     def __init__(self) -> None:
         self._hashes: Final[dict[Path, bytes]] = {}
@@ -31,7 +31,8 @@ class TrackedFiles:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the file in hexadecimal; for several files, the hash of their hashes."""
+        """The SHA-256 of the file in hexadecimal. If there are several files, it is the hash of
+        their hashes."""
         hashes = list(self._hashes.values())
         return (hashes[0] if len(hashes) == 1 else _hash(b"".join(hashes))).hex()
 

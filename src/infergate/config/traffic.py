@@ -21,56 +21,56 @@ TrafficPercent = Annotated[
 
 
 class RetryConfig(Section):
-    """Retry policy. A request is not retried past its deadline or after any byte of a response was
-    sent to the client; a request of a sequence never moves to another endpoint."""
+    """Retry policy. A request is not retried after its deadline, or after a byte of the response
+    was sent to the client. A request of a sequence never moves to another endpoint."""
 
     times: Annotated[int, Field(ge=0, le=10)] = Field(
         default=DEFAULT_RETRY_POLICY.max_retries,
         description="Maximum number of retries. A retry uses another endpoint if there is one. A "
-        "request that was not sent is retried at once; other requests after a random backoff of "
-        "up to 25 ms, 75 ms, 175 ms, and then 250 ms each. `0` disables retries.",
+        "request that was not sent is retried at once. Other requests are retried after a random "
+        "backoff of up to 25 ms, 75 ms, 175 ms, and then 250 ms each. `0` disables retries.",
     )
     per_try_timeout: PositiveDuration | None = Field(
         default=None,
         description="Timeout of each attempt, within the request's timeout. Requires `idempotent: "
-        "true`. Example: `500ms`. Unset: an attempt may use all the remaining time.",
+        "true`. Example: `500ms`. By default, an attempt may use all the remaining time.",
     )
 
 
 class HedgeConfig(Section):
     """Hedged requests: a slow request is sent to a second endpoint as well. The first successful
-    response is used and the other attempt is cancelled.
+    response is used, and the other attempt is cancelled.
 
     Example: `hedge: {after: p95}`.
     """
 
     after: HedgeAfter = Field(
         description="How long to wait before the second attempt: a duration such as `50ms`, or a "
-        "percentile of the route's recent response times such as `p95`, computed over the last 500 "
-        "to 1000 responses once there are 50."
+        "percentile of the route's recent response times such as `p95`, which is computed over "
+        "the last 500 to 1000 responses once there are 50 responses."
     )
 
 
 class BackendLimits(Section):
     """Limits of a backend: concurrent inferences, the queue, the retry budget, and the size of
-    forwarded headers. Only inferences count as requests here."""
+    forwarded headers. Only inferences count for these limits."""
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="Maximum number of concurrent inferences, streams included, over all "
         "endpoints of the backend. Further inferences wait in a first-in, first-out queue until "
-        "their deadline. Example: `32`. `0`: unlimited.",
+        "their deadline. Example: `32`. With `0`, the number is not limited.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
         description="Maximum length of the queue of `max_requests`. Inferences beyond it are "
-        "refused at once (load shedding): HTTP 503 with Retry-After, gRPC UNAVAILABLE.",
+        "refused at once (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE.",
     )
     retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
         default=round(DEFAULT_SHARE * 100),
         description="Retry budget: the maximum number of concurrent retries and hedges, as a "
-        "percentage of the inferences in progress. Beyond it failures are returned without a "
-        "retry.",
+        "percentage of the inferences in progress. Beyond the budget, failures are returned "
+        "without a retry.",
     )
     retry_least: Annotated[int, Field(ge=0)] = Field(
         default=DEFAULT_MIN_RETRIES,
@@ -79,24 +79,24 @@ class BackendLimits(Section):
     )
     forwarded_headers: PositiveSize = Field(
         default=FORWARDED_HEADER_BYTES,
-        description="Maximum total size of the client headers passed on by `forward_headers`: "
-        "bytes of names and values, plus 32 for each. Requests beyond it are refused: HTTP 413, "
-        "gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 members, and "
-        "`baggage` to 64 members and the size that is left; an invalid `traceparent` is dropped "
-        "together with `tracestate`. Servers close connections on longer headers (aiohttp and "
-        "Triton: 8190 bytes).",
+        description="Maximum total size of the client headers passed on by `forward_headers`: the "
+        "bytes of names and values, plus 32 bytes for each header. Larger requests are refused "
+        "with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 "
+        "members, and `baggage` to 64 members and the remaining size. An invalid `traceparent` is "
+        "dropped together with `tracestate`. The limit exists because servers close connections "
+        "on long headers (aiohttp and Triton do so above 8190 bytes).",
     )
 
 
 class MirrorConfig(Section):
-    """Traffic mirroring: a backend that receives copies of inferences after the client has its
-    response. The responses to the copies are discarded."""
+    """Traffic mirroring: a backend receives copies of inferences after the client has its response.
+    Responses to the copies are discarded."""
 
     backend: Name = Field(description="The name of the backend that receives the copies.")
     percent: TrafficPercent = Field(
         default=100.0,
-        description="Percentage of the route's inferences to copy. Of a sequence, either all "
-        "inferences are copied or none. Example: `10`.",
+        description="Percentage of the route's inferences to copy. The inferences of a sequence "
+        "are either all copied or not at all. Example: `10`.",
     )
     max_requests: Annotated[int, Field(ge=1)] = Field(
         default=16,

@@ -1,8 +1,7 @@
 """Parsers and formatters of scalar values: sizes, durations, addresses, URLs and patterns.
 
-Each ``parse_*`` function takes a value as YAML delivers it and raises ValueError with a message for
-the operator.
-"""
+Each ``parse_*`` function takes a value that YAML has parsed. It raises ValueError with a message
+for the operator."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
 _MAX_UNIX_PATH_BYTES: Final = 107
 """Maximum length of a unix socket's path in bytes (``sun_path`` on Linux)."""
 HIDDEN_PATH: Final = "/(hidden)"
-"""Replaces the path of an endpoint's URL in logs, metrics and the console."""
+"""The text that replaces the path of an endpoint's URL in logs, metrics and the console."""
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 
 
@@ -42,9 +41,8 @@ class Url:
     """The URL of an endpoint.
 
     ``port`` is None for the scheme's default port. Without a host, ``path`` is the path of a unix
-    socket. ``weight`` is the load balancing weight, ``name`` the optional display name in logs,
-    metrics and the console.
-    """
+    socket. ``weight`` is the load balancing weight. ``name``, if set, is the display name in logs,
+    metrics and the console."""
 
     scheme: str
     host: str
@@ -59,7 +57,8 @@ class Url:
 
     @property
     def display_name(self) -> str:
-        """The display name: ``name``, or the URL with its path hidden (it may hold a token)."""
+        """The display name: ``name`` if set, or else the URL with its path hidden (it may hold a
+        token)."""
         if self.name:
             return self.name
         return str(replace(self, path=HIDDEN_PATH)) if self.host and self.path else str(self)
@@ -242,7 +241,7 @@ def _unix_path(path: str) -> str:
 
 
 def parse_mode(value: Any) -> int:
-    """Parse file permissions, octal and in quotes: ``"660"``."""
+    """Parse file permissions, which are octal and in quotes: ``"660"``."""
     if not isinstance(value, str) or not _MODE.fullmatch(value):
         raise ValueError(f'expected permissions in quotes like "660", got {describe_value(value)}')
     return int(value, 8)
@@ -256,9 +255,8 @@ def mode_text(mode: int) -> str:
 def parse_url(value: Any) -> Url:
     """Parse ``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``.
 
-    Any scheme is accepted; ``check`` compares it with the backend's protocol. Error messages omit a
-    URL that may contain secrets.
-    """
+    Any scheme is accepted; ``check`` compares the scheme with the backend's protocol. Error
+    messages never contain a URL that may hold secrets."""
     if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
@@ -268,7 +266,7 @@ def parse_url(value: Any) -> Url:
         )
     try:
         parts = urlsplit(value)
-    except ValueError:  # unbalanced brackets
+    except ValueError:  # the brackets are unbalanced
         raise ValueError("a URL with unbalanced brackets") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL must not have a user, query or fragment here")

@@ -14,7 +14,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 READ_EXPANSION: Final = 4
 """Reading a message allocates at most this many times its size."""
 JSON_EXPANSION: Final = 20
-"""The factor for JSON: `1,1,…` read as FP64 takes 17 times its size, or 18 times with a NaN."""
+"""Reading JSON allocates at most this many times its size: `1,1,…` read as FP64 takes 17 times its
+size, or 18 times with a NaN."""
 
 
 def body_parts(wire: Any) -> Sequence[Buffer]:
@@ -26,13 +27,13 @@ def body_parts(wire: Any) -> Sequence[Buffer]:
 
 
 def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
-    """Return the maximum memory for reading a message, of which ``json_bytes`` are JSON."""
+    """Return the maximum memory for reading a message of ``message_bytes``, including
+    ``json_bytes`` of JSON."""
     return max(READ_EXPANSION * message_bytes, JSON_EXPANSION * json_bytes)
 
 
 def needs_accounting(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` are large enough to be charged. This check runs first, because it
-    is cheap."""
+    """Return whether ``tensors`` are large enough to be charged; this check costs little."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
@@ -64,8 +65,9 @@ def _owner(buffer: Buffer) -> Any:
 
 
 class WriteReservation:
-    """Memory reserved for text before it is written: the upper bound is charged first, and reduced
-    to the real size afterwards. A context manager that releases everything if writing fails."""
+    """Memory reserved for text before it is written: the constructor charges an upper bound, and
+    ``settle`` reduces the charge to the real size. As a context manager, it releases the whole
+    charge if writing fails."""
 
     __slots__ = ("_max_bytes", "_memory")
 

@@ -10,11 +10,12 @@ class AttemptOutcome(enum.Enum):
 
     OK = "ok"
     NOT_CONNECTED = "unreached"
-    """There was no connection to the endpoint."""
+    """The gateway could not connect to the endpoint."""
     FAILED = "failed"
     """The endpoint was too slow, or reported that it cannot serve now."""
     BROKEN = "broken"
-    """The endpoint closed the connection early or sent an invalid response: its own failure, or
-    caused by this request."""
+    """The endpoint closed the connection early or sent an invalid response. Either the endpoint or
+    this request is the cause."""
     UNKNOWN = "untold"
-    """Nothing is known about the endpoint: the client disconnected, or set too short a deadline."""
+    """The attempt says nothing about the endpoint: the client disconnected, or set too short a
+    deadline."""

@@ -1,4 +1,4 @@
-"""A dictionary for results that depend on what clients send."""
+"""Dictionaries of bounded size, for results that depend on what clients send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V]):
-    """A dictionary of at most ``max_entries`` entries: it is emptied before it would exceed them.
+    """A dictionary of at most ``max_entries`` entries. It is emptied when it is full and an entry
+    is added.
 
     A lookup costs as much as in a dictionary; eviction by age would make lookups slower. Add
     entries by item assignment only. A pickled copy is empty.
@@ -42,7 +43,7 @@ class WeightedCache(BoundedCache[K, V]):
         self._weight = 0
 
     def add(self, key: K, value: V, weight: int) -> None:
-        """Add an entry with a new key; an entry that is too heavy is left out."""
+        """Add an entry with a new key. An entry heavier than the cache's limit is not added."""
         if weight > self._max_weight:
             return
         if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
@@ -51,15 +52,15 @@ class WeightedCache(BoundedCache[K, V]):
         self[key] = value
 
     def clear(self) -> None:
-        """Remove all entries."""
         super().clear()
         self._weight = 0
 
 
 class GenerationalCache(WeightedCache[K, V]):
-    """A weighted cache in two generations of half its size: the newer one replaces the older one
-    when it is full. Entries in use survive, however many others are added. `get` searches only
-    the newer generation. The weight of a replaced entry counts until its generation is replaced."""
+    """A weighted cache in two generations, each of half its size. When the newer generation is
+    full, it replaces the older generation. Entries in use survive, however many others are added.
+    `get` searches only the newer generation. The weight of a replaced entry counts until its
+    generation is replaced."""
 
     __slots__ = ("_older", "_weights")
 
@@ -69,7 +70,7 @@ class GenerationalCache(WeightedCache[K, V]):
         self._weights: dict[K, int] = {}
 
     def add(self, key: K, value: V, weight: int) -> None:
-        """Add or replace an entry; an entry that is too heavy is left out."""
+        """Add or replace an entry. An entry heavier than a generation's limit is not added."""
         if weight > self._max_weight:
             return
         if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
@@ -80,7 +81,7 @@ class GenerationalCache(WeightedCache[K, V]):
         super().add(key, value, weight)
 
     def revive(self, key: K) -> V | None:
-        """Return the value from the older generation, and move it to the newer one."""
+        """Return the value from the older generation, and move it to the newer generation."""
         entry = self._older.pop(key, None)
         if entry is None:
             return None
@@ -88,6 +89,5 @@ class GenerationalCache(WeightedCache[K, V]):
         return entry[0]
 
     def clear(self) -> None:
-        """Remove all entries."""
         super().clear()
         self._older, self._weights = {}, {}

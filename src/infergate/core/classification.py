@@ -2,9 +2,8 @@
 
 The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
 ``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
-the order of equal values open: here they are sorted by index, and NaN is last. Unlike Triton, this
-module also classifies FP16 and BF16.
-"""
+the order of equal values open. This module sorts them by index, and puts NaN last. Unlike Triton,
+this module also classifies FP16 and BF16."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 
 
 def class_count(output: RequestedOutput) -> int | None:
-    """Return how many classes ``output`` requests; None if it requests its values.
+    """Return how many classes ``output`` requests, or None if it requests the values themselves.
 
     Raises BAD_REQUEST unless the parameter is an integer that servers accept.
     """
@@ -49,10 +48,9 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
     """Return the ``count`` highest values of ``tensor`` as a BYTES tensor of the same name.
 
     The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
-    ``shape[:batch_rank] + (k,)``, where ``k`` is ``count`` or the number of values if that is
-    smaller. Floats are written by ``format_floats``, integers in decimal. Raises BAD_REQUEST for
-    BOOL and BYTES, and for responses of more than MAX_CLASSES.
-    """
+    ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count`` and the number of ranked
+    values. Floats are written by ``format_floats``, integers in decimal. Raises BAD_REQUEST for
+    BOOL and BYTES, and for responses of more than MAX_CLASSES."""
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(
             f"output '{tensor.name}': class result not available due to unsupported type "
@@ -82,15 +80,16 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
 
 def _descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Negating the smallest integer, or an unsigned one, would overflow. Inverting the bits gives
-    # the same order without overflow. numpy sorts NaN last.
+    # Negating the smallest integer, or an unsigned integer, would overflow. Inverting the bits
+    # gives the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
     return keys
 
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value: with Triton's six decimals if they identify it, else as the shortest text that does."""
+    value: with Triton's six decimals if they identify the value, else as the shortest text that
+    identifies it."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

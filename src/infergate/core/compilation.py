@@ -1,5 +1,5 @@
-"""Whether mypyc compiled the installed engines, and how it treats classes (setup.py,
-docs/decisions/0050-compiled-engines.md)."""
+"""Whether mypyc compiled the installed engines, and the decorator for classes that mypyc compiles
+(setup.py, docs/decisions/0050-compiled-engines.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 
 def is_compiled() -> bool:
-    """Return whether the engines are compiled; `bounded_cache` is always one of them."""
+    """Return whether the engines are compiled. `bounded_cache` is part of every compiled build."""
     return not bounded_cache.__file__.endswith(".py")
 
 

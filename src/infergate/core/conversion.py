@@ -1,9 +1,8 @@
 """Lossless conversion of datatypes that not every protocol supports.
 
-``convert`` to one of LOSSLESS_TARGETS keeps every value. Converting back, a number other than 0
-becomes true, and a number that bfloat16 cannot represent is rounded to the nearest bfloat16; NaN
-stays NaN.
-"""
+``convert`` keeps every value if the target is one of LOSSLESS_TARGETS. In the other direction, a
+number other than 0 becomes true, and a number that bfloat16 cannot represent is rounded to the
+nearest bfloat16; NaN stays NaN."""
 
 from __future__ import annotations
 
@@ -40,4 +39,4 @@ def _convert_elements(tensor: Tensor, target: Datatype) -> npt.NDArray[Any]:
         if tensor.datatype is Datatype.FP64:
             return bf16_from_float64(elements)
         return bf16_from_float32(elements)
-    return elements.astype(bool).astype(NUMPY_DTYPES[target])  # from or to BOOL: 0 is false
+    return elements.astype(bool).astype(NUMPY_DTYPES[target])  # 0 is false

@@ -1,4 +1,4 @@
-"""Counters of a backend and of a route, in addition to the counters of their requests."""
+"""Counters of a backend and of a route that are not counters of requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class BackendCounters:
     """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or
     ``declined``."""
     budget_exhausted: int = 0
-    """Failures that were not retried and hedges that were not sent because the retry budget was
-    exhausted."""
+    """Requests for which the retry budget prevented a retry or a hedge."""
     hedges_won: int = 0
     """Hedges whose response was used."""
     hedges_lost: int = 0
@@ -33,7 +32,8 @@ class BackendCounters:
     """The waiting times of requests that have left the queue."""
 
     def record_hedge(self, won: bool | None) -> None:  # noqa: FBT001 - an outcome, not a mode
-        """Record the outcome of a request that could be hedged; None: no hedge was sent."""
+        """Record the outcome of a request that could be hedged; ``won`` is None if no hedge was
+        sent."""
         if won is not None:
             self.hedges_won += won
             self.hedges_lost += not won

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 
 class Datatype(enum.Enum):
-    """A tensor element type. ``itemsize`` is in bytes; 0 for BYTES, whose elements vary in size."""
+    """A tensor element type. ``itemsize`` is in bytes, or 0 for BYTES, because its elements vary in
+    size."""
 
     BOOL = "BOOL"
     UINT8 = "UINT8"
@@ -33,7 +34,8 @@ class Datatype(enum.Enum):
 
     itemsize: int
     v2_name: str
-    """Same as ``value``, but faster: ``enum`` looks up ``value`` with two Python calls."""
+    """The same text as ``value``. It is faster, because ``enum`` looks up ``value`` with two Python
+    calls."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 
@@ -66,4 +68,4 @@ NUMPY_DTYPES: Final[dict[Datatype, npt.DTypeLike]] = {
     # numpy has no bfloat16: the bits are stored as uint16 (see tensor.bf16_from_float32)
     Datatype.BF16: np.dtype("<u2"),
 }
-"""The numpy dtype with the canonical memory layout. BYTES has none."""
+"""The numpy dtype with the canonical memory layout of each datatype except BYTES."""

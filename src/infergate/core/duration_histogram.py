@@ -7,19 +7,18 @@ from typing import Final
 
 
 class DurationHistogram:
-    """Counts durations by ``bounds``, ascending upper bounds in seconds. Not thread-safe."""
+    """Counts durations by ``bounds``, ascending upper bounds in seconds. It is not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds: Final = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """The number of durations in each bucket; the counts are not cumulative. Each bucket ends
-        at a bound; the last bucket has the durations above all bounds."""
+        """The number of durations in each bucket, not cumulative. Each bucket ends at a bound; the
+        last bucket counts the durations above all bounds."""
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count a duration."""
         self.counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
@@ -32,9 +31,9 @@ REQUEST_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 )  # fmt: skip
-"""Seconds: from a tiny echo, past the default timeout, to a long stream of tokens."""
+"""Bounds in seconds, from a tiny echo, past the default timeout, to a long stream of tokens."""
 GATEWAY_BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip
-"""Seconds of the gateway's own processing time: from a message that passes through to a large JSON
-body."""
+"""Bounds in seconds of the gateway's own processing time, from a message that passes through to a
+large JSON body."""

@@ -58,11 +58,10 @@ class GatewayError(Exception):
 
     ``public`` names the tensor, field or route at fault and never contains tensor data, secrets or
     addresses. ``detail`` may contain addresses and is only logged. ``retry_after`` is in seconds,
-    for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the exceeded limit (docs/limits.md),
-    if any; it is a metric label.
-    """
+    and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the exceeded limit
+    (docs/limits.md), or empty. Metrics use it as a label."""
 
-    def __init__(  # noqa: PLR0913 - all but two are keyword-only
+    def __init__(  # noqa: PLR0913 - most are keyword-only
         self,
         kind: Kind,
         public: str,
@@ -81,13 +80,14 @@ class GatewayError(Exception):
         self.limit = limit
 
     def append_limit_key(self) -> None:
-        """Append the configuration key of the exceeded limit, if any, to ``public``."""
+        """Append the configuration key of the exceeded limit to ``public``, if ``limit`` is set."""
         key = f"limits.{self.limit}"
         if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
 
     def reworded(self, public: str, detail: str | None = None) -> GatewayError:
-        """Return a copy with another ``public`` text and, unless None, another ``detail``."""
+        """Return a copy with another ``public`` text and, if ``detail`` is not None, another
+        ``detail``."""
         return GatewayError(
             self.kind,
             public,
@@ -113,7 +113,7 @@ class RepositoryControlDisabledError(GatewayError):
     """The operator has not enabled loading and unloading of models."""
 
     def __init__(self) -> None:
-        # the text of a Triton that polls its repository
+        # the text of a Triton server that polls its repository
         super().__init__(
             Kind.NO_BACKEND, "explicit model load / unload is not allowed if polling is enabled"
         )
@@ -148,8 +148,8 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Convert ``error`` to an error about the backend's response; the check that raised it also
-    applies to requests."""
+    """Convert ``error``, raised by a check that requests share, to an error about the backend's
+    response."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,
@@ -175,7 +175,7 @@ def error_headers(error: GatewayError) -> dict[str, str]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in a backend's Retry-After header; None if it is absent or a date. Names
-    in ``headers`` are lower-case."""
+    """Return the seconds in a backend's Retry-After header, or None if the header is absent or a
+    date. Names in ``headers`` are lower-case."""
     value = headers.get(RETRY_AFTER_HEADER, "")
     return float(value) if re.fullmatch("[0-9]{1,9}", value) else None

@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_ip_address(host: str) -> bool:
-    """Return whether ``host`` is an IPv4 or IPv6 address, without brackets."""
+    """Return whether ``host`` is an IPv4 or IPv6 address without brackets."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

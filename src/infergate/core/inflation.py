@@ -28,16 +28,18 @@ MAX_MEMBERS: Final = 4096
 """Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
 the largest body has a quarter of this number."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
-"""Input passed to zlib at once. Zlib copies the part that it does not consume."""
+"""Bytes that are passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _MEMBER_HEADER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
-"""The start of every gzip member: deflate, no reserved flags. Zlib rejects others."""
+"""Matches the start of every gzip member: deflate, with no reserved flags. Zlib rejects any other
+start."""
 _MAX_SEARCHED_BYTES: Final = 4 * 1024 * KIB
 """The longest body that is searched for member headers, which takes two milliseconds."""
 
 
 class CorruptDataError(Exception):
-    """The data is not in the declared format. The text is a predicate: "ends too early"."""
+    """The data is not in the declared format. The error's text is a predicate, such as "ends too
+    early"."""
 
 
 class InflatedTooLargeError(Exception):
@@ -45,8 +47,8 @@ class InflatedTooLargeError(Exception):
 
 
 def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
-    """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``; None for an
-    unknown coding."""
+    """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``, or None for
+    an unknown coding."""
     match encoding:
         case "gzip" | "x-gzip":
             return GZIP
@@ -84,7 +86,7 @@ def inflate_pieces(
     """Inflate ``data`` to at most ``max_bytes``, in pieces that may be empty.
 
     ``data`` is a zlib or deflate stream, or at most ``max_members`` gzip members one after another
-    (RFC 1952, 2.2). Raises CorruptDataError, InflatedTooLargeError.
+    (RFC 1952, 2.2). Raises CorruptDataError and InflatedTooLargeError.
     """
     view = memoryview(data)
     position = 0
@@ -98,7 +100,7 @@ def inflate_pieces(
                 raise CorruptDataError(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
                 raise CorruptDataError("ends too early")
-            # after a full piece, both attributes hold the bytes after the end of the stream
+            # After a full piece, both attributes hold the bytes after the end of the stream.
             unconsumed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             position += len(chunk) - len(unconsumed)
             max_bytes -= len(piece)

@@ -1,4 +1,4 @@
-"""The limits on a single request. docs/limits.md names the precedents."""
+"""The limits on a single request. docs/limits.md compares each with other servers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Limits:
     """JSON that is read and written on the event loop. Longer JSON goes to a helper process,
     because it holds the interpreter for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
-    """All header lines or metadata of one request (Caddy, h11: 16 KiB). Higher if a listener's
-    protocol needs it (``CodecPlugin.min_header_bytes``)."""
+    """All header lines or metadata of one request (Caddy, h11: 16 KiB). The limit is higher if a
+    listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""
     response_header: int = 64 * KIB
-    """The longest header line of a backend's response (Envoy: 60 KiB). Higher if the backend's
-    protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
+    """The longest header line of a backend's response (Envoy: 60 KiB). The limit is higher if the
+    backend's protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
     header_count: int = 100
     """Header lines of one request (Envoy: 100, HAProxy: 101)."""
     tensors: int = 1024
@@ -58,11 +58,10 @@ class Limits:
 
 
 class LoopLimits(Limits):
-    """The same limits for work on the event loop.
+    """``Limits`` for work on the event loop.
 
-    Work that would block the loop for too long raises ``NeedsOffloadError`` before it begins. In a
-    helper process these are plain ``Limits``.
-    """
+    Work that would block the loop for too long raises ``NeedsOffloadError`` before it begins.
+    Helper processes use plain ``Limits``."""
 
     __slots__ = ()
     is_on_event_loop: ClassVar[bool] = True
@@ -81,8 +80,8 @@ FORWARDED_HEADER_BYTES: Final = 7168
 and aiohttp close a connection over 8190 bytes, gRPC servers may reject metadata from 8 KiB on,
 and the gateway adds its own headers."""
 MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
-"""The maximum number of BYTES elements of a message that are read on the event loop, at 0.1 to 0.7
-µs each."""
+"""The maximum number of BYTES elements of a message that are read on the event loop; reading an
+element takes 0.1 to 0.7 µs."""
 
 
 def check_loop_cost(limits: Limits, amount: int, max_amount: int) -> None:

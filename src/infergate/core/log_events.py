@@ -1,8 +1,8 @@
-"""The events of log lines, with advice for operators on those that report problems.
+"""The events of log lines. Events that report a problem have advice for operators.
 
-Each logging call passes one of these as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and
-JSON lines both contain the name of the event, so alerts need not parse messages. docs/logs.md lists
-all events.
+Each logging call passes an event as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and JSON
+lines both contain the name of the event, so alerts need not parse messages. docs/logs.md lists all
+events.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any, Final
 from infergate.core.errors import Kind
 
 LogEvent = Mapping[str, Any]
-"""The ``extra`` of a logging call: ``event`` is the name, ``advice`` an action for the operator,
+"""The ``extra`` of a logging call: ``event`` is the name; ``advice`` is an action for the operator,
 or empty."""
 
 LOG_EVENTS: Final[dict[str, LogEvent]] = {}
-"""All events by name. Lines that infergate itself does not log, such as a library's, have the event
-``log``."""
+"""All events by name. Lines that another library logs have the event ``log``."""
 
 
 def _event(name: str, advice: str = "") -> LogEvent:

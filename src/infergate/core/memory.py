@@ -32,12 +32,13 @@ class MemoryAccount(Protocol):
         ...
 
     def detach(self, size: int) -> DetachedMemoryAccount:
-        """Move ``size`` bytes to a separate account, for work that may outlive the request."""
+        """Move a charge of ``size`` bytes to a separate account, for work that may outlive the
+        request."""
         ...
 
 
 class DetachedMemoryAccount(MemoryAccount, Protocol):
-    """An account that its creator must close."""
+    """A memory account whose creator must close it."""
 
     def close(self) -> None:
         """Release everything still charged."""
@@ -48,17 +49,17 @@ class _Unlimited:
     """The account of work that no client requested; it counts nothing."""
 
     def grow(self, size: int) -> None:
-        """Do nothing."""
+        """Accept any size."""
 
     def shrink(self, size: int) -> None:
-        """Do nothing."""
+        """Accept any size."""
 
     def detach(self, size: int) -> DetachedMemoryAccount:  # noqa: ARG002
-        """Return the same account."""
+        """Return this account, which counts nothing."""
         return self
 
     def close(self) -> None:
-        """Do nothing."""
+        """Release nothing."""
 
     def __reduce__(self) -> str:
         return "UNLIMITED"

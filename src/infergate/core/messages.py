@@ -17,12 +17,12 @@ from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 @record
 class ServerLiveRequest:
-    """Is the server alive?"""
+    """Ask whether the server is alive."""
 
 
 @record
 class ServerReadyRequest:
-    """Is the server ready for inference?"""
+    """Ask whether the server is ready for inference."""
 
 
 @record
@@ -32,7 +32,7 @@ class ServerMetadataRequest:
 
 @record
 class ModelIndexRequest:
-    """List the models; with ``ready_only``, only those that are ready.
+    """List the models. With ``ready_only``, list only models that are ready.
 
     With a ``model``, list its versions, or only ``version`` if it is not empty. Servers that cannot
     list the versions of one model list all models.
@@ -45,7 +45,7 @@ class ModelIndexRequest:
 
 @record
 class ModelReadyRequest:
-    """Is the model ready for inference?"""
+    """Ask whether the model is ready for inference."""
 
     model: str
     version: str = ""
@@ -62,7 +62,7 @@ class ModelMetadataRequest:
 @record
 class RequestedOutput:
     """An output that the client requests, with protocol-neutral parameters such as
-    ``classification``, and the shared memory region that receives it, if any."""
+    ``classification``, and the shared memory region that receives it, or None."""
 
     name: str
     parameters: Parameters = NO_PARAMETERS
@@ -91,14 +91,14 @@ class ModelConfigRequest:
 
 @record
 class ServerStatusRequest:
-    """Get the status of the server and all models, or of one ``model`` (the legacy status API)."""
+    """Get the status of the server and all models, or only of ``model`` (the legacy status API)."""
 
     model: str = ""
 
 
 @record
 class ModelStatisticsRequest:
-    """Get the statistics of a model; an empty ``model`` means all."""
+    """Get the statistics of a model, or of all models if ``model`` is empty."""
 
     model: str = ""
     version: str = ""
@@ -106,7 +106,7 @@ class ModelStatisticsRequest:
 
 @record
 class ModelLoadRequest:
-    """Load or reload a model, from the named repository or from any.
+    """Load or reload a model from the named repository, or from any repository.
 
     ``parameters`` are Triton's: ``config``, the model's configuration as JSON text, and ``file:…``,
     the contents of a file.
@@ -128,9 +128,9 @@ class ModelUnloadRequest:
 
 @record
 class TraceSettingsRequest:
-    """Get the trace settings of ``model``, or the global ones, after applying the changes in
-    ``settings``. Each value is a list of strings; an empty list resets the setting to the global
-    value."""
+    """Apply the changes in ``settings``, then get the trace settings of ``model``, or the global
+    trace settings if ``model`` is empty. Each value is a list of strings; an empty list resets the
+    setting to the global value."""
 
     model: str = ""
     settings: Parameters = NO_PARAMETERS
@@ -138,15 +138,15 @@ class TraceSettingsRequest:
 
 @record
 class LogSettingsRequest:
-    """Get a server's log settings, after applying ``settings`` (bool, int or str)."""
+    """Apply ``settings`` (bool, int or str), then get the log settings of the server."""
 
     settings: Parameters = NO_PARAMETERS
 
 
 @record
 class SharedMemoryStatusRequest:
-    """List the registered shared memory regions; an empty ``name`` means all. ``cuda`` selects GPU
-    or system regions; None selects both."""
+    """List the registered shared memory region ``name``, or all regions if it is empty. ``cuda``
+    selects GPU or system regions; None selects both kinds."""
 
     name: str = ""
     cuda: bool | None = None
@@ -169,7 +169,7 @@ class SharedMemoryRegisterRequest:
 
 @record
 class SharedMemoryUnregisterRequest:
-    """Unregister regions, selected as by :class:`SharedMemoryStatusRequest`."""
+    """Unregister regions; the fields select them as in :class:`SharedMemoryStatusRequest`."""
 
     name: str = ""
     cuda: bool | None = None
@@ -233,7 +233,7 @@ STREAM_OPERATION_NAME: Final = "stream_infer"
 
 @record
 class HealthStatus:
-    """The response to live, ready and model ready."""
+    """The response to the requests for liveness, readiness and model readiness."""
 
     ok: bool
 
@@ -259,7 +259,7 @@ class TensorMetadata:
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle more compactly than the default: models may have many tensors."""
+        """Pickle to fewer bytes than by default: models may have many tensors."""
         return TensorMetadata, (
             self.name,
             self.datatype,
@@ -271,7 +271,7 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """An additional signature of a TensorFlow model, with the ``method`` that calls it."""
+    """Another signature of a TensorFlow model; clients call it as ``method``."""
 
     name: str
     method: str
@@ -284,18 +284,19 @@ class ModelMetadata:
     """The response to :class:`ModelMetadataRequest`.
 
     - ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number on
-      the wire and are kept apart here.
-    - ``max_batch_size`` over 0: the first dimension of every shape is the batch. 0: shapes have no
-      batch dimension. None: unknown.
-    - ``decoupled``: whether the model returns any number of responses to a request; None: unknown.
+      the wire, but are separate fields of this class.
+    - ``max_batch_size``: above 0, the first dimension of every shape is the batch; 0 means that
+      shapes have no batch dimension, None that the server did not report it.
+    - ``decoupled``: whether the model may return any number of responses to a request; None if
+      unknown.
     - ``sequence_batching`` is the setting of that name in Triton's configuration; None if absent.
     - ``unavailable``: the server reports that the model cannot be used now.
     - ``supports_scheduling``: the legacy server accepts the parameters ``priority`` and
       ``timeout``.
     - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
       clients.
-    - ``signatures`` of a TensorFlow model besides the one that ``inputs`` and ``outputs`` describe,
-      for clients of TensorFlow Serving.
+    - ``signatures`` are those of a TensorFlow model, except the signature that ``inputs`` and
+      ``outputs`` describe. They are for clients of TensorFlow Serving.
     """
 
     name: str
@@ -319,8 +320,8 @@ class ModelMetadata:
 @record
 class ModelConfig:
     """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
-    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message, if a
-    server sent one: it may contain fields that ``settings`` lacks."""
+    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message of the
+    server, or None. It may contain fields that ``settings`` lacks."""
 
     name: str
     settings: Parameters
@@ -345,7 +346,7 @@ class ModelIndexEntry:
     reason: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle more compactly than the default."""
+        """Pickle to fewer bytes than by default."""
         return ModelIndexEntry, (self.name, self.version, self.state, self.reason)
 
 
@@ -360,8 +361,8 @@ class ModelIndex:
 class InferResponse:
     """The response to :class:`InferRequest`, or one response of a stream.
 
-    ``is_last``: no other response follows. It may be false for every response of a stream.
-    """
+    ``is_last`` is true if no other response follows. It may be false for every response of a
+    stream."""
 
     model: str
     version: str = ""
@@ -380,7 +381,7 @@ class ModelStatus:
     versions: tuple[ModelIndexEntry, ...] = ()
     statistics: tuple[Parameters, ...] = ()
     config: Parameters = NO_PARAMETERS
-    """The settings of its :class:`ModelConfig`, if known."""
+    """The settings of the model's :class:`ModelConfig`, if known."""
 
 
 @record
@@ -396,7 +397,7 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region; the fields are those of :class:`SharedMemoryRegisterRequest`."""
+    """A registered region. It has the fields of :class:`SharedMemoryRegisterRequest`."""
 
     name: str
     key: str = ""
@@ -414,7 +415,7 @@ class SharedMemoryStatus:
 
 @record
 class Settings:
-    """The response to trace and log settings: all current settings."""
+    """The response to requests for trace or log settings: all current settings."""
 
     values: Parameters = NO_PARAMETERS
 

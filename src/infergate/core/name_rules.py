@@ -1,9 +1,8 @@
 """The rules for names of models, versions, regions and tensors.
 
 Access rules, routes, intermediate proxies and servers must all interpret a name alike
-(docs/decisions/0040-name-validation.md). Empty names are accepted here: each operation decides
-whether it requires a name.
-"""
+(docs/decisions/0040-name-validation.md). These rules accept empty names, because each operation
+decides whether it requires a name."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _FORBIDDEN: Final = re.compile(
 )
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_LENGTH: Final = 256
-"""Maximum length of a cached name, and of a name that one ``isprintable`` call accepts."""
+"""Maximum length of a cached name, and of a name that a single ``isprintable`` call checks."""
 _CHECKED_FIELDS: Final = (
     ("model", "model name"),
     ("version", "model version"),
@@ -79,7 +78,7 @@ class NameRule:
             self._accepted_names[name] = None
 
     def check_model(self, model: str, version: str) -> None:
-        """Raise BAD_REQUEST if the name of a model or its version, if given, is invalid."""
+        """Raise BAD_REQUEST if the name of a model, or a non-empty version, is invalid."""
         if model and model not in self._accepted_names:
             self.check(model)
         if version and version not in self._accepted_names:
@@ -104,7 +103,7 @@ def check_region_name(name: str) -> None:
 
 def find_tensor_name_problem(name: str) -> str:
     """Return the error in the tensor name ``name``, or an empty string. TensorFlow's tensor names
-    contain ``/``, which is harmless: tensor names never become part of a path."""
+    may contain ``/``, because tensor names never become part of a path."""
     if len(name) <= _MAX_CACHED_LENGTH and name.isprintable():
         return ""
     if _is_too_long(name):
@@ -114,20 +113,21 @@ def find_tensor_name_problem(name: str) -> str:
 
 
 def check_tensor_name(name: str, label: str) -> None:
-    """Raise BAD_REQUEST if the tensor name ``name`` is invalid; ``label`` is like "input 2"."""
+    """Raise BAD_REQUEST if the tensor name ``name`` is invalid. ``label`` describes the tensor, as
+    in "input 2"."""
     if problem := find_tensor_name_problem(name):
         raise bad_request(f"the name of {label} {problem}")
 
 
 def escape_unsafe(text: str) -> str:
     r"""Return ``text`` with ``\uXXXX`` for each character that names must not contain, except line
-    feeds and tabs. Such characters hide or forge text in terminals, editors and browsers. Escaped
-    JSON text has the same meaning."""
+    feeds and tabs. Such characters hide or forge text in terminals, editors and browsers. JSON text
+    keeps its meaning when it is escaped."""
     return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def are_accepted(rule: NameRule, *names: str) -> bool:
-    """Return whether ``rule`` accepts all ``names``, which come from a backend."""
+    """Return whether ``rule`` accepts all ``names`` sent by a backend."""
     try:
         for name in names:
             rule.check(name)

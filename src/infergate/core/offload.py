@@ -27,13 +27,13 @@ class Offload(Protocol):
     ) -> T:
         """Run ``function(*arguments)`` in a helper process and return its result.
 
-        Function, arguments and result are pickled; the pickle of the function is cached, so the
-        function must not hold data of a single request. ``deadline`` is on the clock of
-        ``time.monotonic``. ``client`` is a client's identity or address, and its connection.
-        Helpers are shared fairly between clients by the ``cost`` of their jobs, which is the number
-        of bytes that a job processes. ``size`` bytes are charged to ``memory`` while the job runs.
+        The function, its arguments and its result are pickled. The pickle of the function is
+        cached, so the function must not hold data of a single request. ``deadline`` is on the clock
+        of ``time.monotonic``. ``client`` is the result of ``client_key``. Helpers are shared fairly
+        between clients by the ``cost`` of their jobs, which is the number of bytes that a job
+        processes. ``size`` bytes are charged to ``memory`` while the job runs.
 
-        Raises GatewayError: the function's own, TIMEOUT, OVERLOADED or INTERNAL.
+        Raises the GatewayError of the function, or TIMEOUT, OVERLOADED or INTERNAL.
         """
         ...
 
@@ -41,9 +41,8 @@ class Offload(Protocol):
 def client_key(context: RequestContext) -> tuple[str, str]:
     """Return the client for fair sharing of helpers, and its connection.
 
-    The client is its identity if that distinguishes clients, else its address. An IPv6 address is
-    reduced to its /64 network, because one host may own the whole network.
-    """
+    The client is represented by its identity if it has its own, else by its address. An IPv6
+    address is reduced to its /64 network, because one host may own the whole network."""
     peer, identity = context.peer, context.identity
     is_identified = identity and identity != ANONYMOUS
     return identity if is_identified else _client_network(peer.rpartition(":")[0]), peer

@@ -10,12 +10,11 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """Make ``cls`` a dataclass whose instances are compared, hashed and replaced, but never
-    changed.
+    """Make ``cls`` a dataclass whose instances are never changed. Like instances of a frozen
+    dataclass, they can be compared, hashed and replaced.
 
-    mypy rejects assignments to its fields, as for a frozen dataclass. Nothing prevents them at
-    runtime: creating a frozen dataclass takes five times as long (docs/decisions/0018).
-    """
+    mypy rejects assignments to the fields. They are not prevented at runtime, because creating an
+    instance of a frozen dataclass takes five times as long (docs/decisions/0018)."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
@@ -33,5 +32,5 @@ class _EmptyMapping(dict[Any, Any]):
 
 
 EMPTY_MAPPING: Final = _EmptyMapping()
-"""A mapping that refuses changes. It is hashable, so it may be the default of a dataclass field;
+"""A mapping that rejects changes. It is hashable, so a dataclass field can have it as its default;
 a ``default_factory`` would cost a call for each object."""

@@ -21,8 +21,8 @@ _MAX_UINT64: Final = 2**64 - 1
 
 @record
 class RegionRef:
-    """``size`` bytes from ``offset`` of the registered ``region``. Both are from 0 to 2^64-1 and
-    have not been compared with the size of the region."""
+    """``size`` bytes from ``offset`` of the registered ``region``. Both numbers are from 0 to
+    2^64-1 and have not been compared with the size of the region."""
 
     region: str
     offset: int
@@ -32,11 +32,10 @@ class RegionRef:
 def parse_region_ref(
     parameters: Mapping[str, Any], owner: str
 ) -> tuple[RegionRef | None, Mapping[str, Any]]:
-    """Return the reference in ``parameters``, if any, and the remaining parameters.
+    """Return the reference in ``parameters``, or None, and the remaining parameters.
 
-    ``owner`` names the tensor in errors ("tensor 'x'"). Raises BAD_REQUEST. A missing size is 0, as
-    in Triton.
-    """
+    ``owner`` names the tensor in errors ("tensor 'x'"). A missing size counts as 0, as in Triton.
+    Raises BAD_REQUEST."""
     if REGION_PARAMETER not in parameters:
         return None, parameters
     region = parameters[REGION_PARAMETER]
@@ -50,12 +49,13 @@ def parse_region_ref(
 
 
 def without_region_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``parameters`` without those of a reference."""
+    """Return ``parameters`` without the parameters of a region reference."""
     return {key: value for key, value in parameters.items() if key not in _REGION_PARAMETERS}
 
 
 def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
-    """Return the parameters for ``region_ref``; an offset of 0 is omitted, as clients do."""
+    """Return the parameters for ``region_ref``. They omit an offset of 0, as Triton's clients
+    do."""
     parameters: dict[str, Any] = {REGION_PARAMETER: region_ref.region, _SIZE: region_ref.size}
     if region_ref.offset:
         parameters[_OFFSET] = region_ref.offset
@@ -63,8 +63,8 @@ def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
 
 
 def written_region(region_ref: RegionRef, datatype: Datatype, shape: Sequence[int]) -> RegionRef:
-    """Return the part of ``region_ref`` that a server has written a tensor to. For BYTES it is
-    unknown, so all of it is returned."""
+    """Return the part of ``region_ref`` to which a server has written a tensor. The size of a BYTES
+    tensor is unknown, so the whole ``region_ref`` is returned."""
     if datatype is Datatype.BYTES:
         return region_ref
     return replace(region_ref, size=min(math.prod(shape) * datatype.itemsize, region_ref.size))

@@ -12,7 +12,7 @@ _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
 def unloads_dependents(operation: ModelUnloadRequest) -> bool:
-    """Return whether the models that an ensemble consists of are to be unloaded as well."""
+    """Return whether the request also unloads the models that an ensemble consists of."""
     return operation.parameters.get(_UNLOAD_DEPENDENTS) not in (None, False)
 
 

@@ -1,4 +1,4 @@
-"""The state of one request apart from its bytes."""
+"""The state of one request, except the bytes of its message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from infergate.core.route_policy import DEFAULT_ROUTE_POLICY, RoutePolicy
 from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID_HEADER: Final = "x-request-id"
-"""The header with the request id. It is sent to backends, and back to the client with an error."""
+"""The header with the request id. The gateway sends it to backends, and to the client with an
+error."""
 ANONYMOUS: Final = "anonymous"
-"""The identity of clients without credentials, if rules admit them."""
+"""The identity of clients without credentials, where access rules admit them."""
 CLOCK_TOLERANCE: Final = 0.05
-"""Seconds by which a wait may end before its deadline, because event loops round their clocks."""
+"""Seconds by which a wait may end before its deadline: event loops round their clocks."""
 
 
 class Permit(Protocol):
@@ -29,7 +30,7 @@ class Permit(Protocol):
     """The name of the client in rules and logs."""
 
     def allows(self, operation: type, model: str) -> bool:
-        """Return whether the client may request ``operation``, a class of ``core.messages``, on
+        """Return whether the client may perform ``operation``, a class of ``core.messages``, on
         ``model``; an empty ``model`` means the server."""
         ...
 
@@ -39,44 +40,40 @@ class TraceContext(Protocol):
 
     @property
     def id(self) -> str:
-        """The trace id, 32 hexadecimal digits; empty for a trace that is not sampled."""
+        """The trace id of 32 hexadecimal digits. It is empty for a trace that is not sampled."""
         ...
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request in progress: its client and headers. The transport creates it.
+    """A request in progress. The transport creates it.
 
-    ``deadline`` is in seconds on the clock of ``time.monotonic``; None if the client set none.
-    ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
-    """
+    ``deadline`` is in seconds on the clock of ``time.monotonic``, or None if the client sets no
+    deadline. ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names."""
 
     peer: str
     deadline: float | None = None
     stream_deadline: float | None = None
-    """For a request with a stream of responses: the client's deadline of the whole stream.
-    ``deadline`` is then the deadline of the next message."""
+    """For a request with a stream of responses, the client's deadline for the whole stream.
+    ``deadline`` then applies to the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
     """The settings of the request's route; set when the route is found."""
     headers: Mapping[str, str] = NO_HEADERS
     peer_identity: tuple[str, ...] = ()
-    """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
-    then DNS names, e-mail addresses and IP addresses. Empty if the client presented no
-    certificate."""
+    """The subjectAltNames of the client certificate verified by TLS: first URIs (SPIFFE), then DNS
+    names, e-mail addresses and IP addresses. It is empty if the client presented no certificate."""
     unsupported_datatypes: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
     permit: Permit | None = None
-    """The authenticated client; None if the route needs no authentication or the client is
-    unknown."""
+    """The authenticated client. It is None if the client is not authenticated."""
     trace: TraceContext | None = None
-    """Set while the request is traced."""
+    """The trace of the request. It is None if the request is not traced."""
     request_id: str = ""
     abort_error: GatewayError | None = None
-    """Set when the gateway aborts the request while it is in progress: the request is cancelled,
-    and the client gets this error."""
+    """The error that the client receives if the gateway aborts the request while it is in progress.
+    The gateway sets it and cancels the request."""
     memory: MemoryAccount = UNLIMITED
-    """The request's share of the memory budget. Nothing is charged if the transport has not set
-    it."""
+    """The request's share of the memory budget. By default, nothing is charged."""
     response_headers: Mapping[str, str] = NO_HEADERS
     """Headers of the backend's response that are returned to the client."""
     record: RequestRecord = field(default_factory=RequestRecord)
@@ -84,17 +81,17 @@ class RequestContext:
 
     @property
     def identity(self) -> str:
-        """The client's name in rules and logs; empty if it was not authenticated."""
+        """The client's name in rules and logs. It is empty if the client was not authenticated."""
         return "" if self.permit is None else self.permit.identity
 
     def child(self) -> RequestContext:
-        """Return the context of a request on behalf of the same client: one request of a stream, a
-        mirrored copy, or a query of the gateway itself.
+        """Return the context of another request for the same client: a request of a stream, a
+        mirrored copy, or a query that the gateway sends.
 
         The child shares the client, its headers, its trace and its memory, and starts with the same
-        deadline. It has its own response headers and record, so its outcome is not logged as the
-        outcome of this request. The record starts with the same operation, model and route.
-        """
+        deadline. It has its own response headers, and its own record, so its outcome is not logged
+        as the outcome of this request. The child's record starts with the same operation, model and
+        route."""
         record = self.record
         return RequestContext(
             self.peer,
@@ -112,7 +109,7 @@ class RequestContext:
         )
 
     def shorten_deadline(self, deadline: float) -> None:
-        """Set the deadline unless the current one is earlier."""
+        """Set the deadline unless the current deadline is earlier."""
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
 

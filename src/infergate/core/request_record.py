@@ -12,9 +12,8 @@ from infergate.core.errors import GatewayError
 class RequestRecord:
     """The facts about one request that are logged and counted when it ends.
 
-    Each layer records its facts: the transport the size and times, the frontend the protocol,
-    operation, model and outcome, the route binding the route and backend, the backend its time.
-    """
+    The transport records the size and times; the frontend records the protocol, operation, model
+    and outcome; the route binding records the route and backend; the backend records its time."""
 
     protocol: str = ""
     operation: str = ""
@@ -23,7 +22,7 @@ class RequestRecord:
     backend: str = ""
     backend_protocol: str = ""
     pipeline: str = ""
-    """``forward`` (passed through) or ``translate``."""
+    """``forward`` if the message passes through, or ``translate``."""
     outcome: str = "ok"
     """``ok``, or the kind of the error."""
     error: str = ""
@@ -31,13 +30,14 @@ class RequestRecord:
     exceeded_limit: str = ""
     """The name of the limit that the rejected request exceeded."""
     response_count: int | None = None
-    """The number of responses so far, for a stream."""
+    """For a stream, the number of responses so far."""
     bytes_in: int = 0
     bytes_out: int = 0
     started_at: float = field(default_factory=time.monotonic)
-    """When the request began to arrive, on the clock of ``time.monotonic``."""
+    """The time when the request began to arrive, on the clock of ``time.monotonic``."""
     received_at: float = 0.0
-    """When the request had been received completely; 0.0 if it never was."""
+    """The time when the request was received completely. It is 0.0 while the request is
+    incomplete."""
     backend_seconds: float = 0.0
 
     def record_error(self, error: GatewayError) -> None:

@@ -19,14 +19,15 @@ class HedgePolicy:
 
 @record
 class RetryPolicy:
-    """How failed requests are retried."""
+    """The limits on retries of a failed request."""
 
     max_retries: int = 1
     """Attempts after the first."""
     is_idempotent: bool = False
-    """Whether the request may be executed twice, and so may be retried after it was sent."""
+    """Whether the server may safely execute the request twice. If so, it may be retried after it
+    was sent."""
     per_try_timeout: float | None = None
-    """The timeout of each attempt in seconds; None: the remaining time of the request."""
+    """The timeout of each attempt in seconds. None means the remaining time of the request."""
     hedge: HedgePolicy | None = None
 
 
@@ -35,15 +36,16 @@ DEFAULT_RETRY_POLICY: Final = RetryPolicy()
 
 @record
 class RoutePolicy:
-    """The settings of a route that its backend follows."""
+    """The settings of a route that apply in its backend."""
 
     timeout: float | None = None
-    """Seconds for a response, or for each response of a stream; None: the backend's timeout."""
+    """The timeout of a response, or of each response of a stream, in seconds. None means the
+    backend's timeout."""
     retry: RetryPolicy = DEFAULT_RETRY_POLICY
     declared_metadata: ModelMetadata | None = None
-    """The metadata of a declared model from the configuration, with the backend's names; the
-    server is then not queried for it."""
+    """The configured metadata of a declared model, with the backend's names. If it is set, the
+    server is not queried for metadata."""
 
 
 DEFAULT_ROUTE_POLICY: Final = RoutePolicy()
-"""The policy of requests without a route: the gateway's own queries."""
+"""The policy of requests without a route: queries that the gateway sends by itself."""

@@ -2,8 +2,8 @@
 
 The names are Triton's. The parameter ``sequence_id``, an integer or a string, identifies a sequence
 within a model; 0 and the empty string mean no sequence. Codecs reject any other type: servers
-interpret it differently, and the gateway must not start a sequence that cannot be continued.
-"""
+interpret other types differently, and the gateway must not start a sequence that cannot be
+continued."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SequenceId = int | str
 
 
 class SequenceKey(NamedTuple):
-    """A sequence of a model, whatever the model version."""
+    """A sequence of a model. All versions of the model share its sequences."""
 
     model: str
     id: SequenceId

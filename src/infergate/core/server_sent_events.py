@@ -1,8 +1,7 @@
 """Server-sent events: the format of streamed responses over HTTP (HTML standard, 9.2.5 and 9.2.6).
 
-Only the data of an event is used; other fields are ignored. However the body is split, each byte is
-examined once, and the parser holds at most one event and the last piece.
-"""
+Only the data of an event is used; other fields are ignored. The parser examines each byte once and
+holds at most one event and the last piece, however the body is split."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ def format_event(text: Buffer) -> list[Buffer]:
 
 
 class EventStreamParser:
-    """Extracts the data of events from a body that arrives in pieces. The limit is
-    ``max_event_bytes`` per event."""
+    """Extracts the data of events from a body that arrives in pieces. An event may have at most
+    ``max_event_bytes``."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes: Final = max_event_bytes
@@ -53,7 +52,8 @@ class EventStreamParser:
         self._partial_line += partial_line
 
     def next_event(self) -> bytes | None:
-        """Return the data of the next event; None if it is incomplete. Raises TOO_LARGE."""
+        """Return the data of the next event, or None if the event is incomplete. Raises
+        TOO_LARGE."""
         lines = self._lines
         while lines:
             line = lines.popleft()
@@ -75,10 +75,10 @@ class EventStreamParser:
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of the incomplete event."""
+        """The number of buffered bytes of the incomplete event."""
         return self._data_bytes + len(self._partial_line)
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the body may end here: no event is incomplete."""
+        """Whether the body may end at this point, because no event is incomplete."""
         return not (self._data_lines or self._partial_line)

@@ -1,4 +1,5 @@
-"""Statistics of endpoints, concurrency limits and listeners, for metrics and the console."""
+"""Statistics of endpoints, concurrency limits and listeners, used by the metrics and the
+console."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class EndpointStats(NamedTuple):
-    """Statistics of ``endpoint``, the URL of a configured endpoint.
+    """Statistics of a configured endpoint with the URL ``endpoint``.
 
     For a URL with a host name, the statistics are summed over all addresses of the host. Counts of
     requests, ejections, checks and lookups are totals since the start; counts of addresses and
@@ -48,15 +49,16 @@ class ListenerStats(Protocol):
 
     @property
     def listener(self) -> str:
-        """The name of the listener in the configuration."""
+        """The listener's name in the configuration."""
         ...
 
     @property
     def connections(self) -> int:
-        """Open client connections."""
+        """The number of open client connections."""
         ...
 
     @property
     def certificate_expiry(self) -> float | None:
-        """When the certificate expires, in seconds since the epoch; None without TLS."""
+        """The time when the certificate expires, in seconds since the epoch. It is None without
+        TLS."""
         ...

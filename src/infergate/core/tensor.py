@@ -28,14 +28,15 @@ from infergate.core.records import EMPTY_MAPPING, record
 from infergate.core.region_ref import RegionRef
 
 Parameters = Mapping[str, Any]
-"""The parameters of a request, tensor or output, each a JSON value. Most protocols can carry only
-scalars."""
+"""The parameters of a request, tensor or output. Their values are JSON values; most protocols can
+carry only scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters parsed from a text that is sent unchanged to servers of the same ``protocol``.
+    """Parameters whose original ``text`` is sent unchanged to servers of the same ``protocol``.
 
-    ``rejection`` is the error for servers of other protocols if the request has no meaning there.
+    ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in
+    other protocols.
     """
 
     __slots__ = ("protocol", "rejection", "text")
@@ -56,8 +57,8 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocol, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether the text is sent to servers of ``protocol``. Raises ``rejection`` if the
-        text has no meaning in ``protocol``."""
+        """Return whether the text is sent unchanged to servers of ``protocol``. Raises
+        ``rejection``, if set, for any other protocol."""
         if protocol == self.protocol:
             return True
         if self.rejection is not None:
@@ -75,7 +76,8 @@ _LENGTH_PREFIX = struct.Struct("<I")
 
 @record
 class Tensor:
-    """``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical layout."""
+    """A tensor. ``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical
+    layout."""
 
     name: str
     datatype: Datatype
@@ -83,13 +85,12 @@ class Tensor:
     data: Buffer
     parameters: Parameters = NO_PARAMETERS
     shared_memory: RegionRef | None = None
-    """The shared memory that holds the data, or that it was written to."""
+    """The shared memory that holds the data, or that the server wrote the data to."""
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the elements as an array of ``shape``, a read-only view where possible.
+        """Return the elements as an array of ``shape``, which is a read-only view where possible.
 
-        BYTES become an object array of ``bytes``, BF16 becomes float32 (exact).
-        """
+        BYTES elements become an object array of ``bytes``. BF16 becomes float32, which is exact."""
         if self.datatype is Datatype.BYTES:
             elements = np.empty(math.prod(self.shape), dtype=np.object_)
             elements[:] = list(unpack_bytes(self.data))
@@ -103,7 +104,8 @@ class Tensor:
 def tensor_from_array(
     name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
 ) -> Tensor:
-    """Return a tensor with the elements of ``array``; the inverse of :meth:`Tensor.numpy`."""
+    """Return a tensor with the elements of ``array``. This is the inverse of
+    :meth:`Tensor.numpy`."""
     if datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
     elif datatype is Datatype.BF16:
@@ -114,7 +116,7 @@ def tensor_from_array(
 
 
 def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to bfloat16, half to even; NaN stays NaN. Return the 16-bit patterns."""
+    """Return each value rounded to bfloat16, half to even, as a 16-bit pattern; NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
@@ -122,18 +124,17 @@ def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]
 
 
 def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """Round to bfloat16 like :func:`bf16_from_float32`, but only once.
+    """Return each value as :func:`bf16_from_float32` does, but rounded only once.
 
-    Rounding float64 → float32 → bfloat16 to nearest twice would miss ties. The first step therefore
-    rounds to odd: an inexact result keeps its last bit set, so that the second step does not treat
-    it as a tie.
-    """
+    Rounding to nearest twice, float64 → float32 → bfloat16, would miss ties. The first step
+    therefore rounds to odd: an inexact result keeps its last bit set, so that the second step does
+    not treat it as a tie."""
     with np.errstate(over="ignore", invalid="ignore"):
         narrowed = values.astype("<f4")
         bits = narrowed.view("<u4").copy()
         widened = narrowed.astype("<f8")
         inexact = (widened != values) & ~np.isnan(values)
-        bits -= inexact & (np.abs(widened) > np.abs(values))  # towards zero
+        bits -= inexact & (np.abs(widened) > np.abs(values))  # round towards zero
     bits |= inexact
     return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
 
@@ -144,9 +145,9 @@ def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
-    """Return BYTES elements in the canonical layout: length, bytes, length, bytes, …"""
+    """Return BYTES elements in the canonical layout: the length and the bytes of each element."""
     pack = _LENGTH_PREFIX.pack
-    # one part for each element: the cost of joining depends on the number of parts
+    # Each element is one part, because the cost of joining depends on the number of parts.
     return b"".join([pack(len(element)) + element for element in elements])
 
 
@@ -190,8 +191,8 @@ def count_bytes_elements(name: str, data: Buffer, max_count: int) -> int:
 def add_bytes_elements(
     name: str, shape: tuple[int, ...], count: int, limits: Limits = DEFAULT_LIMITS
 ) -> int:
-    """Return ``count`` plus the number of BYTES elements of ``shape``. Raises TOO_LARGE, and
-    NeedsOffloadError on the event loop.
+    """Return ``count`` plus the number of BYTES elements of ``shape``. Raises TOO_LARGE and, on the
+    event loop, NeedsOffloadError.
 
     The limit applies to all tensors of a message together: a thousand tensors of a million elements
     each would hold the interpreter for minutes.
@@ -200,15 +201,16 @@ def add_bytes_elements(
     if elements > MAX_BYTES_ELEMENTS:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
-            f"the message, the limit is {MAX_BYTES_ELEMENTS}",
+            f"tensor '{name}': shape {list(shape)} brings the message to "
+            f"{elements} BYTES elements, the limit is {MAX_BYTES_ELEMENTS}",
         )
     check_loop_cost(limits, elements, MAX_ELEMENTS_ON_LOOP)
     return elements
 
 
 def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, ...]:
-    """Return ``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
+    """Return ``shape`` as a tuple of dimensions. Raises BAD_REQUEST, which names the tensor, for a
+    negative dimension."""
     if len(shape) > limits.rank:
         raise bad_request(
             f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}",
@@ -224,8 +226,8 @@ def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, .
 
 
 def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> None:
-    """Enforce Rule 1: raise BAD_REQUEST unless ``data`` holds exactly the elements of ``shape``,
-    and TOO_LARGE for more than ``MAX_BYTES_ELEMENTS``."""
+    """Raise BAD_REQUEST unless ``data`` holds exactly the elements of ``shape`` (Rule 1), and
+    TOO_LARGE for more than ``MAX_BYTES_ELEMENTS``."""
     expected = math.prod(shape)
     if datatype is Datatype.BYTES:
         if expected > MAX_BYTES_ELEMENTS:
@@ -245,7 +247,8 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
-    """Raise BAD_REQUEST unless ``shape`` of ``datatype``, not BYTES, takes ``size`` bytes."""
+    """Raise BAD_REQUEST unless ``shape`` of ``datatype``, which is not BYTES, takes ``size``
+    bytes."""
     expected = math.prod(shape) * datatype.itemsize
     if size != expected:
         raise bad_request(

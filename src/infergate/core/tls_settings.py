@@ -27,9 +27,8 @@ class ServerTls:
 class ClientTls:
     """TLS settings for connections to a backend.
 
-    ``ca`` None: the system's trusted authorities. ``server_name`` None: the host of the endpoint.
-    ``certificate`` and ``key`` are infergate's own, for mTLS.
-    """
+    Without ``ca``, the system's trusted authorities apply. Without ``server_name``, the endpoint's
+    host is verified. Infergate presents ``certificate`` and ``key`` to the server (mTLS)."""
 
     ca: Path | None = None
     server_name: str | None = None

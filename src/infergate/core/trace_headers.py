@@ -1,8 +1,8 @@
 """Limits on the trace headers of W3C Trace Context and Baggage.
 
-Clients may send trace headers up to ``limits.headers``. A server closes the connection if headers
-exceed its own limit, which would fail the requests of other clients on that connection.
-"""
+Clients may send trace headers of up to ``limits.headers`` bytes. A server closes the connection if
+headers exceed the server's limit, and the requests of other clients on that connection would
+fail."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{1,72})?"
 )
 _VERSION_0_LENGTH: Final = 55
-"""The length of a version 00 ``traceparent``. Later versions may append to it."""
+"""The length of a ``traceparent`` of version 00. Later versions may append to it."""
 _MAX_STATE_BYTES: Final = 512
 _MAX_STATE_MEMBERS: Final = 32
 _MAX_KEPT_MEMBER: Final = 128
-"""The longest ``tracestate`` member that is kept when the value has to be shortened (3.3.1.5)."""
+"""The longest ``tracestate`` member that is kept when the header is shortened (W3C, 3.3.1.5)."""
 _MAX_BAGGAGE_BYTES: Final = 8192
 _MAX_BAGGAGE_MEMBERS: Final = 64
 
 
 def sanitize(headers: dict[str, str]) -> None:
     """Truncate or remove the trace headers in ``headers`` that exceed the limits. An invalid
-    ``traceparent`` is removed together with ``tracestate``, which means nothing without it."""
+    ``traceparent`` is removed together with ``tracestate``, which has no meaning alone."""
     traceparent = headers.get(TRACEPARENT)
     if traceparent is not None and not is_traceparent(traceparent):
         del headers[TRACEPARENT]
@@ -68,7 +68,8 @@ def _truncate_baggage(value: str) -> str:
 
 
 def truncate_members(value: str, max_bytes: int) -> str:
-    """Return the longest prefix of whole members of ``value`` within ``max_bytes``."""
+    """Return the longest prefix of ``value`` that has at most ``max_bytes`` and only whole
+    members."""
     if encoded_length(value) <= max_bytes:
         return value
     if max_bytes <= 0:

@@ -1,9 +1,8 @@
-"""The interface to a tracing system, independent of any particular one.
+"""The interface to any tracing system.
 
-Request code does not test whether tracing is enabled. If it is, the gateway is assembled from
-tracing classes. The W3C Trace Context header ``traceparent`` carries the trace from the client
-through the gateway to the backends.
-"""
+If tracing is enabled, the gateway is assembled from tracing classes, so the request code does not
+test for it. The W3C Trace Context header ``traceparent`` carries the trace from the client through
+the gateway to the backends."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ class BackendSpan(Protocol):
         ...
 
     def record_status(self, status: int) -> None:
-        """Record the HTTP or gRPC status of the response; of a stream, the latest one."""
+        """Record the HTTP or gRPC status of a response. For a stream, the last recorded status
+        counts."""
         ...
 
     def record_message(self) -> None:
@@ -54,20 +54,21 @@ class Tracer(Protocol):
     def start_backend_span(
         self, traceparent: str, backend: str, endpoint: str
     ) -> BackendSpan | None:
-        """Start the span of an exchange with a backend; None if the trace is not sampled.
+        """Start the span of an exchange with a backend. Return None if the trace is not sampled.
 
         ``start_request`` has set ``traceparent`` on the request.
         """
         ...
 
     def record_response(self, context: RequestContext) -> None:
-        """Record one more response of a stream; ``context.record`` counts those before it."""
+        """Record one more response of a stream. ``context.record`` counts the responses before
+        it."""
         ...
 
     def end_request(self, context: RequestContext) -> None:
-        """End the span of a request, with the facts in ``context.record``."""
+        """End the span of a request, and add the facts in ``context.record`` to it."""
         ...
 
     def close(self) -> None:
-        """Shut down. May block until the recorded spans are exported."""
+        """Shut down. This may block until the recorded spans are exported."""
         ...

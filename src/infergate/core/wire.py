@@ -1,8 +1,8 @@
 """The messages that pass between a transport and a codec.
 
-Names of headers and metadata are lower-case; repeated ones are joined with ``", "``. A body or
-message is a sequence of buffers, so that a tensor's memory is sent without a copy.
-"""
+Names of headers and metadata are lower-case. The values of a repeated name are joined with ``",
+"``. A body or message is a sequence of buffers, so that a tensor's memory is sent without a
+copy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NO_HEADERS: Final[Mapping[str, str]] = EMPTY_MAPPING
 
 @dataclass(slots=True)
 class HttpRequest:
-    """An HTTP request. ``path`` is percent-encoded as received, without the query; ``query`` is
-    without its ``?``."""
+    """An HTTP request. ``path`` is percent-encoded, as received, and excludes the query. ``query``
+    excludes the ``?``."""
 
     method: str
     path: str
@@ -28,10 +28,10 @@ class HttpRequest:
     headers: Mapping[str, str] = NO_HEADERS
     body: Sequence[Buffer] = ()
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
-    """For a request to a backend: the account charged for the response while it is received."""
+    """For a request to a backend, the account charged for the response while it is received."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
-    """Results of the codec's ``summarize`` for its later steps. Only that codec uses it, and it is
-    not pickled."""
+    """Results that the codec's ``summarize`` keeps for its later steps. Only that codec uses them,
+    and they are not pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = [field.name for field in fields(self) if field.init and not field.kw_only]
@@ -42,11 +42,11 @@ class BodyStream(Protocol):
     """A body that is produced while it is sent."""
 
     async def next(self) -> Sequence[Buffer] | None:
-        """Return the next part of the body; None at its end. Raises only cancellation."""
+        """Return the next part of the body, or None at its end. Raises only cancellation."""
         ...
 
     async def close(self) -> None:
-        """Stop producing the body. Called exactly once, in every case."""
+        """Stop producing the body. The transport calls this exactly once."""
         ...
 
 
@@ -56,8 +56,8 @@ class HttpResponse:
     the transport writes.
 
     ``reason`` is the reason phrase of the status line, for protocols that define their own.
-    ``body_stream`` continues ``body`` with parts of unknown length; None: ``body`` is complete.
-    """
+    ``body_stream`` continues ``body`` with parts of unknown length. If it is None, ``body`` is
+    complete."""
 
     status: int
     headers: Mapping[str, str] = NO_HEADERS
@@ -67,16 +67,16 @@ class HttpResponse:
 
 
 class DeferredMessage(Protocol):
-    """A compressed message of which only the beginning has been inflated."""
+    """A compressed message; only its beginning has been inflated."""
 
     @property
     def prefix(self) -> Buffer:
-        """The inflated beginning of the message."""
+        """The beginning of the inflated message."""
         ...
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the whole message, charging ``memory`` before allocating. Raises OVERLOADED, and
-        errors of the compressed data. Called once."""
+        """Inflate the whole message, and charge ``memory`` before allocating. This is called only
+        once. Raises OVERLOADED, and errors of the compressed data."""
         ...
 
 
@@ -92,7 +92,7 @@ class RpcRequest:
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message if it has not been inflated yet; ``message`` is then empty."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
-    """Results of the codec's ``summarize``, as in :class:`HttpRequest`."""
+    """Results that the codec's ``summarize`` keeps, as in :class:`HttpRequest`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)
@@ -109,12 +109,12 @@ class RpcResponse:
 
 
 def join_parts(parts: Sequence[Buffer]) -> Buffer:
-    """Return all parts as one buffer, without a copy if there is only one."""
+    """Return all parts as one buffer. A single part is not copied."""
     if len(parts) == 1:
         return parts[0]
     return b"".join(parts)
 
 
 def total_size(parts: Sequence[Buffer]) -> int:
-    """Return the total size in bytes; every part is a buffer of bytes."""
+    """Return the total size of ``parts`` in bytes. Every part is a buffer of bytes."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

@@ -46,8 +46,8 @@ async def audit(operation: Operation, context: RequestContext, execution: Awaita
 
 
 def log_denied(operation: type[Operation], context: RequestContext, error: GatewayError) -> None:
-    """Log that an ``operation`` was not authorized. It was not parsed, so only ``context``
-    describes it."""
+    """Log that an ``operation`` was not authorized. The operation was not parsed, so only
+    ``context`` describes it."""
     _log_operation(
         OPERATION_NAMES[operation],
         f"model={context.record.model[:_MAX_TEXT_CHARS]!r}",

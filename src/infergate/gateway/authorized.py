@@ -52,7 +52,7 @@ _HEALTH_OPERATIONS: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
 
 
 class AuthorizedGateway:
-    """Checks each operation against the client's permit before ``inner`` carries it out."""
+    """Checks each operation against the client's permit before ``inner`` performs it."""
 
     def __init__(self, inner: InferenceGateway) -> None:
         self._inner: Final = inner
@@ -84,14 +84,15 @@ class AuthorizedGateway:
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding``, its route, if the client is permitted to."""
+        """Run ``request`` on ``binding``, its route, if the client's permit allows it."""
         self.check_inference(request, context)
         return self._inner.infer(request, binding, context)
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand, if the client is permitted to run it."""
+        """Yield all responses to ``request`` on demand, if the client's permit allows the
+        request."""
         self.check_inference(request, context)
         return self._inner.stream(request, binding, context)
 
@@ -115,7 +116,7 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
 def _check_unload_all(
     operation: ModelUnloadRequest, permit: Permit, context: RequestContext
 ) -> None:
-    """Enforce rule 3."""
+    """Raise FORBIDDEN unless ``permit`` allows the unloading of every model (rule 3)."""
     kind = type(operation)
     if not permit.allows(kind, ""):
         text = "unloading a model with its dependents is not permitted for this client"
@@ -125,7 +126,7 @@ def _check_unload_all(
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:
-    """Apply rule 2 to ``response``."""
+    """Return ``response`` without the models that the client may not see (rule 2)."""
     match response:
         case ModelIndex(models):
             visible = [model for model in models if permit.allows(ModelMetadataRequest, model.name)]
@@ -145,8 +146,8 @@ def _visible_part(response: Response, permit: Permit) -> Response:
 
 
 def _visible_status(status: ModelStatus, permit: Permit) -> ModelStatus | None:
-    """Return ``status`` without statistics that the client may not see; None if the client may not
-    see the model at all."""
+    """Return ``status`` without statistics that the client may not see, or None if the client may
+    not see the model."""
     model = status.metadata.name
     if not permit.allows(ModelMetadataRequest, model):
         return None
@@ -161,9 +162,9 @@ BuildRpcError = Callable[[GatewayError], RpcResponse]
 def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
-    """Put ``authorizer`` in front of ``own`` services: reflection is authorized as a metadata
-    operation, health checks as a health operation. ``build_error`` writes an error as a gRPC
-    response."""
+    """Return ``own`` services with authorization by ``authorizer``: reflection is authorized as a
+    metadata operation, health checks are authorized as health operations. ``build_error`` writes an
+    error as a gRPC response."""
     return GatewayServices(
         {
             method: _authorized_unary(serve, authorizer, build_error)
@@ -217,8 +218,8 @@ async def _authorize_messages(
     summary: RequestSummary,
     context: RequestContext,
 ) -> AsyncIterator[Buffer]:
-    """Yield ``messages``, each authorized like any other request. The first message was authorized
-    when the stream was opened."""
+    """Yield ``messages``, and authorize each of them except the first. The first message was
+    authorized when the stream was opened."""
     is_first = True
     async for message in messages:
         if not is_first:

@@ -1,8 +1,8 @@
-"""Casts of tensors whose datatype one side's protocol does not support, configured by the route's
-``cast``.
+"""Casts of tensors whose datatype the client's or the backend's protocol does not support. The
+route's ``cast`` configures them.
 
-- A tensor is cast only if the other side does not support its datatype and the route names a
-  substitute. Without a substitute, the request is rejected with an error that names the tensor.
+- A tensor is cast only if the receiver's protocol does not support its datatype and the route names
+  a substitute. Without a substitute, the request is rejected with an error that names the tensor.
 - A client whose protocol does not support a datatype sees the substitute in the model's metadata;
   an input that it sends as the substitute is cast back.
 """
@@ -20,7 +20,7 @@ from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 
 CastRules = Mapping[Datatype, Datatype]
-"""A route's casts: datatypes that a protocol may not support, and their substitutes."""
+"""A route's casts: for each datatype that a protocol may not support, the substitute."""
 
 
 def cast_unsupported(

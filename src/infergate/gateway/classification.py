@@ -1,8 +1,8 @@
-"""Classification of outputs (the V2 classification extension) for backends that cannot classify.
+"""Classifies outputs (the V2 classification extension) if the backend does not classify them.
 
 The first dimension is the batch if the metadata's ``max_batch_size`` is above 0. If
-``max_batch_size`` is unknown, a dynamic first dimension is the batch if other dimensions follow.
-"""
+``max_batch_size`` is unknown, the first dimension is the batch if it is dynamic and other
+dimensions follow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 def requests_classes(request: InferRequest) -> bool:
     """Return whether ``request`` requests the classes of an output."""
-    for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
+    for output in request.outputs:  # noqa: SIM110 - runs for every request; any() is slower
         if CLASSIFICATION in output.parameters:
             return True
     return False

@@ -1,11 +1,11 @@
-"""A codec's work on one message, done on the event loop or, if the work is long, in a helper
+"""Runs a codec's work on one message: on the event loop or, if the work is long, in a helper
 process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
-parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec
-estimates the text of a message beforehand (``SupportsLongText``). Other costs are found only during
-the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long step, and
-is called again in a helper (docs/decisions/0037-costly-messages.md).
+parts of a message. Other requests would have to wait (docs/decisions/0008-helper-processes.md). A
+codec estimates the text of a message beforehand (``SupportsLongText``). Other costs become known
+only during the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long
+step, and is called again in a helper (docs/decisions/0037-costly-messages.md).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class CodecOffload(Generic[Req, Resp]):
         )
         self._text_estimator: Final = None if offload is None else self._text_codec
         self.is_always_inline: Final = self._text_estimator is None
-        """Whether every message is at first handled on the event loop: without helpers, or if the
-        codec cannot estimate the work."""
+        """Whether the event loop handles every message at first, because there are no helpers or
+        the codec cannot estimate the work."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """The codec's method with its limits: one object, because helpers cache the pickled
+        """The codec's method with its limits. It is created once, because helpers cache the pickled
         function."""
 
     def can_read_inline(self, wire: Req) -> bool:
@@ -153,8 +153,8 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
-        """Return the bytes that a helper allocates to process ``cost`` bytes of ``message``,
-        excluding the text of a response (see ``WriteReservation``)."""
+        """Return the bytes that a helper allocates to process ``cost`` bytes of ``message``. The
+        text of a response is not included (see ``WriteReservation``)."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if not isinstance(message, HttpRequest) or self._text_estimator is None:
@@ -165,7 +165,7 @@ class CodecOffload(Generic[Req, Resp]):
         return estimate_read_bytes(cost, json_bytes)
 
     def can_rewrite_inline(self, response: Resp, request: Req) -> bool:
-        """Return whether the event loop rewrites ``response``, the passed-through response to
+        """Return whether the event loop can rewrite ``response``, the passed-through response to
         ``request``."""
         estimator = self._text_estimator
         return (
@@ -174,7 +174,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def can_complete_inline(self, partial: PartialInferRequest[T]) -> bool:
-        """Return whether the event loop, which created ``partial``, also completes it."""
+        """Return whether the event loop, which created ``partial``, can also complete it."""
         return self._offload is None or partial.text_bytes <= self.limits.json_inline
 
     async def complete(
@@ -185,8 +185,8 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. With ``inline``, the event loop created ``partial``
-        and also completes it, or raises NeedsOffloadError."""
+        """Complete ``partial`` with ``model``. With ``inline``, the event loop created ``partial``;
+        it also completes it, or raises NeedsOffloadError."""
         if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)

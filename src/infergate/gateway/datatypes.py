@@ -1,5 +1,5 @@
-"""Casts tensors if a protocol does not support a datatype, and classifies outputs if the backend
-cannot."""
+"""Casts tensors if a protocol does not support their datatype, and classifies outputs if the
+backend does not classify them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def cast_for_backend(
     return request if cast_inputs is inputs else replace(request, inputs=cast_inputs)
 
 
-async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - as cast_unsupported
+async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - the parameters of cast_unsupported
     tensors: tuple[Tensor, ...],
     unsupported: frozenset[Datatype],
     casts: cast.CastRules,
@@ -66,8 +66,8 @@ async def cast_substitutes_back(
 async def _in_thread_if_large(
     tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
-    """Run ``function``, which uses numpy on ``tensors``. Use a thread if the tensors exceed
-    ``max_bytes``, because numpy releases the interpreter lock."""
+    """Run ``function``, which uses numpy on ``tensors``. If the tensors exceed ``max_bytes``, a
+    thread runs it, because numpy releases the interpreter lock."""
     if sum(len(tensor.data) for tensor in tensors) > max_bytes:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
@@ -80,8 +80,8 @@ async def fit_response(
     binding: RouteBinding,
     context: RequestContext,
 ) -> InferResponse:
-    """Return ``response`` in datatypes that the client's protocol can carry, with the requested
-    classes if ``model`` is given."""
+    """Return ``response`` in datatypes that the client's protocol can carry. If ``model`` is given,
+    the requested outputs are classified."""
     outputs, unsupported = response.outputs, context.unsupported_datatypes
     if unsupported:
         casts, protocol = binding.route.cast, context.record.protocol

@@ -1,8 +1,8 @@
 """Compressed gRPC messages that are inflated only after their request was admitted.
 
 The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
-libraries write it. A message is rejected if its names are elsewhere or are changed later in it.
-"""
+libraries write it. A message is rejected if the names are elsewhere, or if a later field changes
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 PREFIX_BYTES: Final = 4 * KIB
-"""Inflated bytes that the access check reads; a name has at most 1 KiB."""
+"""Inflated bytes that the access check reads. A name has at most 1 KiB."""
 _FIXED_LENGTHS: Final = {1: 8, 5: 4}
 """Lengths of the fixed-size fields, by wire type."""
 
@@ -34,7 +34,7 @@ def leading_fields(data: Buffer) -> bytes:
                 position += length
             else:
                 position += _FIXED_LENGTHS[wire_type]
-    except (IndexError, KeyError):  # truncated here, or malformed (the codec rejects it)
+    except (IndexError, KeyError):  # truncated, or malformed (the codec rejects the message)
         pass
     return data[:end]
 

@@ -48,7 +48,7 @@ _KIND_OF_CODE: Final = {
     14: Kind.OVERLOADED,
     16: Kind.UNAUTHENTICATED,
 }
-"""The error kind of each gRPC code with which the gateway's own services refuse a request; any
+"""The error kind of each gRPC code with which the gateway's own services reject a request. Any
 other code counts as a bad request."""
 _RESOURCE_EXHAUSTED: Final = 8
 _MAX_ID_CHARS: Final = 128
@@ -80,7 +80,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
         self._relays: Final[dict[str, Relay[Req, Resp] | None]] = {}
 
     def _make_relay(self, segment: str) -> Relay[Req, Resp] | None:
-        """Create and keep the relay of a frontend; None if it needs tasks."""
+        """Create and keep the relay of a frontend, or None if the frontend needs tasks."""
         frontend = self._frontends[segment]
         relay = None
         if self._has_relays and frontend.can_relay:
@@ -97,7 +97,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
     @abstractmethod
     def _finish(self, response: Resp, context: RequestContext) -> None:
-        """Add the backend's returned headers to ``response``, record its size, and record the
+        """Add the backend's headers for the client to ``response``, record its size, and record the
         request when its body is complete."""
 
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
@@ -113,15 +113,15 @@ class Dispatch(ABC, Generic[Req, Resp]):
         return response
 
     def _record_cancelled(self, context: RequestContext) -> None:
-        """Record a request whose client disconnected. If the gateway aborts the request, the
-        transport calls ``refuse``."""
+        """Record a request whose client disconnected. A request that the gateway aborts is not
+        recorded by this method, because the transport calls ``refuse``."""
         if context.abort_error is None:
             context.record.outcome = Kind.CANCELLED.value
             self._record(context)
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
-        """Build the transport's refusal in the protocol that the request addressed, and record
-        it."""
+        """Return the response for ``error``, with which the transport refuses the request, in the
+        protocol of the request, and record it."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
         self._finish(response, context)
@@ -147,7 +147,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         context: RequestContext,
         callbacks: RelayCallbacks[HttpResponse],
     ) -> Cancellable | None:
-        """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
+        """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
         segment = wire.path[1:].partition("/")[0]
         if segment not in self._frontends:
             segment = self._default_segment
@@ -189,7 +189,6 @@ class _RecordedBody:
         return body
 
     async def close(self) -> None:
-        """Close the body and record the request."""
         try:
             await self._rest.close()
         finally:
@@ -199,8 +198,8 @@ class _RecordedBody:
 class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     """Chooses the protocol by the service's name.
 
-    ``services`` and ``streams`` are the gateway's own methods, by ``/package.Service/Method``.
-    """
+    ``services`` and ``streams`` hold the gateway's own methods, keyed by
+    ``/package.Service/Method``."""
 
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
@@ -230,7 +229,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         context: RequestContext,
         callbacks: RelayCallbacks[RpcResponse],
     ) -> Cancellable | None:
-        """Begin to serve ``wire`` without a task; None if ``respond`` must be called."""
+        """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
         service = wire.method[1:].partition("/")[0]
         if service not in self._frontends or wire.method in self._services:
             return None
@@ -283,8 +282,8 @@ async def _call_service(
 
 
 def assign_request_id(context: RequestContext) -> None:
-    """Set the id of ``context``: the client's ``x-request-id``, or a generated id, which is then
-    sent to the backend."""
+    """Set the id of ``context`` to the client's ``x-request-id``, or to a generated id. A generated
+    id is sent to the backend."""
     client_id = context.headers.get(REQUEST_ID_HEADER, "")
     if (
         client_id

@@ -1,4 +1,5 @@
-"""One protocol towards clients: a wire request in, a wire response out, for every backend protocol.
+"""Serves one protocol to clients: returns a wire response to each wire request, whatever the
+backend's protocol.
 
 An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
 backend speak the same protocol and the route renames no tensor, otherwise ``Translation``.
@@ -41,13 +42,13 @@ from infergate.gateway.translation import Translation
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
-"""Runs the inferences of one route. Its name is in the access log."""
+"""Runs the inferences of one route. The access log contains the pipeline's name."""
 _MAX_TRANSLATED_MODELS: Final = 1024
-"""Maximum number of a backend's models that are cached as needing translation."""
+"""Maximum number of models per backend that are cached as needing translation."""
 
 
 class RequestAuthorizer(Protocol):
-    """Decides which client may request what, and how often."""
+    """Decides which requests each client may send, and how often."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         """Authorize the request described by ``summary`` and return the summary to continue with.
@@ -55,7 +56,7 @@ class RequestAuthorizer(Protocol):
         ...
 
     async def authenticate(self, context: RequestContext) -> None:
-        """Authenticate the client before its request is known. Raises GatewayError."""
+        """Authenticate the client before it sends a request. Raises GatewayError."""
         ...
 
 
@@ -64,7 +65,7 @@ class SupportsDecisions(Protocol):
     """An authorizer that can decide on most requests without I/O."""
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize like ``authorize``, or return None, without any effect, if I/O is needed."""
+        """Authorize like ``authorize``. If that needs I/O, return None and change nothing."""
         ...
 
 
@@ -84,8 +85,9 @@ class Frontend(Generic[Req, Resp]):
         authorizer: RequestAuthorizer | None = None,
         steps: Steps = UNTRACED,
     ) -> None:
-        """``offload`` reads and writes long text in helper processes; without it, this process
-        does. Without ``authorizer``, every request is allowed."""
+        """``offload`` runs functions in helper processes, which read and write long text. If it is
+        None, this process reads and writes all text. Without ``authorizer``, every request is
+        allowed."""
         self.codec: Final = codec
         self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
@@ -94,7 +96,8 @@ class Frontend(Generic[Req, Resp]):
         self.decide: Final[
             Callable[[RequestSummary, RequestContext], RequestSummary | None] | None
         ] = authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
-        """Authorizes a request without I/O, if that is possible."""
+        """Authorizes a request if no I/O is needed. It is None if the authorizer always needs
+        I/O."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model
@@ -106,15 +109,15 @@ class Frontend(Generic[Req, Resp]):
             self.codec_offload, gateway, steps
         )
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
-        """The models whose outputs must be translated, by backend (see ``PassThrough``)."""
+        """The models whose outputs must be translated, keyed by backend (see ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """The pipelines, created when a route is first used: there may be thousands of routes, and
-        a reload builds the frontend on the event loop."""
+        """The pipelines. Each is created when its route is first used, because there may be
+        thousands of routes and a reload builds the frontend on the event loop."""
 
     @property
     def can_relay(self) -> bool:
-        """Whether any request may be served without a task: a backend can serve it, and requests
-        are authorized without I/O."""
+        """Whether requests may be served without a task: some backend supports it, and requests are
+        authorized without I/O."""
         decides = self._authorizer is None or self.decide is not None
         return decides and self.gateway.can_relay(self.codec.name)
 
@@ -142,7 +145,7 @@ class Frontend(Generic[Req, Resp]):
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
         """Respond to ``wire``, with an error response if necessary, and record the outcome.
-        ``deferred`` is the message of ``wire`` if it is not inflated yet."""
+        ``deferred`` is the message of ``wire`` if the message is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name
         context.unsupported_datatypes = self.unsupported_datatypes
@@ -169,7 +172,7 @@ class Frontend(Generic[Req, Resp]):
             return await pipeline.infer(wire, summary, binding, context)
         except GatewayError as error:
             return self.refuse(error, wire, context)
-        except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
+        except Exception:  # noqa: BLE001 - a bug must fail one request, not the process
             return self.refuse(internal_error(f"serving {self.codec.name}"), wire, context)
 
     async def _inflate(
@@ -179,8 +182,8 @@ class Frontend(Generic[Req, Resp]):
         authorized: RequestSummary,
         context: RequestContext,
     ) -> None:
-        """Put the whole message into ``wire``. Raises GatewayError, also if the names in the
-        message differ from ``authorized``, the checked summary."""
+        """Put the whole message into ``wire``. Raises GatewayError, also if the message has other
+        names than ``authorized``, the checked summary."""
         message = await deferred.inflate(context.memory)
         context.record.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
@@ -204,7 +207,7 @@ class Frontend(Generic[Req, Resp]):
     async def parse_stream_request(
         self, wire: Req, context: RequestContext
     ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
-        """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
+        """Parse ``wire``, a request of a stream. Return its inference, the parse result and its
         route, which is recorded in ``context``. Raises GatewayError."""
         record = context.record
         record.protocol = self.codec.name

@@ -80,8 +80,8 @@ class Gateway:
         predecessor: Gateway | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, by the client's model name; it replaces
-        the backend's. This gateway continues the statistics and the readiness of ``predecessor``,
-        the gateway of the previous configuration."""
+        metadata that the backend reports. This gateway continues the statistics and the readiness
+        of ``predecessor``, the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)
@@ -105,7 +105,8 @@ class Gateway:
             describe=self._describe_model,
         )
         self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit]] = {}
-        """Compiled when a route is first used, because there may be thousands of routes."""
+        """The steps of each route, compiled when the route is first used, because there may be
+        thousands of routes."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
                 binding, backends, options.counters_of(binding.label), self._compile
@@ -137,18 +138,19 @@ class Gateway:
         self.readiness.replace_check(self._is_ready)
 
     async def close(self) -> None:
-        """Cancel the mirrored requests in progress."""
+        """Cancel mirrored requests that are in progress."""
         await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes; empty if no route matches."""
+        """Return the label of the route that a request takes, or an empty text if no route
+        matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. Record nothing."""
+        """Return the route of ``model``, or None. This records nothing."""
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 
@@ -171,7 +173,7 @@ class Gateway:
         return binding
 
     def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the first route of ``model``, whatever its version. Raises NOT_FOUND."""
+        """Return the first route of ``model`` for any version. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", context)
 
@@ -228,12 +230,13 @@ class Gateway:
     def _stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
-        its other targets. Raises GatewayError."""
+        """Yield all responses to ``request`` on demand. The route of ``binding`` or one of its
+        other targets serves the request. Raises GatewayError."""
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Run the checks of ``infer`` on ``request``, not the inference. Raises GatewayError."""
+        """Run the checks of ``infer`` on ``request`` without running the inference. Raises
+        GatewayError."""
 
     def can_relay(self, protocol: str) -> bool:
         """Return whether a backend may serve inferences of ``protocol`` without a task."""
@@ -245,7 +248,8 @@ class Gateway:
         )
 
     def relay_plan(self, binding: RouteBinding) -> RoutePlan | None:
-        """Return the steps of the inferences on ``binding``; None if they need a task."""
+        """Return the steps of the inferences on ``binding``, or None if the inferences need a
+        task."""
         plan = self._plans.get(binding) or self._keep_plan(binding)
         return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
 
@@ -269,8 +273,8 @@ class Gateway:
     async def _model_readiness(
         self, operation: messages.ModelReadyRequest, context: RequestContext
     ) -> Response:
-        """Return whether a model is ready. A server that does not implement the request is ready
-        for every model with metadata, which may come from the configuration."""
+        """Return whether a model is ready. If the server does not implement the request, every
+        model that has metadata is ready; the metadata may come from the configuration."""
         binding = self.bind(operation.model, operation.version, context)
         try:
             return await self._perform_on_backend(operation, binding, context)
@@ -300,7 +304,8 @@ class Gateway:
     async def statistics(
         self, operation: messages.ModelStatisticsRequest, context: RequestContext
     ) -> messages.ModelStatistics:
-        """Return the merged statistics of a model's servers, else the gateway's own."""
+        """Return the merged statistics that a model's servers report, or else the statistics that
+        the gateway has counted."""
         binding = self.bind(operation.model, operation.version, context)
         if not (await binding.backend.server_profile(context)).reports_statistics:
             version = await self._statistics_version(operation, binding, context)
@@ -322,14 +327,15 @@ class Gateway:
         binding: RouteBinding,
         context: RequestContext,
     ) -> str:
-        """Return the version for which the gateway reports its own statistics: the requested one,
-        else the latest numeric version (perf_analyzer reads no other), else 1. Raises NOT_FOUND."""
+        """Return the version for which the gateway reports its own statistics: the requested
+        version, else the latest numeric version (perf_analyzer reads only numeric versions), else
+        1. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # these statistics need no metadata
+            return operation.version or _DEFAULT_VERSION  # needs no metadata
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
@@ -409,7 +415,8 @@ class Gateway:
         )
 
     async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
-        """Return the backend's status; None if there are several backends or it reports none."""
+        """Return the backend's status, or None if there are several backends or the backend reports
+        no status."""
         backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None

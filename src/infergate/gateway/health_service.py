@@ -1,9 +1,8 @@
 """The gRPC health service, ``grpc.health.v1.Health``.
 
 https://github.com/grpc/grpc/blob/master/doc/health-checking.md: an empty service name means the
-whole server; Check returns NOT_FOUND for an unknown service, Watch SERVICE_UNKNOWN. All services
-have the same status, because they share the same backends.
-"""
+whole server. For an unknown service, Check returns NOT_FOUND and Watch returns SERVICE_UNKNOWN. All
+services have the same status, because they share the same backends."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Maximum bytes of a request, which holds one name; a longer request is rejected unparsed."""
+"""Maximum bytes of a request, which holds one service name. A longer request is rejected
+unparsed."""
 
 
 class HealthService:
@@ -43,7 +43,6 @@ class HealthService:
         self._readiness: Final = readiness
 
     async def check(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        """Return the current status."""
         del context
         try:
             service = self._service_name(join_parts(wire.message))
@@ -56,7 +55,7 @@ class HealthService:
         return self._status_response(await self._status())
 
     async def list(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        """Return the status of every service. The content of the request is ignored."""
+        """Return the status of every service. The request is not parsed."""
         del wire, context
         status = await self._status()
         response = self._list_response_type()
@@ -67,8 +66,8 @@ class HealthService:
     async def watch(
         self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        """Send the current status and every change of it, until the client disconnects or the
-        gateway drains.
+        """Send the current status and every later status that differs, until the client disconnects
+        or the gateway drains.
 
         During a drain, NOT_SERVING is the last message; the stream then ends, so that it does not
         delay the drain.

@@ -2,7 +2,7 @@
 
 - An error before the first response becomes an error response; a later error becomes the last
   element of the body.
-- Each response is computed when it is pulled. Closing the body cancels the rest.
+- The transport pulls the responses one by one. Closing the body cancels the inference.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _start_stream(
 async def single_response(
     gateway: InferenceGateway, parsed: ParsedRequest, context: RequestContext
 ) -> InferResponse:
-    """Return the single response to ``parsed``. Raises UNSUPPORTED, with the text of
-    ``parsed.single_response_error``, if there are several responses or none."""
+    """Return the only response to ``parsed``. Raises UNSUPPORTED, with the text of
+    ``parsed.single_response_error``, if there are several responses or no response."""
     async with aclosing(_start_stream(gateway, parsed, context)) as responses:
         first = await anext(responses, None)
         if first is None or not (first.is_last or await anext(responses, None) is None):
@@ -51,8 +51,9 @@ async def open_http_stream(
     wire: Any,
     context: RequestContext,
 ) -> Any:
-    """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
-    the others as its ``body_stream``. Raises an error that replaces the first response."""
+    """Return the HTTP response to ``wire``, the request from which ``parsed`` was read. Its body is
+    the first inference response, and its ``body_stream`` holds the other responses. Raises an error
+    that replaces the first response."""
     context.record.operation = STREAM_OPERATION_NAME
     context.record.response_count = 0
     responses = _start_stream(gateway, parsed, context)
@@ -69,7 +70,7 @@ async def open_http_stream(
 
 
 class _ResponseBody:
-    """Implements ``BodyStream``."""
+    """The responses of an inference after the first, as a ``BodyStream``."""
 
     def __init__(
         self,
@@ -87,10 +88,11 @@ class _ResponseBody:
         self._wire: Final = wire
         self._context: Final = context
         self._is_finished = False
-        self._counted_bytes = 0  # bytes of the latest response that are counted as memory
+        self._counted_bytes = 0  # bytes of the latest response that are charged to memory
 
     async def next_response(self) -> Any:
-        """Return the next response in this protocol; None after the last. Raises GatewayError."""
+        """Return the next response in this protocol, or None after the last response. Raises
+        GatewayError."""
         result = await anext(self._responses, None)
         if result is None:
             self._is_finished = True
@@ -116,7 +118,7 @@ class _ResponseBody:
             if self._context.abort_error is None:
                 raise
             return self._error_body(self._context.abort_error)
-        except Exception:  # noqa: BLE001 - logged; costs one request only
+        except Exception:  # noqa: BLE001 - logged; fails one request only
             protocol = self._context.record.protocol
             return self._error_body(internal_error(f"serving a stream of {protocol}"))
         body: Sequence[Buffer] | None = None if response is None else response.body
@@ -129,7 +131,7 @@ class _ResponseBody:
         return body
 
     async def close(self) -> None:
-        """Cancel the inference if the body has not been read to its end."""
+        """Cancel the inference unless the body has been read to its end."""
         if not self._is_finished:  # the client disconnected
             self._context.record.outcome = Kind.CANCELLED.value
         await self._responses.aclose()

@@ -31,13 +31,14 @@ class InferenceGateway(Protocol):
         ...
 
     def relay_plan(self, binding: RouteBinding) -> RoutePlan | None:
-        """Return the steps of the inferences on ``binding``; None if they need a task."""
+        """Return the steps of the inferences on ``binding``, or None if the inferences need a
+        task."""
         ...
 
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. Record nothing."""
+        """Return the route of ``model``, or None. This records nothing."""
         ...
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
@@ -52,23 +53,22 @@ class InferenceGateway(Protocol):
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return the metadata of a model like ``describe``, but never query the backend; return
-        None instead. ``cached`` returns the metadata that the backend has cached."""
+        """Return the metadata of a model like ``describe``, or None if that would require a query
+        to the backend. ``cached`` returns the metadata that the backend has cached."""
         ...
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
-        if ``newer``. Its route is recorded in ``context``."""
+        old if ``newer`` is set. Record its route in ``context``."""
         ...
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``."""
-        ...
+    async def perform(self, operation: Operation, context: RequestContext) -> Response: ...
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Run the checks of ``infer`` on ``request``, not the inference. Raises GatewayError."""
+        """Run the checks of ``infer`` on ``request`` without running the inference. Raises
+        GatewayError."""
         ...
 
     def infer(
@@ -80,6 +80,6 @@ class InferenceGateway(Protocol):
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext, /
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
-        its other targets."""
+        """Yield all responses to ``request`` on demand. The route of ``binding`` or one of its
+        other targets serves the request."""
         ...

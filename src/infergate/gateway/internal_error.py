@@ -1,5 +1,5 @@
-"""Converts a bug into the failure of one request: an error message that reveals nothing to the
-client, and a traceback in the log."""
+"""Converts a bug into the failure of one request. The client's error message reveals nothing; the
+log has the traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def internal_error(activity: str, error: BaseException | None = None) -> GatewayError:
-    """Log ``error`` (by default, the exception being handled), which interrupted ``activity``, and
-    return the error for the client."""
+    """Log ``error``, which interrupted ``activity``, and return the error for the client. By
+    default, ``error`` is the exception being handled."""
     _log.error("internal error while %s", activity, exc_info=error or True, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

@@ -1,11 +1,11 @@
 """Copies of requests to a second backend, whose responses are discarded.
 
 - A copy is sent after the response to the original request, so the client never waits for it.
-- The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors
-  and no more memory than ``limits.in_flight_bytes`` allows, which counts copies and their responses
-  even after their clients have disconnected. A copy beyond a limit is dropped and counted as
-  ``dropped``; a single copy may always exceed ``MAX_BYTES``.
-- All tasks are kept here and are finished when ``close`` returns.
+- The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors,
+  but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count for
+  ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit is
+  dropped and counted as ``dropped``.
+- ``MirrorSender`` keeps all tasks. They are finished when ``close`` returns.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MirrorSender:
         self._max_concurrent: Final = max_concurrent
         self._counters: Final = counters
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
-        """The running copies and the bytes of tensors that each holds."""
+        """The tasks of the running copies, with the bytes of tensors that each copy holds."""
 
     def admit(self, request: InferRequest, memory: MemoryAccount) -> DetachedMemoryAccount | None:
-        """Reserve memory for one more copy of ``request`` and return its account. Return None, and
-        count the copy as dropped, if a limit is reached. ``memory`` is the account of the original
-        request."""
+        """Reserve memory for one more copy of ``request`` and return the copy's account. If a limit
+        is reached, count the copy as dropped and return None. ``memory`` is the account of the
+        original request."""
         sizes, size = self._tasks.values(), _tensor_bytes(request)
         if len(sizes) < self._max_concurrent and (not sizes or sum(sizes) + size <= MAX_BYTES):
             with contextlib.suppress(GatewayError):
@@ -51,7 +51,7 @@ class MirrorSender:
     def send(
         self, request: InferRequest, exchange: Awaitable[object], memory: DetachedMemoryAccount
     ) -> None:
-        """Await ``exchange``, the copy of ``request``, in a new task."""
+        """Await ``exchange``, which sends the copy of ``request``, in a new task."""
         task = asyncio.get_running_loop().create_task(self._run(exchange))
         self._tasks[task] = _tensor_bytes(request)
         task.add_done_callback(self._tasks.pop)
@@ -62,7 +62,7 @@ class MirrorSender:
             await exchange
         except GatewayError:
             self._counters.mirrored["failed"] += 1
-        except Exception:  # noqa: BLE001 - logged; costs one copy only
+        except Exception:  # noqa: BLE001 - logged; fails one copy only
             self._counters.mirrored["failed"] += 1
             _log.exception("internal error while mirroring a request", extra=BUG)
         else:

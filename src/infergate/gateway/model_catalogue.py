@@ -1,8 +1,7 @@
 """The list of models and their states, in the clients' names.
 
-A slow backend must not delay the results of the others: each query has a short timeout, all queries
-of one status share a longer one, and only a few run at the same time.
-"""
+A slow backend must not delay the results of other backends. Each query has a short timeout, and all
+queries of one status share a longer timeout. Only a few queries run at the same time."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ from infergate.gateway.route_binding import RouteBinding
 from infergate.routing.table import Route, RouteTable
 
 QUERY_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds that a backend has to report its readiness or its models."""
+"""Seconds within which a backend must report its readiness or its models."""
 _STATUS_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds for all queries of one status together."""
+"""Seconds within which all queries of one status must finish."""
 _MAX_CONCURRENT_QUERIES: Final = 16
 """Maximum number of models of one status that are queried concurrently."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
-"""Errors of a backend that could not be reached."""
+"""The errors that mean that a backend could not be reached."""
 READY: Final = HealthStatus(ok=True)
 
 
@@ -65,7 +64,8 @@ def _shared_context(context: RequestContext) -> tuple[RequestContext, asyncio.Se
 async def query_backend(
     backend: Backend, operation: Operation, context: RequestContext
 ) -> Response | None:
-    """Return the response of ``backend`` to a short query; None if it fails or times out."""
+    """Return the response of ``backend`` to a short query, or None if the query fails or times
+    out."""
     try:
         return await backend.perform(operation, _query_context(context))
     except GatewayError:
@@ -74,7 +74,7 @@ async def query_backend(
 
 @dataclass(frozen=True, slots=True)
 class _BackendIndex:
-    """The models in a backend's index, and the entry to show for a model that is not in it."""
+    """The models in a backend's index, and the entry for a model that is not in the index."""
 
     models: tuple[ModelIndexEntry, ...]
     missing_entry: ModelIndexEntry
@@ -102,8 +102,9 @@ def _state(readiness: Response) -> str:
 
 
 class ModelCatalogue:
-    """The models behind ``table``, whose routes are ``bindings``. ``configuration`` and
-    ``statistics`` return the configuration and statistics of one model, or raise GatewayError."""
+    """The models that clients reach by ``table``, whose routes are ``bindings``. ``configuration``
+    and ``statistics`` return the configuration and statistics of one model, or raise
+    GatewayError."""
 
     def __init__(
         self,
@@ -123,10 +124,9 @@ class ModelCatalogue:
         """Return the models that clients can name: every model with an exact route, even if its
         server does not list it, and the models that servers list behind patterns.
 
-        A listed state is used unchanged. Otherwise the gateway queries the model's readiness, but
-        only if the model has an exact route or ``ready_only`` is set: some servers have no index,
-        list names only, or omit models that they serve.
-        """
+        If a server lists the model's state, it is used unchanged. Otherwise the gateway queries the
+        model's readiness if the model has an exact route or ``ready_only`` is set. Some servers
+        have no index, list only names, or omit models that they serve."""
         entries, _ = await self._listed_models(operation, context)
         shared, semaphore = _shared_context(context)
         queried = await asyncio.gather(
@@ -145,8 +145,9 @@ class ModelCatalogue:
     async def _listed_models(
         self, operation: ModelIndexRequest, context: RequestContext
     ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
-        """Return the listed models in the clients' names, each with its route, exact routes first;
-        and the errors of backends that cannot be reached. Each backend is queried once."""
+        """Return the listed models in the clients' names, each with its route, and the errors of
+        backends that cannot be reached. Models with exact routes come first. Each backend is
+        queried once."""
         backends = {binding.backend.name: binding.backend for binding in self._bindings}
         names = self._table.name_rule
         indexes = await asyncio.gather(
@@ -196,7 +197,7 @@ class ModelCatalogue:
         context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelIndexEntry:
-        """Return ``entry``; if it has no state, query the readiness of its model."""
+        """Return ``entry``. If it has no state, query the readiness of its model."""
         if entry.state:
             return entry
         query = ModelReadyRequest(entry.name, entry.version)
@@ -210,9 +211,9 @@ class ModelCatalogue:
         return replace(entry, state="UNAVAILABLE")
 
     async def versions(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
-        """Return the versions of a model with their states, as its servers list them, else the
-        versions in its metadata. Raises the error that prevents reading a requested version, or the
-        metadata of a model that no server lists."""
+        """Return the versions of a model with their states, as its servers list them, or else the
+        versions in the model's metadata. Raises the error that prevents reading a requested
+        version, or the metadata of a model that no server lists."""
         model, version = operation.model, operation.version
         if version:
             listed = await self._listed_versions(model, version, context)
@@ -236,7 +237,7 @@ class ModelCatalogue:
         return ModelIndex(tuple(await asyncio.gather(*states)))
 
     def _routed_versions(self, model: str, context: RequestContext) -> list[str]:
-        """Return the versions of the routes that a request for ``model`` may take."""
+        """Return the versions of the routes that a request for ``model`` could match."""
         return [
             route.version
             for route in self._table.candidates(model)
@@ -246,8 +247,8 @@ class ModelCatalogue:
     async def _listed_versions(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[ModelIndexEntry, ...]:
-        """Return the entries of ``model`` that the server of its route for ``version`` lists; empty
-        if it cannot list versions. Raises NOT_FOUND if there is no route."""
+        """Return the entries of ``model`` from the server of its route for ``version``, or an empty
+        result if the server cannot list versions. Raises NOT_FOUND if no route matches."""
         child = _query_context(context)
         binding = self._gateway.bind(model, version, child)
         route = binding.route
@@ -262,9 +263,10 @@ class ModelCatalogue:
         return tuple(listed)
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
-        """Return the metadata of ``model``, the state of each version (the versions that routes
-        name, else the versions in the metadata), and the available configuration and statistics.
-        Raises the error that prevents reading the metadata."""
+        """Return the metadata of ``model``, the state of each version, and the available
+        configuration and statistics. The versions are the versions named by routes or, without such
+        versions, the versions in the metadata. Raises the error that prevents reading the
+        metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)
@@ -276,7 +278,7 @@ class ModelCatalogue:
             asyncio.gather(
                 *(self._version_state(model, item, context) for item in dict.fromkeys(versions))
             ),
-            # the empty version comes first, so that a version's own route overrides its results
+            # The empty version comes first, so that a version's own route overrides its results.
             asyncio.gather(
                 *(
                     self._statistics_or_empty(model, item, context)
@@ -311,8 +313,8 @@ class ModelCatalogue:
     async def _statistics_or_empty(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics; empty if they are unavailable, because a client needs the rest of
-        the status."""
+        """Return the statistics. They are empty if they are unavailable, because a client needs the
+        rest of the status."""
         try:
             query = ModelStatisticsRequest(model, version)
             return (await self._statistics(query, _query_context(context))).models
@@ -343,7 +345,7 @@ class ModelCatalogue:
 
     def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
         """Return the versions to query: only the empty version, which means all versions, if a
-        route accepts it, else every version in ``entries``."""
+        route accepts it; otherwise every version in ``entries``."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in entries))
@@ -357,10 +359,10 @@ class ModelCatalogue:
     async def _entries_by_model(
         self, context: RequestContext
     ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
-        """Return the index entries by model name, the context of all queries about them, and the
-        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are no entries
-        and a backend cannot be reached, because an empty list would mean that the backend has no
-        models."""
+        """Return the index entries by model name, the context of all queries about the models, and
+        the semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are no
+        entries and a backend cannot be reached, because an empty list would mean that the backend
+        has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
         entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:

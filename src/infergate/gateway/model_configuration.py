@@ -1,8 +1,7 @@
 """A model configuration derived from metadata, for servers that report none.
 
 Source: Triton's model configuration extension. Dimensions exclude the batch, a datatype is written
-as ``TYPE_`` and its name, versions are numbers.
-"""
+as ``TYPE_`` followed by its name, and versions are numbers."""
 
 from __future__ import annotations
 

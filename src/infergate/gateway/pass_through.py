@@ -50,22 +50,23 @@ class SupportsRawMessages(Protocol):
     def infer(
         self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Any]:
-        """Send the inference ``wire`` and return the wire response. ``sequence`` is in the
-        backend's names."""
+        """Send the inference ``wire`` and return the wire response. ``sequence`` uses the backend's
+        names."""
         ...
 
     @property
     def fixed_profile(self) -> Profile | None:
-        """The configured profile of the servers; None if the profile is detected."""
+        """The configured profile of the servers, or None if the profile is detected."""
         ...
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the profile of the servers for a request; detect it only if needed."""
+        """Return the servers' profile for a request. It is detected only if the request depends on
+        it."""
         ...
 
 
 class PassThrough(Generic[Req, Resp]):
-    """Passes the messages of one route on unchanged after ``validate``; no tensor is decoded."""
+    """Passes the messages of one route on unchanged after ``validate``. No tensor is decoded."""
 
     name: Final = "forward"
 
@@ -80,7 +81,7 @@ class PassThrough(Generic[Req, Resp]):
         steps: Steps,
     ) -> None:
         """``translated_models`` are the backend's models that cannot return outputs in the format
-        that clients request. All routes to the backend share them."""
+        that clients request. All routes to the backend share this cache."""
         rewrite = route.rewrite
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
@@ -88,7 +89,7 @@ class PassThrough(Generic[Req, Resp]):
         self.renames: Final = self._renames_model or self._renames_version
         self._may_repeat: Final = route.retry.is_idempotent
         self._codec: Final = codec
-        # None: the operator trusts this route's clients.
+        # validate is None if the operator trusts this route's clients.
         self.validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
         self.sequence_of: Final = codec.sequence_of
         self.rewrite_request: Final = codec.rewrite_request
@@ -105,7 +106,7 @@ class PassThrough(Generic[Req, Resp]):
             relaying = backend
         self.relaying: Final[SupportsRelay | None] = relaying
         self.sender: Final = None if relaying is None else relaying.relay_sender
-        """The sender of relayed requests; None if requests need tasks."""
+        """The sender of relayed requests, or None if requests need tasks."""
 
     async def infer(
         self,
@@ -116,8 +117,8 @@ class PassThrough(Generic[Req, Resp]):
         checked: Any = None,
     ) -> Resp:
         """Check and rewrite the request, send it, and rewrite the response. A message that is too
-        costly to check is translated. ``checked`` is the result of ``validate``, if it was
-        called."""
+        costly to check is translated. ``checked`` is the result of ``validate`` if the caller has
+        called it."""
         offload = self.codec_offload
         if checked is None:
             checked = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
@@ -153,8 +154,8 @@ class PassThrough(Generic[Req, Resp]):
         return await self.deliver(response, checked, summary, binding, context)
 
     def rename(self, summary: RequestSummary) -> tuple[str, str, tuple[str, str]]:
-        """Return the backend's model and version, and the names for the response (empty:
-        unchanged)."""
+        """Return the backend's model and version, and the names for the response. An empty name
+        leaves the response's name unchanged."""
         model, version = summary.model, summary.version
         client_model = client_version = ""
         if self._renames_model:
@@ -171,7 +172,8 @@ class PassThrough(Generic[Req, Resp]):
         binding: RouteBinding,
         context: RequestContext,
     ) -> Resp:
-        """Rewrite the ``response`` to ``checked``, or translate the request once more."""
+        """Rewrite the ``response`` to ``checked``, or send the request again with
+        ``Translation``."""
         offload, limits = self.codec_offload, self.limits
         model, _, names = self.rename(summary)
         try:
@@ -201,9 +203,8 @@ class PassThrough(Generic[Req, Resp]):
         """Return whether to translate after ``error``, because the server cannot return outputs in
         the requested format.
 
-        All later requests to the model are also translated. The model runs a second time for this
-        request, so a step of a sequence is not repeated.
-        """
+        All later requests to the model are then translated. Translating this request runs the model
+        a second time, so a step of a sequence is not repeated."""
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         self.translated_models[model] = None
@@ -212,7 +213,8 @@ class PassThrough(Generic[Req, Resp]):
     async def _rewrite_in_helper(
         self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
     ) -> Resp:
-        """Rewrite the response in a helper process, without sending it the request's tensors."""
+        """Rewrite the response in a helper process. The tensors of the request are not sent to the
+        helper."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
         rewrite, limits = self._codec.rewrite_response, self.limits
@@ -235,8 +237,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Charge the body of ``checked`` to memory if it was decoded from a content encoding, so that
-    it is not the body of ``wire``."""
+    """Charge the body of ``checked`` to memory if it was decoded from a content encoding. In that
+    case it is not the body of ``wire``."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

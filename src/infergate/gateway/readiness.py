@@ -1,9 +1,9 @@
 """Whether the gateway can serve.
 
-Each probe (``/readyz``, health Check, each watcher) would otherwise send a request to every
-backend. Instead the first caller checks the backends while later callers wait for the same result,
-which is reused for half a second: any number of probes causes at most two checks a second. No
-background task is needed; if the checking caller is cancelled, the next waiter checks.
+A probe (``/readyz``, health Check, or a watcher) does not always send a request to every backend.
+The first caller checks the backends while later callers wait for the same result. The result is
+reused for half a second, so any number of probes causes at most two checks a second. There is no
+background task; if the checking caller is cancelled, the next waiter checks.
 
 A draining gateway is not ready, and checks no backend.
 """
@@ -21,11 +21,11 @@ from infergate.core.request_context import RequestContext
 CACHE_SECONDS: Final = 0.5
 """Seconds for which a result is reused."""
 POLL_SECONDS: Final = 5.0
-"""Seconds between two checks for watchers, like the interval of active health checks elsewhere."""
+"""Seconds between two checks for watchers."""
 
 
 class Readiness:
-    """The cached result of ``check_backends``. ``clock`` returns seconds."""
+    """Caches the result of ``check_backends``. ``clock`` returns seconds."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Readiness:
         self._change_event: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_draining = False
-        """Set when draining starts, and never reset."""
+        """Whether draining has started. It never ends."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
-        """Tasks of health watches. They may last for hours and use no backend, so an old
+        """Tasks of health watches. They may last for hours, but use no backend, so an old
         configuration need not be kept for them."""
 
     async def is_ready(self) -> bool:
-        """Return whether the gateway could serve at most ``CACHE_SECONDS`` ago."""
+        """Return whether the gateway can serve. The result is at most ``CACHE_SECONDS`` old."""
         if self.is_draining or self._clock() < self._valid_until:
             return self._current()
         async with self._check_lock:
@@ -72,8 +72,8 @@ class Readiness:
             self.watchers.discard(task)
 
     async def wait_for_change(self) -> None:
-        """Wait until ``is_ready`` may have a new result: for ``POLL_SECONDS``, shared by all
-        waiters, or until draining starts."""
+        """Wait until ``is_ready`` may have a new result: all waiters are woken every
+        ``POLL_SECONDS``, and when draining starts."""
         if self.is_draining:
             return
         if self._change_event is None:
@@ -82,7 +82,8 @@ class Readiness:
         await self._change_event.wait()
 
     def replace_check(self, check_backends: Callable[[RequestContext], Awaitable[bool]]) -> None:
-        """Use ``check_backends`` of a new configuration from now on, and wake all waiters."""
+        """Use ``check_backends``, which belongs to a new configuration, from now on, and wake all
+        waiters."""
         self._check_backends = check_backends
         self._valid_until = self._clock()
         if self._timer is not None:

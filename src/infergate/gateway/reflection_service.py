@@ -1,10 +1,9 @@
-"""gRPC server reflection, v1 and v1alpha: lets grpcurl and similar tools list services and
+"""gRPC server reflection, v1 and v1alpha. It lets grpcurl and similar tools list services and
 messages.
 
-https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets one response,
-in order; an unknown name gets an error response and the stream continues. Requests about
-extensions, which proto3 schemas do not have, get UNIMPLEMENTED.
-"""
+The source is https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets
+one response, in order; an unknown name gets an error response and the stream continues. Requests
+about extensions, which proto3 schemas do not have, get UNIMPLEMENTED."""
 
 from __future__ import annotations
 
@@ -33,11 +32,12 @@ class ReflectionSchema(Protocol):
         ...
 
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
-        """Return a file and everything it imports. Raises KeyError."""
+        """Return a file and everything that it imports. Raises KeyError."""
         ...
 
     def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
-        """Return the file that declares ``symbol`` and everything it imports. Raises KeyError."""
+        """Return the file that declares ``symbol`` and everything that it imports. Raises
+        KeyError."""
         ...
 
 
@@ -57,7 +57,7 @@ class ReflectionService:
     async def info(
         self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        """Serve the method ServerReflectionInfo."""
+        """Serve ServerReflectionInfo."""
         del context
         async for message in messages:
             try:

@@ -36,7 +36,7 @@ _CONFIG: Final = "config"
 
 
 def to_backend(operation: OfVersion, route: Route) -> OfVersion:
-    """Return ``operation``, which is not an inference, in the backend's names."""
+    """Return ``operation`` in the backend's names. It is not an inference."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
@@ -60,8 +60,8 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """Return ``operation``, which names a model and no version, in the backend's names. The
-    configuration in a load request is renamed to the same extent as ``to_client`` renames a
+    """Return ``operation``, which names a model and no version, in the backend's names. In the
+    configuration of a load request, the names are replaced that ``to_client`` replaces in a
     reported configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
     if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
@@ -71,8 +71,8 @@ def model_to_backend(operation: OfModel, route: Route) -> OfModel:
 
 
 def _config_to_backend(config: Any, model: str, route: Route) -> Any:
-    """Return the JSON text with the backend's names. Text that is not a JSON object, or that has
-    none of the client's names, is returned unchanged."""
+    """Return the JSON text with the backend's names. If the text is not a JSON object or does not
+    have the client's names, return it unchanged."""
     try:
         settings = orjson.loads(config)
     except orjson.JSONDecodeError:
@@ -103,7 +103,8 @@ def metadata_to_backend(
 
 
 def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
-    """Return ``response`` to ``request``, which is not an inference, in the client's names."""
+    """Return ``response``, the response to ``request``, in the client's names. The request is not
+    an inference."""
     if isinstance(response, ModelMetadata):
         response = _check_metadata(response)
         if response.name == request.model and not route.rewrite.renames:
@@ -137,8 +138,8 @@ def _is_usable_version(version: str) -> bool:
 
 
 def _check_metadata(metadata: ModelMetadata) -> ModelMetadata:
-    """Return a backend's metadata without versions that no client could name. Raises
-    BACKEND_GARBAGE for a tensor that no client could name."""
+    """Return a backend's metadata without versions with invalid names, which no client could
+    request. Raises BACKEND_GARBAGE for a tensor with an invalid name."""
     for side, tensors in (("input", metadata.inputs), ("output", metadata.outputs)):
         for index, tensor in enumerate(tensors):
             if problem := find_tensor_name_problem(tensor.name):
@@ -168,8 +169,8 @@ def _rename_statistics(statistics: Parameters, request: ModelOperation, route: R
 def _client_versions(
     response: ModelMetadata, request: ModelOperation, route: Route
 ) -> tuple[str, ...]:
-    """Return the versions for the client. If the route rewrites the version, there is only one: the
-    requested version or the route's."""
+    """Return the versions for the client. If the route rewrites the version, there is only one
+    version: the requested version or the route's version."""
     if not route.rewrite.version:
         return response.versions
     return tuple(filter(None, (request.version or route.version,)))

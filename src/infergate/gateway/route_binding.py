@@ -17,7 +17,8 @@ _ALL_DATATYPES: Final = frozenset(Datatype)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteBinding:
-    """A route and its backend. Compared by identity, so that bindings can be dictionary keys."""
+    """A route and its backend. Bindings are compared by identity, so that they can be dictionary
+    keys."""
 
     route: Route
     backend: Backend

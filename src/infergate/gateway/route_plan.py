@@ -1,4 +1,4 @@
-"""The steps of the inferences on one route and its backend, decided when the route is first used. A
+"""The steps of the inferences on a route and its backend, decided when the route is first used. A
 plain route has no steps."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _Respond = Callable[[Response], Awaitable[InferResponse]]
 
 
 class RoutePlan:
-    """Runs the inferences on ``binding`` only. ``declared`` is the metadata from the
-    configuration, by the client's model name."""
+    """Runs inferences on ``binding``, but not on the route's other targets. ``declared`` is the
+    metadata from the configuration, keyed by the client's model name."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RoutePlan:
         self._backend: Final = backend
         self._declared: Final = declared
         self._declared_policies: Final[dict[str, RoutePolicy]] = {}
-        """Route policies by declared model."""
+        """Route policies, keyed by declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
         relaying = backend if isinstance(backend, SupportsRelay) else None
@@ -71,7 +71,7 @@ class RoutePlan:
             relaying = None
         self.relaying: Final[SupportsRelay | None] = relaying
         self.sender: Final = None if relaying is None else relaying.relay_sender
-        """The sender of relayed requests; None if requests need tasks."""
+        """The sender of relayed requests, or None if requests need tasks."""
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         if type(request.parameters) is OpaqueParameters:
@@ -88,7 +88,7 @@ class RoutePlan:
         return await fit_response(response, request, None, self.binding, context)
 
     def relayed_profile(self, request: InferRequest) -> Profile | None:
-        """Return the profile with which ``request`` is built if it can be relayed; None if
+        """Return the profile for which ``request`` is built if it can be relayed, or None if
         ``infer`` must serve it. Raises GatewayError."""
         if type(request.parameters) is OpaqueParameters:
             request.parameters.is_passed_to(self._backend.protocol)
@@ -125,8 +125,8 @@ class RoutePlan:
     async def _adapted(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncIterator[tuple[InferRequest, _Respond]]:
-        """Yield ``request`` as it is sent to the backend, and the function that converts a
-        response of the backend for the client."""
+        """Yield the request to send to the backend, and the function that converts a response of
+        the backend for the client."""
         if not uses_shared_memory(request):
             yield await self._adapt(request, context)
             return
@@ -157,8 +157,8 @@ class RoutePlan:
         return adapted, respond
 
     def for_client(self, response: Response, request: InferRequest) -> InferResponse:
-        """Return ``response`` with the client's names and id, because servers generate an id if
-        the request has none, or drop it."""
+        """Return ``response`` with the client's names and with the request's id. Servers generate
+        an id if the request has no id, or drop the id."""
         assert isinstance(response, InferResponse)
         version, outputs = response.version, response.outputs
         if self._renames_response:

@@ -3,8 +3,8 @@
 An operation on a model is sent to every endpoint of its route's backend; an operation on the server
 is sent to every backend that supports it. The client gets one response.
 
-- An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
-  number of endpoints that failed. Nothing is rolled back.
+- An operation succeeds if all endpoints succeed. Otherwise the client gets the first error, with
+  the number of endpoints that failed. Nothing is rolled back.
 - Each operation is logged to ``infergate.audit``.
 """
 
@@ -37,7 +37,7 @@ from infergate.gateway.route_binding import RouteBinding
 
 @dataclass(frozen=True, slots=True)
 class ControlPermissions:
-    """The operations that are switched on."""
+    """The operations that the operator has enabled."""
 
     repository: bool = False
     settings: bool = False
@@ -52,7 +52,7 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the first route of a model, whatever its version, and records it in the context. Raises
+"""Returns the first route of a model for any version, and records the route in the context. Raises
 NOT_FOUND."""
 
 
@@ -68,7 +68,7 @@ class ServerControl:
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Execute ``operation``. Raises NO_BACKEND for loading and unloading while they are
-        disabled (like a Triton that polls its repository), UNSUPPORTED, and the backend's
+        disabled (like a Triton server that polls its repository), UNSUPPORTED, and the backend's
         errors."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():

@@ -1,4 +1,5 @@
-"""The gateway's own gRPC services: grpc.health.v1 and server reflection, which Triton lacks.
+"""The gateway's own gRPC services, grpc.health.v1 and server reflection. Triton has no such
+services.
 
 The message classes are passed in as a schema, because they belong to the codecs.
 """
@@ -26,7 +27,7 @@ REFLECTION_SERVICES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GatewayServices:
-    """Handlers by ``/package.Service/Method``."""
+    """Handlers, keyed by ``/package.Service/Method``."""
 
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
@@ -35,7 +36,8 @@ class GatewayServices:
 def gateway_services(
     schema: ReflectionSchema, services: Sequence[str], readiness: Readiness
 ) -> GatewayServices:
-    """Build health and reflection for a listener that serves ``services`` (full names)."""
+    """Build the health and reflection services of a listener that serves ``services`` (full
+    names)."""
     all_services = (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)
     health = HealthService(schema.message_class, all_services, readiness)
     streams: dict[str, StreamHandler] = {f"/{HEALTH_SERVICE}/Watch": health.watch}

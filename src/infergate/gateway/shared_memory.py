@@ -1,12 +1,13 @@
 """Registered shared memory regions, and inferences whose tensors lie in them.
 
 For most backends, the gateway copies inputs from their regions before the request, and outputs to
-theirs after the response. A backend that reads regions itself receives every registration, and its
-requests name the regions.
+their regions after the response. A backend that reads regions itself receives every registration,
+and requests to it name the regions.
 
 - Copies are limited like messages: ``limits.body`` limits the copies of one request, and
-  ``limits.in_flight_bytes`` all copies together.
-- Outputs are written only after all of them were found to fit; they must not overlap.
+  ``limits.in_flight_bytes`` limits all copies together.
+- Outputs must fit into their regions and must not overlap. All outputs are checked before the first
+  is written.
 - Every registration and unregistration is logged to ``infergate.audit``.
 """
 
@@ -61,22 +62,22 @@ MemoryOperation = (
     SharedMemoryStatusRequest | SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest
 )
 _REGISTER_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds that a backend of a new configuration has to accept each region."""
+"""Seconds within which a backend of a new configuration must accept each region."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 _MAX_INLINE_BYTES: Final = MIB
-"""Bytes that are copied on the event loop, in about 0.1 ms; a thread copies more."""
+"""The most bytes that are copied on the event loop, in about 0.1 ms. A thread copies more bytes."""
 _MAX_INLINE_ELEMENTS: Final = 1024
-"""Elements of BYTES tensors that are copied on the event loop, in about 0.3 ms: each of them is
-checked, however short it is."""
+"""The most elements of BYTES tensors that are copied on the event loop, in about 0.3 ms. Each
+element is checked, so a short element costs as much as a long element."""
 
 
 def uses_shared_memory(request: InferRequest) -> bool:
     """Return whether an input of ``request`` lies in shared memory, or an output is to be written
-    there."""
+    to shared memory."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             return True
-    for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
+    for output in request.outputs:  # noqa: SIM110 - runs for every request; any() is slower
         if output.shared_memory is not None:
             return True
     return False
@@ -92,8 +93,8 @@ class StagedRequest:
     _regions: Mapping[str, RegisteredRegion] = field(default_factory=dict)
 
     async def write_outputs(self, response: InferResponse) -> InferResponse:
-        """Write the outputs to their regions and return ``response`` with references to them.
-        Raises BAD_REQUEST naming an output that does not fit."""
+        """Write the outputs to their regions and return ``response`` with references to the
+        regions. Raises BAD_REQUEST, which names an output that does not fit."""
         moved: list[tuple[Tensor, RegionRef]] = []
         for tensor in response.outputs:
             ref = self._output_refs.get(tensor.name)
@@ -119,9 +120,9 @@ class StagedRequest:
 
 
 class SharedMemory:
-    """The registered regions. ``enabled``: whether any can be registered; ``backends``: the
-    backends that read regions themselves; ``predecessor``: the previous configuration's instance,
-    whose regions are kept."""
+    """The registered regions. ``enabled`` says whether regions can be registered. ``backends`` are
+    the backends that read regions themselves. The regions of ``predecessor``, the instance of the
+    previous configuration, are kept."""
 
     def __init__(
         self,
@@ -152,8 +153,8 @@ class SharedMemory:
         return (*system, "cuda_shared_memory") if self._backends else system
 
     async def register_with_new_backends(self, known_backends: Collection[Backend]) -> None:
-        """Register all regions with the backends that are not in ``known_backends``. A refusal is
-        logged."""
+        """Register all regions with the backends that are not in ``known_backends``. If a backend
+        refuses, log the refusal."""
         async with self._change_lock:
             descriptions = [item.description for item in self._regions.values()]
             new_backends = [item for item in self._backends if item not in known_backends]
@@ -252,7 +253,8 @@ class SharedMemory:
     ) -> None:
         for name in self._matching_names(request.name, request.cuda):
             del self._regions[name]
-        # a backend may have regions that are unknown here, registered before this process started
+        # A backend may have regions that this process does not know, because they were registered
+        # before the process started.
         kinds = (False, True) if request.cuda is None else (request.cuda,)
         requests = (
             backend.perform(replace(request, cuda=cuda), context)
@@ -303,7 +305,7 @@ class SharedMemory:
             yield StagedRequest(replace(request, inputs=inputs, outputs=outputs), refs, regions)
 
     def _regions_of(self, request: InferRequest) -> dict[str, RegisteredRegion]:
-        """Return the regions of ``request`` by name. Raises UnknownRegionError, BAD_REQUEST."""
+        """Return the regions of ``request`` by name. Raises UnknownRegionError and BAD_REQUEST."""
         regions: dict[str, RegisteredRegion] = {}
         tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
         for tensor in tensors:
@@ -325,7 +327,7 @@ class SharedMemory:
 
     @contextmanager
     def _reserve(self, size: int) -> Iterator[None]:
-        """Count ``size`` bytes of copies while the block runs. Raises TOO_LARGE, OVERLOADED."""
+        """Count ``size`` bytes of copies while the block runs. Raises TOO_LARGE and OVERLOADED."""
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
@@ -349,8 +351,9 @@ class SharedMemory:
 async def _replace_registration(
     backend: Backend, request: SharedMemoryRegisterRequest, context: RequestContext
 ) -> None:
-    """Register a region, and replace any region of that name on the server: its size may differ
-    from the size registered here, against which requests are checked."""
+    """Register a region, and replace any region of that name on the server. The replaced region may
+    have another size than the region that the gateway has registered, and the gateway checks
+    requests against its own region."""
     try:
         await backend.perform(request, context)
     except GatewayError as error:
@@ -363,7 +366,7 @@ async def _replace_registration(
 
 async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryRegion]) -> None:
     """Register all regions with ``backend``. Stop at the first timeout or connection error, because
-    a reload and clients that register regions wait for this."""
+    reloads, and clients that register regions, wait until this call ends."""
     started = time.monotonic()
     for region in descriptions:
         request = SharedMemoryRegisterRequest(
@@ -384,8 +387,8 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
 
 
 def _check_bounds(request: InferRequest, regions: Mapping[str, RegisteredRegion]) -> None:
-    """Raise BAD_REQUEST naming a tensor whose range is not within its region, or does not have the
-    size of its shape: a server that reads it might crash."""
+    """Raise BAD_REQUEST, which names a tensor, if the tensor's range is not within its region or
+    does not have the size of its shape. A server that reads such a range might crash."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             regions[tensor.shared_memory.region].check_bounds(tensor.shared_memory)
@@ -436,7 +439,8 @@ def _write_outputs(
 
 
 async def _run_copy(function: Callable[[*Ts], T], *arguments: *Ts, inline: bool) -> T:
-    """Run ``function(*arguments)``, which copies data: directly if ``inline``, else in a thread."""
+    """Run ``function(*arguments)``, which copies data: directly if ``inline`` is set, else in a
+    thread."""
     if inline:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)

@@ -1,10 +1,11 @@
-"""Memory that clients on the same host share with the gateway: regions, read and written by copy.
+"""Shared memory regions: memory that clients on the same host share with the gateway. The gateway
+copies data from and to regions.
 
-A region is a POSIX shared memory object, held open by its file descriptor and never mapped:
-``pread`` and ``pwrite`` report an error if a client has truncated the object, whereas access to a
-mapping would end the process with SIGBUS. See docs/decisions/0010-shared-memory-by-copy.md.
+A region is a POSIX shared memory object, held open by its file descriptor and never mapped: if a
+client has truncated the object, ``pread`` and ``pwrite`` report an error, but access to a mapping
+would end the process with SIGBUS (docs/decisions/0010-shared-memory-by-copy.md).
 
-- Data that is read is copied first and then checked, so a client cannot change it afterwards.
+- Data is first copied and then checked, so a client cannot change it after the check.
 - A region is compared with the size of its file when it is registered and again at each use.
 - A region stays open while a request uses it, even if a client unregisters it.
 """
@@ -25,8 +26,8 @@ from infergate.core.tensor import Buffer
 _DIRECTORY: Final = "/dev/shm"  # noqa: S108 - where shm_open keeps its objects on Linux
 _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _RESERVED_PREFIXES: Final = ("sem.", "triton_python_backend_shm_region_")
-"""Prefixes of names that clients may not use: semaphores, and the memory that Triton shares with
-its Python models."""
+"""Prefixes of names that clients may not use: the names of semaphores, and of the memory that
+Triton shares with its Python models."""
 MAX_NAME_CHARS: Final = 256
 _MAX_UINT64: Final = 2**64 - 1
 _MAX_DEVICE: Final = 2**31 - 1
@@ -49,7 +50,7 @@ class RegisteredRegion:
             self._fd = -1
 
     def check(self, ref: RegionRef) -> None:
-        """Check like ``check_bounds``, and raise UNSUPPORTED for memory on a GPU."""
+        """Raise UNSUPPORTED for memory on a GPU, and otherwise the errors of ``check_bounds``."""
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -59,7 +60,8 @@ class RegisteredRegion:
         self.check_bounds(ref)
 
     def check_bounds(self, ref: RegionRef) -> None:
-        """Raise BAD_REQUEST if ``ref`` is not within the region, or no longer within its file."""
+        """Raise BAD_REQUEST if ``ref`` is not within the region, or if the file has become too
+        short."""
         if ref.offset + ref.size > self.description.size:
             raise bad_request(
                 f"Invalid offset + byte size for shared memory region: '{ref.region}': "
@@ -70,7 +72,7 @@ class RegisteredRegion:
             raise _truncated(ref)
 
     def span(self, ref: RegionRef) -> tuple[tuple[int, int], int, int]:
-        """Return the identity of the file and the range of ``ref`` in it: two regions with
+        """Return the identity of the file and the range of ``ref`` in the file. Two regions with
         different names may overlap in memory."""
         status = os.fstat(self._fd)
         begin = self.description.offset + ref.offset
@@ -119,7 +121,7 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
         raise _cannot_open(request.key)
     try:
         region = RegisteredRegion(description, os.open(f"{_DIRECTORY}/{name}", _FLAGS))
-    except (OSError, ValueError):  # ValueError: text that is not UTF-8
+    except (OSError, ValueError):  # ValueError: the text is not UTF-8
         raise _cannot_open(request.key) from None
     status = os.fstat(region._fd)  # noqa: SLF001 - same module
     if not stat.S_ISREG(status.st_mode):
@@ -133,7 +135,7 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
 
 
 def check_registration(request: SharedMemoryRegisterRequest) -> None:
-    """Raise BAD_REQUEST for an impossible region name, and for numbers that some protocol cannot
+    """Raise BAD_REQUEST for an invalid region name, and for numbers that some protocol cannot
     carry."""
     name = request.name
     for field, number, maximum in (

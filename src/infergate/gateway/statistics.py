@@ -1,13 +1,13 @@
 """Statistics of models: reported by their servers, or counted by the gateway itself.
 
-- Clients choose names, so at most ``MAX_MODELS`` models are counted; the least recently used one is
-  dropped first, and a model that is neither routed by name nor declared is counted from its first
-  success.
+- Clients choose names, so at most ``MAX_MODELS`` models are counted, and the least recently used
+  model is dropped first. A model that is neither routed by name nor declared is counted from its
+  first success.
 - The gateway counts requests, whatever their batch size, and all versions of a model together.
-  Times are the client's, from the request's headers until its response is built (of a stream, the
-  last response); ``compute_infer`` is the backend's part. Queue, input and output times of the
-  backend are unknown: they have the same count and a time of 0, because perf_analyzer requires
-  them.
+  Times run from the arrival of the request's headers until the response, or the last response of a
+  stream, is built. ``compute_infer`` is the time that the backend took. Queue, input and output
+  times of the backend are unknown. They are reported with the same count and a time of 0, because
+  perf_analyzer requires them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _BATCHES: Final = "batch_stats"
 
 @dataclass(slots=True)
 class _ModelCounters:
-    """The counters of one model. Times are in seconds, ``last_success_at`` since the epoch."""
+    """The counters of one model. Times are in seconds; ``last_success_at`` is in seconds since the
+    epoch."""
 
     last_success_at: float = 0.0
     successes: int = 0
@@ -46,19 +47,19 @@ class _ModelCounters:
 
 
 class GatewayStatistics:
-    """The statistics that the gateway counts itself. ``configured_models`` are counted from the
-    start."""
+    """The statistics that the gateway counts itself. The models in ``configured_models`` are
+    counted from the start."""
 
     def __init__(self, configured_models: Iterable[str]) -> None:
         self._configured_models = frozenset(configured_models)
         self._counters: Final[OrderedDict[str, _ModelCounters]] = OrderedDict()
 
     def set_configured_models(self, configured_models: Iterable[str]) -> None:
-        """Count these models from the start, from now on. Existing counters stay."""
+        """Count these models even before their first success. Existing counters are kept."""
         self._configured_models = frozenset(configured_models)
 
     def record(self, record: RequestRecord, seconds: float, now: float) -> None:
-        """Count a finished request, which took ``seconds``. ``now`` is the wall-clock time."""
+        """Count a finished request that took ``seconds``. ``now`` is the wall-clock time."""
         if record.operation not in _INFERENCES or not record.route:
             return
         counters = self._counters.get(record.model)
@@ -80,7 +81,8 @@ class GatewayStatistics:
             counters.failure_seconds += seconds
 
     def statistics_of(self, model: str, version: str) -> ModelStatistics:
-        """Return the statistics of ``model``, reported for ``version``, which is not empty."""
+        """Return the statistics of ``model`` as the statistics of ``version``, which must not be
+        empty."""
         counters = self._counters.get(model, _ModelCounters())
         stats = {
             "success": _duration_statistic(counters.successes, counters.success_seconds),
@@ -106,7 +108,7 @@ def _duration_statistic(count: int, seconds: float) -> Parameters:
 
 
 def merge_statistics(responses: Sequence[ModelStatistics]) -> ModelStatistics:
-    """Merge the statistics of several servers of the same models: counts and times are added up."""
+    """Merge the statistics of several servers of the same models by adding counts and times."""
     merged: dict[tuple[Any, Any], Parameters] = {}
     for response in responses:
         for model in response.models:

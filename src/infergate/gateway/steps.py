@@ -1,4 +1,5 @@
-"""The steps of a request that a trace shows, wrapped once when the gateway is built."""
+"""The steps of a request that appear in a trace. They are wrapped once, when the gateway is
+built."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ RENDER: Final = "render"
 
 
 class Steps:
-    """Returns every step unchanged, so that an untraced request pays nothing. A subclass observes
+    """Returns every step unchanged, so that untraced requests cost nothing more. A subclass records
     the steps."""
 
     def sync(self, name: str, step: Callable[P, T]) -> Callable[P, T]:

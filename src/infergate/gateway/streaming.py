@@ -1,11 +1,12 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
 - Requests of one sequence run in the order of their arrival.
-- A request's only response, or its error, waits for those of earlier requests, as in Triton, so
-  that a client can match them by order. A response that others will follow does not wait.
+- A request's only response, or its error, is sent after the responses of earlier requests, as in
+  Triton, so that a client can match responses to requests by order. A response does not wait if
+  more responses to the same request follow.
 - Each request is measured and recorded like a unary request.
-- A stream has one set of trailers although its requests may use several servers: it returns the
-  backend headers of the request that finished last.
+- A stream has one set of trailers, although its requests may use several servers. The trailers are
+  the backend's headers from the request that finished last.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_CONCURRENT_REQUESTS: Final = 16
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
-"""Called with the context of a request."""
+"""An observer that is called with the context of a request."""
 RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
@@ -50,7 +51,7 @@ class UnaryStreamCodec:
         return self._codec.build_response(response, parsed)
 
     def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - protocol
-        """Return None: these streams have no end message."""
+        """Return None, because these streams have no end message."""
         return None
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
@@ -60,8 +61,8 @@ class UnaryStreamCodec:
 
 @dataclass(slots=True, eq=False)
 class _StreamRequest:
-    """One request of a stream. ``parsed`` is its inference or its error, ``previous`` the request
-    before it in the same sequence."""
+    """One request of a stream. ``parsed`` is its inference or its error. ``previous`` is the
+    request before it in the same sequence."""
 
     wire: RpcRequest
     context: RequestContext
@@ -73,7 +74,7 @@ class _StreamRequest:
 
 
 class InferenceStream:
-    """One stream. Implements ``transport.base.RequestStream``."""
+    """One stream, as a ``transport.base.RequestStream``."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class InferenceStream:
         record: RequestObserver,
         context: RequestContext,
     ) -> None:
-        """``assign_id`` sets the id of a request, ``record`` is called when a request ends;
+        """``assign_id`` sets the id of a request, ``record`` is called when a request ends, and
         ``context`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
@@ -93,7 +94,7 @@ class InferenceStream:
         self._latest_of_sequence: Final[dict[SequenceKey, _StreamRequest]] = {}
         """The latest request of each sequence."""
         self._waiting: Final[dict[_StreamRequest, None]] = {}
-        """Requests that may still send an only response, in the order they arrived."""
+        """Requests that may still send their only response, in the order of their arrival."""
 
     @property
     def max_concurrent(self) -> int:
@@ -107,8 +108,8 @@ class InferenceStream:
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Start the request in ``message`` and return its responses. ``error`` is the transport's
-        reason to reject it."""
+        """Start the request in ``message`` and return its responses. If the transport rejects the
+        request, ``error`` is the reason."""
         context = self._context.child()
         context.stream_deadline = context.deadline
         context.memory = memory
@@ -133,7 +134,7 @@ class InferenceStream:
             return await self._frontend.parse_stream_request(wire, context)
         except GatewayError as error:
             return error
-        except Exception:  # noqa: BLE001 - logged; costs one request only
+        except Exception:  # noqa: BLE001 - logged; fails one request only
             return internal_error(f"serving a stream of {context.record.protocol}")
 
     async def _recorded_responses(
@@ -169,17 +170,17 @@ class InferenceStream:
         context = request.context
         if request.previous is not None:
             await request.previous.finished.wait()
-            request.previous = None  # otherwise all earlier requests would stay alive
+            request.previous = None  # a reference would keep all earlier requests alive
         error = None
         try:
             async with aclosing(self._responses(request)) as messages:
                 async for message in messages:
                     yield message
         except GatewayError as raised:
-            # The traceback's frames refer to the message and the error, a reference cycle that
-            # would keep both until the garbage collector runs.
+            # The frames of the traceback refer to the message and the error. This reference cycle
+            # would keep both alive until the garbage collector runs.
             error = raised.with_traceback(None)
-        except Exception:  # noqa: BLE001 - logged; costs one request only
+        except Exception:  # noqa: BLE001 - logged; fails one request only
             error = internal_error(f"serving a stream of {context.record.protocol}")
         if error is None:
             return
@@ -192,7 +193,7 @@ class InferenceStream:
             yield self._codec.build_stream_error(error, request.wire)
 
     async def _responses(self, request: _StreamRequest) -> AsyncGenerator[RpcResponse, None]:
-        """Yield the responses to ``request``. Raises an error that replaces the next one."""
+        """Yield the responses to ``request``. Raises an error that replaces the next response."""
         if isinstance(request.parsed, GatewayError):
             raise request.parsed
         operation, parsed, binding = request.parsed
@@ -229,8 +230,8 @@ class InferenceStream:
 
 
 def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
-    """Return whether every later request of the stream would also fail with ``error``: the stream's
-    deadline has passed, or its credentials are invalid or have become invalid."""
+    """Return whether every later request of the stream would fail with ``error`` as well, because
+    the stream's deadline has passed or its credentials are no longer valid."""
     if isinstance(error, UnauthenticatedError):
         return True
     if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:

@@ -55,13 +55,13 @@ class TracedSteps(Steps):
         return traced
 
     def offload(self, offload: Offload) -> Offload:
-        """Return ``offload`` with a span for each use of a helper."""
+        """Return ``offload`` with a span for each use of a helper process."""
         return TracedOffload(offload, self._tracer)
 
 
 class TracedOffload:
-    """Records a span for each use of a helper of ``offload``, including the wait for a free
-    helper."""
+    """Records a span for each use of a helper process of ``offload``. The span includes the wait
+    for a free helper."""
 
     def __init__(self, offload: Offload, tracer: Tracer) -> None:
         self._offload: Final = offload

@@ -1,9 +1,10 @@
-"""Traffic splits, fallback and mirror: targets of a route's inferences other than its own backend.
+"""Traffic splits, fallbacks and mirrors, which send a route's inferences to other targets than the
+route's own backend.
 
-- The target is chosen by hashing the request's sequence, if it has one, else the configured header,
-  else the request id, so all requests of a sequence have one target.
+- The target is chosen by a hash of the request's sequence, or else of the configured header, or
+  else of the request id. All requests of a sequence therefore have the same target.
 - Only a request that could not be sent to the route's backend uses the fallback. A request of a
-  sequence never does, because the sequence's state is on the original backend.
+  sequence never uses the fallback, because the sequence's state is on the original backend.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class TrafficSplit:
     def _fallback_after(
         self, error: GatewayError, request: InferRequest, context: RequestContext
     ) -> RoutePlan | None:
-        """Return the fallback for ``request`` after ``error`` and record it in ``context``; None if
-        no fallback applies."""
+        """Return the fallback for ``request`` after ``error`` and record it in ``context``. Return
+        None if no fallback applies."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
@@ -124,8 +125,8 @@ class TrafficSplit:
         context: RequestContext,
         send: Callable[[RoutePlan, InferRequest, RequestContext], Awaitable[object]],
     ) -> None:
-        """Send a copy of ``request`` if the route mirrors it. Requests in shared memory are not
-        mirrored: the client may reuse the memory before the copy is sent."""
+        """Send a copy of ``request`` if the route mirrors it. Requests with shared memory are not
+        mirrored, because the client may reuse the memory before the copy is sent."""
         mirror = self._mirror
         if mirror is None or uses_shared_memory(request):
             return

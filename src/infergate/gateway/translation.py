@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 class Translation(Generic[Req, Resp]):
-    """Wire → canonical → gateway → canonical → wire. Serves every operation."""
+    """Parses wire messages, runs the operation in canonical form, and builds wire responses. This
+    pipeline serves every operation."""
 
     name: Final = "translate"
 
@@ -44,8 +45,8 @@ class Translation(Generic[Req, Resp]):
         context: RequestContext,
         parsed: ParsedRequest | PartialInferRequest[ParsedRequest] | None = None,
     ) -> Resp:
-        """Parse the request, run the inference, build the response. ``parsed`` is the result of
-        ``parse_inline``, if it was called."""
+        """Parse the request, run the inference, and build the response. ``parsed`` is the result of
+        ``parse_inline`` if the caller has called it."""
         del summary
         parsed = await self.parse(wire, context, parsed)
         if parsed.wants_stream:
@@ -72,7 +73,7 @@ class Translation(Generic[Req, Resp]):
         return await self.write(context, result, parsed)
 
     def parse_inline(self, wire: Req) -> ParsedRequest | PartialInferRequest[ParsedRequest] | None:
-        """Run ``Codec.parse_request`` on the event loop; return None if that would block the loop
+        """Run ``Codec.parse_request`` on the event loop. Return None if that would block the loop
         for too long."""
         offload = self.codec_offload
         if offload.is_always_inline or offload.can_read_inline(wire):
@@ -108,8 +109,8 @@ class Translation(Generic[Req, Resp]):
     async def complete(
         self, partial: PartialInferRequest[T], context: RequestContext, *, inline: bool
     ) -> T:
-        """Complete ``partial`` with the model's metadata. A request that contradicts cached
-        metadata is checked once more against fresh metadata before it is refused."""
+        """Complete ``partial`` with the model's metadata. If the request contradicts cached
+        metadata, it is checked once more with fresh metadata."""
         model, version = partial.model, partial.version
         metadata = await self._gateway.describe(model, version, context)
         try:

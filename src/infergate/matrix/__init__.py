@@ -3,9 +3,9 @@
 The entry point is :func:`~infergate.matrix.run.run_clients`; ``infergate matrix`` prints its
 results. A client of each protocol sends a fixed list of cases to a gateway, which sends them over
 each backend protocol to a second gateway, through real sockets. The models of the second gateway
-record the requests that reach them. Each request is compared with the one that the embedded backend
-received from the same client, to separate the limits of the client's protocol from the limits of
-the backend's protocol.
+record the requests that reach them. Each request is compared with the request that the embedded
+backend received from the same client, which separates the limits of the client's protocol from the
+limits of the backend's protocol.
 
 Read ``cases``, ``client_kinds`` and ``recording_backend`` first, then ``gateways``, ``run``,
 ``findings`` and ``table``.

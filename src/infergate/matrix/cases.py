@@ -31,7 +31,8 @@ _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN_MODEL)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sequential requests with a ``deadline`` in seconds, and the last request's expected error."""
+    """Requests that are sent one after another, each with a ``deadline`` in seconds, and the
+    expected error of the last request."""
 
     name: str
     requests: tuple[InferRequest, ...]

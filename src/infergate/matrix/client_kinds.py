@@ -40,7 +40,7 @@ class _TypedContentsCodec(V2Grpc):
 
 
 RAW_SOCKETS: Final = "frames"
-"""The raw-socket listeners, one for each model."""
+"""The name of the raw-socket listeners. There is a listener for each model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class ClientKind:
     path_prefix: str = ""
 
     def path(self, model: str, version: str) -> str:
-        """Return the URL path of ``model``; empty if the URL does not identify it."""
+        """Return the URL path of ``model``, or an empty path if the URL does not identify the
+        model."""
         path = f"{self.path_prefix}{model}" + (f"/versions/{version}" if version else "")
         return path if self.path_prefix else ""
 

@@ -54,7 +54,7 @@ def finding_of(notes: Sequence[str]) -> Finding:
 
 
 def rejection(error: GatewayError, *models: str) -> Finding:
-    """Return the finding for an unexpected error; its note omits the names of ``models``."""
+    """Return the finding for an unexpected error. Its note omits the names of ``models``."""
     text = error.public
     for name in models:
         text = text.replace(f"'{name}'", "'…'")
@@ -110,7 +110,7 @@ def response_differences(
 
 
 def _difference(note: str, expected: str, received: str) -> Iterator[str]:
-    """Yield ``note`` if the value is missing; mark ``note`` as wrong if the value differs."""
+    """Yield ``note`` if the value is missing. If the value differs, mark ``note`` as wrong."""
     if received != expected:
         yield _wrong(f"{note}: {received!r}") if received else note
 
@@ -155,7 +155,8 @@ def _class_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -
 
 
 def _classes(outputs: Sequence[Tensor]) -> list[list[bytes]]:
-    """Return value, index and, if any, label of each class. Raises ValueError for other data."""
+    """Return the value, the index and, if there is one, the label of each class. Raises ValueError
+    for other data."""
     if any(output.datatype is not Datatype.BYTES for output in outputs):
         raise ValueError("values")
     return [element.split(b":") for output in outputs for element in unpack_bytes(output.data)]
@@ -171,7 +172,7 @@ def _output_differences(
     names, received_names = (
         sorted(output.name for output in side) for side in (expected.outputs, received)
     )
-    # Requesting no output is the same as requesting all of them.
+    # A request for no output requests all outputs.
     if received_names != names and (names or len(received) != len(expected.inputs)):
         yield _wrong(f"the requested outputs are {received_names}, expected {names}")
 

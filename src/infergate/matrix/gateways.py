@@ -1,5 +1,5 @@
-"""The gateways of the matrix, in this process: one serves the recording models over every protocol,
-and the gateways in front use it as a backend over every protocol."""
+"""The gateways of the matrix, which run in this process. One gateway serves the recording models
+over every protocol, and the gateways in front of it use it as a backend over every protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKENDS: Final = (
     "tfs-grpc",
 )
 _PATH_PREFIXES: Final = {"graphpipe": "/graphpipe/"}
-"""For protocols in which an endpoint's URL identifies a model."""
+"""The path prefixes of the protocols in which an endpoint's URL identifies a model."""
 _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "graphpipe-go"}
 _FREE_PORT: Final = {"address": "127.0.0.1:0"}
 
@@ -59,7 +59,7 @@ class MatrixGateways:
 
     async def _start(self, config: dict[str, Any], suffix: str = "") -> dict[str, Address]:
         """Start a gateway and return the addresses of its listeners. Its listeners are registered
-        under their names and ``suffix``, raw sockets under the model's name."""
+        under their names and ``suffix``; raw sockets are registered under the model's name."""
         settings = Config.model_validate({"log": {"access": False}, "helpers": 0, **config})
         running = assemble(settings, lambda _name, _timeout: self.recorder)
         await running.start()
@@ -96,7 +96,8 @@ _INNER_CONFIG: Final = {
 def _outer_config(
     inner: Mapping[str, Address], models: Sequence[str], *, typed: bool = False
 ) -> dict[str, Any]:
-    """With ``typed``, V2 gRPC clients get typed contents."""
+    """Return the configuration of a gateway in front. With ``typed``, V2 gRPC clients get typed
+    contents."""
     backends: dict[str, Any] = {}
     routes, raw_sockets = [], []
     for protocol in BACKENDS:

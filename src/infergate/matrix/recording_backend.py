@@ -44,7 +44,7 @@ class EchoModel(UnaryModel):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that reached a model, the seconds until its deadline, and the response, if any."""
+    """A request that reached a model, the seconds until its deadline, and the response or None."""
 
     request: InferRequest
     remaining_seconds: float | None
@@ -65,7 +65,7 @@ class RecordingBackend(BuiltinBackend):
         return received
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Perform ``operation``; if it is an inference, record it. A model's TIMEOUT is raised
+        """Perform ``operation``, and record it if it is an inference. A model's TIMEOUT is raised
         after the deadline, so that the caller times out first."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)

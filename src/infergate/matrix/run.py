@@ -1,4 +1,4 @@
-"""Sends every case over every pair of client and backend, and compares the results."""
+"""Sends every case from every client to every backend, and compares the results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from infergate.matrix.recording_backend import ReceivedRequest
 
 _TIMEOUT_SECONDS: Final = 10.0
 _ROUNDING_SECONDS: Final = 1.0
-"""Tolerance for rounded deadlines; the timeout of a request without a deadline is much longer."""
+"""Tolerance for rounded deadlines. The timeout of a request without a deadline is much longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """The findings for a client, by case and backend."""
+    """The findings for a client, keyed by case and backend."""
 
     name: str
     findings: tuple[tuple[Finding, ...], ...]

@@ -34,7 +34,7 @@ def heading() -> str:
 
 
 def row(result: ClientResult) -> str:
-    """Return one client's row: for each backend, the number of cases with each mark."""
+    """Return a client's row, which has the number of cases with each mark for each backend."""
     columns = zip(*result.findings, strict=True)
     cells = "".join(_count_marks(column).ljust(_COLUMN) for column in columns)
     return f"{result.name:18}{cells.rstrip()}"
@@ -108,7 +108,7 @@ def _table(result: ClientResult, numbers: dict[str, int]) -> Iterator[str]:
 
 
 def _cell(finding: Finding, numbers: dict[str, int]) -> str:
-    """Return the mark and the number of the note; a new note gets the next number."""
+    """Return the mark and the number of the note. A new note gets the next number."""
     if finding.mark not in _MARKS_WITH_NOTE:
         return str(finding.mark.value)
     number = numbers.setdefault(finding.note, len(numbers) + 1)

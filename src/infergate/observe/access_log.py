@@ -6,7 +6,7 @@ log blocks requests.
 *Rule 1.* Text from clients (model name, request id) is quoted and truncated, and control
 characters, U+2028 and bidirectional controls are escaped, so that no request can forge a line or
 fill the disk. Tensor data and headers are never logged.
-*Rule 2.* The line of a failed request has advice on what to do.
+*Rule 2.* The line of a failed request contains advice for the operator.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from infergate.core.request_context import RequestContext
 from infergate.observe.log_sampler import LogSampler
 
 _MAX_WAITING: Final = 10_000
-"""Maximum number of lines that wait to be written; further lines are dropped."""
+"""Maximum number of lines that wait to be written. Further lines are dropped."""
 _WRITE_INTERVAL_SECONDS: Final = 0.2
-"""Seconds between two writes; waking the thread for each line would cost more than writing it."""
+"""Seconds between two writes. Waking the thread for each line would cost more than writing the
+line."""
 _LINES_PER_WAKE_UP: Final = 256
-"""Number of waiting lines that wakes the thread before the interval ends. A larger batch would
-compete with requests for the interpreter for more than a millisecond or two."""
+"""Number of waiting lines at which the thread is woken early. Writing a larger batch would delay
+requests by more than a millisecond or two, because both need the interpreter lock."""
 _LINES_PER_WRITE: Final = 64
-"""Lines formatted before the thread releases the interpreter, about 0.3 ms."""
+"""Lines formatted before the thread releases the interpreter. Formatting them takes about 0.3
+ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""
@@ -55,7 +57,8 @@ def iso_time(now: float) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _iso_second(second: int) -> str:
-    # Cached: many lines share a second, and this is most of the cost of formatting the time.
+    # Cached, because many lines share a second and this is the costliest part of formatting the
+    # time.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -66,7 +69,7 @@ class LogFields(NamedTuple):
     """The wall-clock time at which the request finished."""
     request: tuple[str, str]
     labels: tuple[str, ...]
-    """The values that many requests share, by the names in ``_LABELS``."""
+    """The values that many requests share, in the order of ``_LABELS``."""
     seconds: float
     backend_seconds: float
     bytes_in: int
@@ -76,7 +79,7 @@ class LogFields(NamedTuple):
     detail: str
     identity: str
     trace: str
-    """The trace id of a sampled request, else empty."""
+    """The trace id of a sampled request. It is empty for other requests."""
     left_out: int = 0
     """Number of similar requests that sampling skipped since the last line."""
 
@@ -134,8 +137,7 @@ def _line_formatter(
 
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
     fields, which follow ``separator``. ``request_layout`` takes a request id and a peer that need
-    no quoting. Formatted labels are cached: they are most of the cost.
-    """
+    no quoting. Formatted labels are cached, because formatting them costs most."""
 
     @functools.lru_cache(maxsize=_CACHED_LABELS)
     def labels(values: tuple[str, ...]) -> str:
@@ -200,8 +202,8 @@ def printable(text: str) -> str:
 
 
 def _as_text(fields: Fields) -> str:
-    """Format ``fields`` as ``key=value``. Strings are quoted as in JSON if needed; empty ones are
-    left out."""
+    """Format ``fields`` as ``key=value``. Strings are quoted as in JSON if needed. Empty strings
+    are omitted."""
     pairs = []
     for key, value in fields.items():
         if type(value) is not str:
@@ -216,7 +218,7 @@ def _quote(text: str) -> str:
 
 
 _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
-"""Printable ASCII except the space, the double quote, the equals sign and the backslash."""
+"""Matches printable ASCII except the space, the double quote, the equals sign and the backslash."""
 
 
 FORMATS: Final[dict[str, LineFormatter]] = {
@@ -238,8 +240,8 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 
 class AccessLog:
-    """Writes a line per request, or per request that ``sampler`` selects, to ``stream`` (default:
-    standard output) from its own thread.
+    """Writes a line for every request, or for the requests that ``sampler`` selects, to ``stream``
+    (by default, standard output). A thread of its own writes the lines.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
     while lines are written, for several processes that share the stream.
@@ -269,7 +271,7 @@ class AccessLog:
         self._writer.start()
 
     def record(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Log a finished request, unless the sampler leaves it out. Never blocks."""
+        """Log a finished request, unless the sampler skips it. This never blocks."""
         left_out = 0
         if self._sampler is not None:
             record = context.record
@@ -303,16 +305,16 @@ class AccessLog:
             return  # a closed stream ends the log, not the gateway
 
     def _wait_for_line(self) -> None:
-        """Sleep without a timeout: an idle process must not wake up."""
+        """Sleep without a timeout, because an idle process must not wake up."""
         self._wake_up_at = 1
-        if not (self._waiting or self._is_closing):  # may have changed before the line above
+        if not (self._waiting or self._is_closing):  # either may have changed since the last check
             self._wake_up.wait()
         self._wake_up_at = _LINES_PER_WAKE_UP
         if not self._is_closing:
             self._wake_up.clear()
 
     def _write(self) -> bool:
-        """Write the waiting lines. Return whether there were any."""
+        """Write the waiting lines. Return whether there were waiting lines."""
         found = False
         while count := min(len(self._waiting), _LINES_PER_WRITE):
             lines = [self._line(self._waiting.popleft()) for _ in range(count)]

@@ -1,10 +1,9 @@
 """Aggregates the metrics of several processes.
 
 *Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
-which are not amounts.
-*Rule 2.* The counters of exited processes stay included, since a counter that decreases would look
-like a restart.
-"""
+whose sum would have no meaning.
+*Rule 2.* The counters of exited processes remain part of the sums, because a counter that decreases
+would look like a restart."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _TAKE_FIRST: Final = frozenset(
         "infergate_config_loaded_timestamp_seconds",
     }
 )
-"""Families that are equal in all processes, or that one process reports for all: only the first is
-used."""
+"""Families that are equal in all processes, or that one process reports for all. Only the first
+such family is used."""
 _TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
 _CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})
@@ -39,7 +38,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class AggregatedMetrics(Collector):
-    """The aggregate of all families that were added, which may arrive in batches."""
+    """The sum of all families that were added. Families may arrive in batches."""
 
     def __init__(self) -> None:
         self._families: Final[dict[str, Metric]] = {}
@@ -48,7 +47,8 @@ class AggregatedMetrics(Collector):
         """Samples of families without rows."""
 
     def add(self, families: Iterable[Metric], *, has_exited: bool = False) -> None:
-        """Add the families of a process; only its counters and histograms if it ``has_exited``."""
+        """Add the families of a process. If the process ``has_exited``, add only its counters and
+        histograms."""
         for family in families:
             if has_exited and family.type not in _CUMULATIVE_TYPES:
                 continue
@@ -113,7 +113,7 @@ def _combine(family: str, first: float, second: float) -> float:
 
 
 def _add_histograms(first: HistogramValue, second: HistogramValue) -> HistogramValue:
-    """Add two histograms. Of two exemplars in a bucket, the later one is kept."""
+    """Add two histograms. If both have an exemplar in a bucket, the later exemplar is kept."""
     exemplars = first.exemplars
     if second.exemplars:
         exemplars = dict(exemplars)

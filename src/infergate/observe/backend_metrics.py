@@ -1,6 +1,6 @@
 """Metrics of backends and routes: retries, hedges, queues, fallbacks and mirroring.
 
-*Rule.* Label values are names in the configuration or constants of the code.
+*Rule.* Label values are names from the configuration or constants of the code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 class BackendMetrics(Collector):
-    """The counters of backends and routes of a process. Not thread-safe. ``concurrency`` returns
-    the usage of backends with ``limits.max_requests``. ``names`` returns the configured routes
-    and backends, or None if unknown; a scrape drops the counters of all others."""
+    """The counters of backends and routes of a process. They are not thread-safe. ``concurrency``
+    returns the usage of backends with ``limits.max_requests``. ``names`` returns the configured
+    routes and backends, or None if they are unknown. A scrape drops the counters of all other
+    routes and backends."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple
@@ -35,11 +36,11 @@ class BackendMetrics(Collector):
         self._routes: Final[dict[str, RouteCounters]] = {}
 
     def backend_counters(self, backend: str) -> BackendCounters:
-        """Return the counters of ``backend``, which are created on first use."""
+        """Return the counters of ``backend``. They are created on first use."""
         return self._backends.setdefault(backend, BackendCounters())
 
     def route_counters(self, route: str) -> RouteCounters:
-        """Return the counters of ``route``, which are created on first use."""
+        """Return the counters of ``route``. They are created on first use."""
         return self._routes.setdefault(route, RouteCounters())
 
     def collect(self) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
-"""The exposition of metrics: Prometheus' text format, or OpenMetrics, which has exemplars.
+"""Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
 prometheus_client writes the headers of families, and families of its own types. It takes several
-microseconds per line, so the rows of a ``MetricFamily`` are written here, in chunks and on demand.
-"""
+microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks and on
+demand."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from prometheus_client.utils import floatToGoString
 from infergate.observe.family import HistogramValue, Labels, MetricFamily, Row
 
 _CHUNK_CHARACTERS: Final = 1 << 16
-"""Characters per chunk: less than half a millisecond of work."""
+"""Characters per chunk. Writing a chunk takes less than half a millisecond."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _VERSION: Final = re.compile(r"version=[^;]*")
 _SUPPORTED_VERSION: Final = "version=1.0.0"
 _END: Final = b"# EOF\n"
 _EXPONENT_FROM: Final = 1_000_000
-"""From this value on, Go's number format has an exponent."""
+"""The smallest number that Go's number format writes with an exponent."""
 _LE: Final = "le"
 _format_float: Final[Callable[[float], str]] = floatToGoString
 
@@ -84,8 +84,6 @@ def _family_texts(metrics: Collector, encode: Encode) -> Iterator[str]:
 
 
 class _SingleFamily(NamedTuple):
-    """A collector with a single family."""
-
     family: Metric
 
     def collect(self) -> Iterable[Metric]:
@@ -144,7 +142,8 @@ def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[
 
 
 def _sorted_indices(labels: Labels) -> list[int]:
-    """Return the indices of ``labels`` sorted by name, the order within a line."""
+    """Return the indices of ``labels`` in alphabetical order, which is their order within a
+    line."""
     return sorted(range(len(labels)), key=labels.__getitem__)
 
 

@@ -1,9 +1,9 @@
 """Metric families with lazily created samples.
 
 Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows, each
-with label values and a number or histogram. There are a tenth as many rows as samples. Rows are
-created while they are read, and are sent to another process in batches, which keeps the event loop
-responsive.
+with label values and a number or a histogram; there are a tenth as many rows as samples. Rows are
+created while they are read, and are sent to another process in batches, so that the event loop
+stays responsive.
 
 *Rule.* Rows can be iterated only once, unless they are a list.
 """
@@ -30,17 +30,17 @@ from infergate.core.duration_histogram import DurationHistogram
 
 _NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = {}
 _BATCH_ROWS: Final = 256
-"""Rows per batch: about a millisecond of work."""
+"""Rows per batch. Creating a batch takes about a millisecond."""
 
 
 class HistogramValue(NamedTuple):
     """The value of a histogram for one combination of labels."""
 
     counts: tuple[int, ...]
-    """Counts per bucket, not cumulative; the last count is for values above all bounds."""
+    """Counts per bucket, not cumulative. The last count is for values above all bounds."""
     sum: float
     exemplars: Mapping[int, Exemplar] = _NO_EXEMPLARS
-    """Exemplars by the index of their bucket."""
+    """Exemplars by the index of the bucket."""
 
 
 Labels = tuple[str, ...]
@@ -57,14 +57,14 @@ def histogram_value(
 
 
 def rows_by_label(counts: Iterable[tuple[Labels, Mapping[str, float]]]) -> Iterator[Row]:
-    """Yield a row for each entry of each mapping; its key is the last label's value."""
+    """Yield a row for each entry of each mapping. The entry's key is the last label's value."""
     for labels, counts_by_label in counts:
         for label, count in list(counts_by_label.items()):
             yield (*labels, label), count
 
 
 class MetricFamily(Metric):
-    """A metric family with lazy rows, which prometheus_client handles like any other."""
+    """A metric family with lazy rows. prometheus_client handles it like any other family."""
 
     def __init__(  # noqa: PLR0913 - the properties of a family
         self,
@@ -87,7 +87,7 @@ class MetricFamily(Metric):
 
     @property
     def samples(self) -> list[Sample]:
-        """All samples, as the library creates them."""
+        """All samples, in the library's form."""
         if self._samples is None:
             self._samples = self._make_samples()
         return self._samples
@@ -116,15 +116,15 @@ class MetricFamily(Metric):
         ]
 
     def with_rows(self, rows: Iterable[Row]) -> MetricFamily:
-        """Return a copy of this family that has ``rows`` instead of its own."""
+        """Return a copy of this family with ``rows`` instead of its own rows."""
         family = copy(self)
         family.rows, family._samples = rows, None  # noqa: SLF001 - its own copy
         return family
 
 
 def in_batches(families: Iterable[Metric]) -> Iterator[list[Metric]]:
-    """Yield ``families`` in batches of limited size, with their rows as lists. A family may be
-    spread over several batches."""
+    """Yield ``families`` in batches of limited size, with their rows as lists. A batch may contain
+    only a part of a family."""
     batch: list[Metric] = []
     available = _BATCH_ROWS
     for family in families:

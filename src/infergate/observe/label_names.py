@@ -19,7 +19,7 @@ class MetricNames(NamedTuple):
     backends: AbstractSet[str]
 
     def allows(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the route and backend in ``labels``, if any, are among these names."""
+        """Return whether the route and backend in ``labels``, if present, are among these names."""
         return (
             labels.get("route", NO_NAME) in self.routes
             and labels.get("backend", NO_NAME) in self.backends

@@ -16,12 +16,13 @@ from infergate.observe.log_rate_limit import LogRateLimit
 _LIBRARY_EVENTS: Final[dict[str, LogEvent]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
 """Events for log records of libraries, by the first part of the logger's name."""
 _WARNINGS_ONLY: Final = ("watchfiles",)
-"""Libraries whose records below WARNING are dropped. watchfiles logs each change of a file: if the
-log file is in a watched folder, every line would cause another one."""
+"""Libraries whose records below WARNING are dropped. watchfiles logs each change of a file, so if
+the log file is in a watched folder, every line would cause another line."""
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the event name of ``record``, empty for most library records, and its advice."""
+    """Return the event name of ``record`` and its advice. Most records of libraries have an empty
+    name."""
     name = getattr(record, "event", None)
     if name is not None:
         return name, getattr(record, "advice", "")
@@ -32,15 +33,15 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
 
 
 class TextLines(logging.Formatter):
-    """Formats ``TIME LEVEL EVENT: MESSAGE``, with advice if there is any, and a traceback below.
-    Records without an event have the logger's name in its place."""
+    """Formats ``TIME LEVEL EVENT: MESSAGE``, followed by the record's advice and traceback.
+    For records without an event, the logger's name replaces EVENT."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text with control characters escaped, against hidden or forged text."""
+        """Return the text with control characters escaped, because they could hide or forge
+        text."""
         return escape_unsafe(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
-        """Return the first line."""
         event, advice = _event(record)
         name = event or record.name
         line = f"{iso_time(record.created)} {record.levelname} {name}: {record.message}"
@@ -51,8 +52,8 @@ class JsonLines(logging.Formatter):
     """Formats a JSON object per record; a traceback is part of the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return ``time``, ``event`` ("log" if the record has none), ``level``, ``logger``,
-        ``message``, the event's own fields, and ``advice`` if there is any."""
+        """Return ``time``, ``event`` ("log" if the record has no event), ``level``, ``logger``,
+        ``message``, the event's own fields, and, if the event has it, ``advice``."""
         event, advice = _event(record)
         line = {
             "time": iso_time(record.created),
@@ -72,8 +73,8 @@ FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "tex
 
 
 def start_logging(format_name: str) -> logging.Handler:
-    """Send the log of this process to standard error. Return the handler; a new configuration may
-    replace its formatter."""
+    """Send the log of this process to standard error. Return the handler, so that a new
+    configuration can replace its formatter."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[format_name]())
     handler.addFilter(LogRateLimit())

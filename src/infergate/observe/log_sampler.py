@@ -1,8 +1,8 @@
 """Sampling of the access log at high request rates.
 
-As in zap's sampler, of similar requests (same route and outcome) the first N of each second are
-logged, and then every M-th. Each line has the number of requests left out before it.
-"""
+Requests with the same route and outcome are similar. Of similar requests, the first N of each
+second are logged, and then every M-th, as in zap's sampler. Each line has the number of requests
+skipped since the previous line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MAX_KINDS: Final = 65_536
 
 
 class LogSampler:
-    """Selects the ``first`` similar requests of each second, and every ``every``-th of the other
-    requests (0: no others)."""
+    """Selects the ``first`` similar requests of each second, and every ``every``-th request after
+    them. If ``every`` is 0, only the first requests are selected."""
 
     def __init__(self, first: int, every: int, max_kinds: int = _MAX_KINDS) -> None:
         self._first: Final = first
         self._every: Final = every
         self._kinds: Final = BoundedCache[tuple[str, str], list[int]](max_kinds)
-        """For each kind of request: the second, the requests in it, and the requests left out since
-        the last line."""
+        """For each kind of request: the second, the number of requests in that second, and the
+        number of requests skipped since the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
-        """Return the number of requests left out before this request; None if this request is left
-        out as well."""
+        """Return the number of requests skipped before this request, or None if this request is
+        skipped."""
         kind, second = (route, outcome), int(now)
         counts = self._kinds.get(kind)
         if counts is None:

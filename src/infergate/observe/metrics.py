@@ -26,7 +26,7 @@ from infergate.observe.request_counters import RequestCounters
 
 
 class Metrics:
-    """All metrics of a process; ``scrape`` exposes them."""
+    """All metrics of a process."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
@@ -123,11 +123,12 @@ class Metrics:
         )
 
     def restrict_labels(self, names: Callable[[], MetricNames]) -> None:
-        """Drop the series of routes and backends other than those that ``names`` returns."""
+        """Drop the series of routes and backends that are not among the names that ``names``
+        returns."""
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:
-        """Return metrics with a cost independent of the number of request counters."""
+        """Return the metrics whose cost does not depend on the number of request counters."""
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
         families = chain.from_iterable(
             item.collect() for item in (self.endpoints, self.listeners, self.backends, *gauges)

@@ -1,4 +1,4 @@
-"""Data for the console beyond metrics: recent failures, and counts of pipelines.
+"""Data for the console that is not in the metrics: recent failures, and counts of pipelines.
 
 *Rule.* The data has no headers, tensors, client addresses or identities. The request id identifies
 the line in the access log.
@@ -17,7 +17,7 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
 MAX_FAILURES: Final = 100
-_MAX_TEXT: Final = 256  # maximum number of characters kept of a client's text
+_MAX_TEXT: Final = 256  # maximum number of characters of a client's text
 _MAX_ERROR_TEXT: Final = 1024
 
 
@@ -41,11 +41,12 @@ class Failure(NamedTuple):
 
 
 PipelineCounts = dict[tuple[str, str, str], int]
-"""Number of inferences by client protocol, backend protocol, and ``forward`` or ``translate``."""
+"""Number of inferences by client protocol, backend protocol and pipeline (``forward`` or
+``translate``)."""
 
 
 class RecentRequests:
-    """The recent failures and pipeline counts of a process. Not thread-safe."""
+    """The recent failures and pipeline counts of a process. The object is not thread-safe."""
 
     def __init__(self) -> None:
         self.pipelines: Final[PipelineCounts] = {}
@@ -74,14 +75,14 @@ class RecentRequests:
 
 
 class ProcessSnapshot(NamedTuple):
-    """A snapshot of a process for the console. ``worker`` is None for a single process."""
+    """A snapshot of a process for the console. ``worker`` is None if there is a single process."""
 
     worker: int | None
     pipelines: PipelineCounts
     failures: tuple[Failure, ...]
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
-    """Metric families, without the families of requests."""
+    """The metric families, except the families of requests."""
 
 
 def take_snapshot(

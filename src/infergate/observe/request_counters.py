@@ -1,8 +1,7 @@
 """Counters and histograms of finished requests.
 
-prometheus_client's counters take a lock for every update. Since all requests of a process finish on
-one thread, plain numbers suffice here; they are converted to metrics at a scrape.
-"""
+prometheus_client's counters take a lock for every update. All requests of a process finish on one
+thread, so this module uses plain numbers, and converts them to metrics at a scrape."""
 
 from __future__ import annotations
 
@@ -24,16 +23,18 @@ _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation
 
 
 MAX_FLOWS: Final = 2000
-"""Maximum number of flows that ``flows`` returns: the busiest flows."""
+"""Maximum number of flows that ``flows`` returns. The busiest flows are returned."""
 
 
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
-    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and ``own`` are the number of requests
-    and the total seconds at the backend and in the gateway."""
+    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` is the number of requests to the backend and
+    the total seconds that the backend took. ``own`` is the number of requests and the total seconds
+    that the gateway took."""
 
     labels: tuple[str, ...]
-    """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
+    """The values of ``route``, ``protocol``, ``backend``, ``backend_protocol`` and
+    ``operation``."""
     outcomes: dict[str, int]
     counts: tuple[int, ...]
     seconds: float
@@ -54,10 +55,10 @@ class _Series:
         self.bytes_out = 0
         self.outcomes: Final[dict[str, int]] = {}
         self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
-        """The latest exemplar of each bucket, by histogram."""
+        """The latest exemplar of each bucket, keyed by histogram."""
 
     def add_exemplars(self, trace_id: str, **observed: float | None) -> None:
-        """Keep exemplars of the values ``observed`` by the histograms of these names."""
+        """Keep exemplars of ``observed``, which has values by histogram."""
         now = time.time()
         for name, value in observed.items():
             if value is not None:
@@ -68,8 +69,9 @@ class _Series:
 
 @mypyc_attr(native_class=False)
 class RequestCounters(Collector):
-    """The request metrics of a process. Not thread-safe. ``names`` returns the configured routes
-    and backends, or None if unknown; a scrape drops the counters of all others."""
+    """The request metrics of a process. The object is not thread-safe. ``names`` returns the
+    configured routes and backends, or None if they are unknown. A scrape drops the counters of all
+    other routes and backends."""
 
     def __init__(self) -> None:
         self.names: Callable[[], MetricNames | None] = lambda: None
@@ -87,7 +89,7 @@ class RequestCounters(Collector):
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series()
-        durations = series.seconds  # not by ``observe``: three calls would slow down each request
+        durations = series.seconds  # inlined ``observe``: three calls would slow down each request
         durations.counts[bisect_left(REQUEST_BUCKETS, seconds)] += 1
         durations.sum += seconds
         series.bytes_in += record.bytes_in
@@ -109,7 +111,7 @@ class RequestCounters(Collector):
             series.add_exemplars(trace_id, seconds=seconds, backend=at_backend or None, own=own)
 
     def flows(self) -> list[RequestFlow]:
-        """Return snapshots of the busiest flows, at a thousandth of the cost of ``collect``."""
+        """Return snapshots of the busiest flows. This costs a thousandth of ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)

@@ -1,10 +1,14 @@
-"""Request spans with OpenTelemetry. Imported only if tracing is on (docs/decisions/0030).
+"""Request spans with OpenTelemetry. This module is imported only if tracing is enabled
+(docs/decisions/0030).
 
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
-The default sampler follows the sampling decision in a request's ``traceparent``. *Rule 2.* A span
-has the fields of the access log line as attributes, and never tensors, headers or secrets. *Rule
-3.* No request waits for a collector: a thread exports spans; if the collector is slow, spans are
-dropped.
+The default sampler follows the sampling decision in a request's ``traceparent``.
+
+*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
+secrets.
+
+*Rule 3.* Requests never wait for a collector. A thread exports spans; if the collector is slow,
+spans are dropped.
 """
 
 from __future__ import annotations
@@ -45,8 +49,9 @@ _NAME: Final = "infergate"
 _MAX_TEXT: Final = 256
 """Maximum number of characters of text from a client or an error."""
 _MAX_MESSAGE_EVENTS: Final = 64
-"""Maximum number of a stream's messages that become events; a token stream may have thousands. The
-first ones are kept, since they show the time to the first token; the SDK's limit keeps the last."""
+"""Maximum number of a stream's messages that become events; a token stream may have thousands of
+messages. The first messages are kept, because they show the time to the first token. The SDK's own
+limit would keep the last messages."""
 _MESSAGE: Final = "rpc.message"
 """The name of a message's event. Name and attributes follow OpenTelemetry's conventions."""
 _CLOSE_TIMEOUT_SECONDS: Final = 5.0
@@ -67,8 +72,8 @@ _SERVER_ERRORS: Final = frozenset(
         Kind.INTERNAL,
     )
 )
-"""Outcomes that set the status of a request's span to error. Errors of clients do not, as in
-OpenTelemetry's conventions for HTTP, where a 4xx leaves the status unset."""
+"""Outcomes that set the status of a request's span to error. Errors of clients leave the status
+unset, as OpenTelemetry's conventions require for HTTP 4xx."""
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DISABLED: Final = "OTEL_SDK_DISABLED"
@@ -76,7 +81,7 @@ _GROUP: Final = "opentelemetry_traces_exporter"
 
 
 class _RequestSpan:
-    """The span of a request. ``id`` is the trace id, empty if it is not sampled."""
+    """The span of a request. ``id`` is the trace id, or empty if the trace is not sampled."""
 
     __slots__ = ("id", "span")
 
@@ -97,7 +102,8 @@ class OpenTelemetry:
         """The span of the request that the current task handles."""
 
     def start_request(self, context: RequestContext) -> None:
-        """Start the request's span, as a child of its ``traceparent`` header if present."""
+        """Start the request's span. If the request has a ``traceparent`` header, the span is a
+        child of the client's span."""
         if context.trace is not None:
             return
         parent = self._propagator.extract(context.headers, _EMPTY_CONTEXT)
@@ -148,8 +154,8 @@ class OpenTelemetry:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans, for at most ``_CLOSE_TIMEOUT_SECONDS``; spans not exported by
-        then are lost."""
+        """Export the remaining spans for at most ``_CLOSE_TIMEOUT_SECONDS``. Spans that are not
+        exported by then are lost."""
         thread = threading.Thread(
             target=self._provider.shutdown, name="infergate-tracing", daemon=True
         )
@@ -158,7 +164,8 @@ class OpenTelemetry:
 
 
 def _add_message_event(span: Span, kind: str, number: int) -> None:
-    """Add the event of a message. ``kind`` is SENT or RECEIVED, ``number`` counts from 1."""
+    """Add the event of a message. ``kind`` is SENT or RECEIVED. ``number`` counts messages from
+    1."""
     if number <= _MAX_MESSAGE_EVENTS and span.is_recording():
         span.add_event(_MESSAGE, {"rpc.message.type": kind, "rpc.message.id": number})
 
@@ -175,8 +182,6 @@ def _step(span: Span) -> Iterator[None]:
 
 
 class _ExchangeSpan:
-    """Implements :class:`infergate.core.tracing.BackendSpan`."""
-
     __slots__ = ("_received", "_span", "_status")
 
     def __init__(self, span: Span) -> None:
@@ -246,8 +251,8 @@ def _attributes(context: RequestContext) -> dict[str, str | int | float]:
 
 
 def create_tracer() -> OpenTelemetry | None:
-    """Create a tracer from the environment variables; None if they disable OpenTelemetry. Raises
-    OSError for an unknown exporter."""
+    """Create a tracer from the environment variables. Return None if they disable OpenTelemetry.
+    Raises OSError for an unknown exporter."""
     if os.environ.get(_DISABLED, "").strip().lower() == "true":
         return None
     name = {} if _names_service() else {SERVICE_NAME: _NAME}
@@ -265,7 +270,7 @@ def _names_service() -> bool:
 
 
 def _exporter_names() -> list[str]:
-    """Return the names of the exporters; without exporters, traces are only propagated."""
+    """Return the names of the exporters. Without exporters, traces are only propagated."""
     names = (name.strip() for name in os.environ.get(_EXPORTER, "otlp").split(","))
     return [name for name in names if name not in {"", "none"}]
 

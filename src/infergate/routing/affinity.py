@@ -1,12 +1,12 @@
-"""The endpoint that owns a sequence or a key: a pure decision, the same in every process.
+"""Chooses the endpoint that owns a sequence or a key, without I/O and equally in every process.
 
 Weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a number u between 0
 and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
 (docs/decisions/0013-sequences-by-hash.md).
 
 The order of the endpoints does not matter. If an endpoint is added or removed, only the keys that
-it gains or loses move. The owner of a sequence does not depend on whether its ID is an integer or
-text, because protocols differ.
+it gains or loses move. The owner of a sequence does not depend on whether the sequence's ID is an
+integer or text, because protocols differ in this.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.
@@ -30,12 +30,12 @@ class HashCandidate(Protocol):
 
     @property
     def name(self) -> bytes:
-        """The candidate's unique name, the same in all gateways."""
+        """The candidate's unique name, which is the same in all gateways."""
         ...
 
     @property
     def weight(self) -> float:
-        """The weight relative to the other candidates; above 0."""
+        """The weight relative to other candidates; it is above 0."""
         ...
 
 
@@ -54,8 +54,8 @@ def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
 
 
 def _score(hashed: bytes, candidate: HashCandidate) -> tuple[float, bytes]:
-    """Return the logarithm of the score, which gives the same order. The digest breaks ties between
-    scores that rounding makes equal."""
+    """Return the logarithm of the score, which has the same order as the score, and the digest. The
+    digest breaks ties between scores that rounding makes equal."""
     digest = _hash(hashed + candidate.name)
     return log((int.from_bytes(digest) + 1) / _HASH_RANGE) / candidate.weight, digest
 

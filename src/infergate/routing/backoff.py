@@ -1,7 +1,7 @@
-"""The delay before a retry. Pure.
+"""The delay before a retry. This module has no I/O.
 
 The delay before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, capped at ten
-times the base. Requests that failed together are thus not retried together.
+times the base. This spreads the retries of requests that failed at the same time.
 
 Reference: Envoy's retry back-off ("fully jittered", base 25 ms, at most 250 ms).
 """
@@ -19,6 +19,6 @@ _MAX_DOUBLINGS: Final = 8
 
 
 def backoff(attempts: int, uniform: Callable[[], float] = random.random) -> float:
-    """Return the seconds to wait after ``attempts`` failed attempts (at least one). ``uniform``
-    returns a random number in [0, 1)."""
+    """Return the seconds to wait after ``attempts`` failed attempts, which is at least 1.
+    ``uniform`` returns a random number in [0, 1)."""
     return uniform() * min(MAX_SECONDS, BASE_SECONDS * ((1 << min(attempts, _MAX_DOUBLINGS)) - 1))

@@ -1,11 +1,10 @@
-"""Load-balancing policies. Pure.
+"""Load-balancing policies. This module has no I/O.
 
 Least-request compares two random endpoints and picks the one with fewer active requests. This is
-nearly as good as comparing all of them, and independent gateways do not all choose the same
+nearly as good as comparing all endpoints, and independent gateways do not all choose the same
 endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the default
 of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in proportion to
-its weight, and its active requests are divided by its weight.
-"""
+its weight, and its active requests are divided by its weight."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class LoadedCandidate(HashCandidate, Protocol):
 
     @property
     def active(self) -> int:
-        """Active requests."""
+        """The number of active requests."""
         ...
 
 
@@ -34,7 +33,8 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """One or more candidates and their shares (above 0); ``shares`` None: all are equal."""
+    """One or more candidates, and their shares (above 0). If ``shares`` is None, all shares are
+    equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 
@@ -48,12 +48,12 @@ class BalancingPolicy(Protocol[M]):
     """A load-balancing policy."""
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
-        """Return a member of ``table``. Related requests have the same ``key``."""
+        """Return a candidate of ``table``. Related requests have the same ``key``."""
         ...
 
 
 class LeastRequest(Generic[M]):
-    """Picks two random members and returns the member with fewer active requests."""
+    """Picks two random candidates and returns the candidate with fewer active requests."""
 
     def __init__(self, random: RandomSource) -> None:
         self._random: Final = random
@@ -88,7 +88,8 @@ class RoundRobin(Generic[M]):
     """Weighted round robin by earliest deadline first, like Envoy."""
 
     def __init__(self, random: RandomSource) -> None:
-        """``random`` chooses the start of the first round, so that gateways start differently."""
+        """``random`` chooses the position in the first round, so that gateways start at different
+        endpoints."""
         self._random: Final = random
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []
@@ -112,8 +113,9 @@ class RoundRobin(Generic[M]):
 
 
 class ConsistentHash(Generic[M]):
-    """Sends requests with the same key to the same member while it is available. ``fallback``
-    serves requests without a key. Slow-start shares are ignored, because keys would move twice."""
+    """Sends requests with the same key to the same candidate while it is available. ``fallback``
+    serves requests without a key. Slow-start shares are ignored, because they would move each key
+    twice."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

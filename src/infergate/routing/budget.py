@@ -1,7 +1,7 @@
-"""The retry budget of a backend. Pure.
+"""The retry budget of a backend. This module has no I/O.
 
-Retries add load to a backend that fails because it is overloaded. Limiting them to a share of its
-active requests keeps a short overload from becoming an outage.
+Retries add load to a backend that fails because it is overloaded. The budget limits retries to a
+share of the backend's active requests, so that a short overload does not become an outage.
 
 Reference: Envoy's retry budget (20 %, at least 3), which counts active requests.
 """
@@ -25,7 +25,7 @@ class RetryBudget:
         self._share = share
         self._min_retries = min_retries
         self.active_requests = 0
-        """Active requests, counted by the callers."""
+        """The number of active requests, which the callers maintain."""
         self.active_retries = 0
 
     def try_acquire(self) -> bool:

@@ -1,9 +1,9 @@
-"""Chooses among the endpoints of one backend. Pure; time is an argument.
+"""Chooses among the endpoints of one backend. This module has no I/O; time is an argument.
 
 1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while others are
    available. The only endpoint of a backend is always used.
-2. Panic: if no endpoint, or a smaller share than ``panic_threshold``, is available, all are used,
-   because the checks are probably wrong (Envoy's panic threshold).
+2. Panic: if no endpoint is available, or a smaller share than ``panic_threshold``, all endpoints
+   are used, because the checks are probably wrong (Envoy's panic threshold).
 3. The last available endpoint is never ejected.
 4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
 """
@@ -28,7 +28,8 @@ _SLOW_START_STEPS: Final = 20
 
 
 class ClusterMember:
-    """An endpoint. ``name`` is the same in all gateways; ``weight`` is relative to others."""
+    """An endpoint. ``name`` is the same in all gateways. ``weight`` is relative to other
+    endpoints."""
 
     __slots__ = (
         "active",
@@ -49,9 +50,9 @@ class ClusterMember:
         self.active = 0
         self.successes = 0
         self.failures = 0
-        """Total failed attempts."""
+        """The total number of failed attempts."""
         self.slow_start_since = -inf
-        """The start time of slow start; ``-inf`` if it never began."""
+        """The start time of slow start, or ``-inf`` if slow start has never begun."""
 
     def record_success(self) -> None:
         """Record a successful attempt."""
@@ -65,8 +66,8 @@ M = TypeVar("M", bound=ClusterMember)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRule:
-    """``slow_start_seconds`` is the slow-start window (0: no slow start). ``panic_threshold`` is a
-    share of the endpoints, from 0 to 1."""
+    """``slow_start_seconds`` is the slow-start window; 0 disables slow start. ``panic_threshold``
+    is a share of the endpoints, from 0 to 1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
     slow_start_seconds: float = 0.0
@@ -94,7 +95,7 @@ class Cluster(Generic[M]):
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
-        """Replace the members (at least one); ``slow_start`` applies to new members."""
+        """Replace the members by at least one member. ``slow_start`` applies to new members."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:
@@ -105,8 +106,8 @@ class Cluster(Generic[M]):
     # ---- choosing
 
     def choose(self, now: float, tried: Collection[M] = (), key: str = "") -> M:
-        """Return the member for the next attempt and count the attempt as active. A member that is
-        not in ``tried`` is preferred."""
+        """Return the member for the next attempt and count the attempt as active. Members that are
+        not in ``tried`` are preferred."""
         members = self.members
         if len(members) == 1:
             chosen = members[0]
@@ -119,7 +120,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Prefer any untried member, even an unavailable one, to a member that has failed."""
+        """Prefer any untried member, even an unavailable member, to a member that has failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:
@@ -174,7 +175,7 @@ class Cluster(Generic[M]):
     # ---- outcomes and checks
 
     def record_outcome(self, member: M, outcome: AttemptOutcome, now: float) -> bool:
-        """Record that an attempt on ``member`` ended; return whether the member was ejected."""
+        """Record the end of an attempt on ``member``. Return whether the member was ejected."""
         if outcome is AttemptOutcome.OK:
             member.record_success()
             return False
@@ -195,7 +196,7 @@ class Cluster(Generic[M]):
         return due and self._can_eject(member, now)
 
     def eject_suspect(self, member: M, now: float) -> bool:
-        """Eject the suspect ``member`` after a failed check; return whether it was ejected."""
+        """Eject the suspect ``member`` after a failed check. Return whether it was ejected."""
         return self._eject(member, now, by_check=True)
 
     def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:
@@ -214,7 +215,8 @@ class Cluster(Generic[M]):
         )
 
     def record_check(self, member: M, now: float, *, succeeded: bool) -> bool:
-        """Record a check of ``member``; return whether that changed its availability."""
+        """Record a check of ``member``. Return whether the check changed the member's
+        availability."""
         changed = member.health.record_check(succeeded=succeeded)
         was_readmitted = member.outlier.record_check(now, member.health.rise, succeeded=succeeded)
         if was_readmitted or (changed and succeeded):

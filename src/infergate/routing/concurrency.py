@@ -1,6 +1,6 @@
-"""The concurrency limit of a backend and its queue. Pure.
+"""The concurrency limit of a backend, and its queue. This module has no I/O.
 
-Waiting requests get slots in order of arrival; requests past their deadline are skipped.
+Waiting requests get slots in the order of their arrival. Requests past their deadline are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 class ConcurrencyLimit(Generic[T]):
     """Allows ``max_active`` concurrent requests and ``max_waiting`` queued requests. Deadlines and
-    times are seconds on the same clock; each ``T`` identifies a queued request."""
+    times are seconds on the same clock. Each ``T`` identifies a queued request."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active
@@ -24,29 +24,28 @@ class ConcurrencyLimit(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Length of the queue."""
+        """The number of requests in the queue."""
         return len(self._waiting)
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free and no request is waiting; return whether it was taken."""
+        """Take a slot if one is free and no request is waiting. Return whether a slot was taken."""
         if self.active >= self.max_active or self._waiting:
             return False
         self.active += 1
         return True
 
     def enqueue(self, waiter: T, deadline: float | None) -> bool:
-        """Add ``waiter`` to the queue, until ``deadline``; return False if the queue is full."""
+        """Add ``waiter`` to the queue until ``deadline``. Return False if the queue is full."""
         if len(self._waiting) >= self.max_waiting:
             return False
         self._waiting[waiter] = math.inf if deadline is None else deadline
         return True
 
     def remove(self, waiter: T) -> None:
-        """Remove ``waiter`` from the queue."""
         self._waiting.pop(waiter, None)
 
     def release(self, now: float) -> T | None:
-        """Release a slot; return the waiting request that gets it, if any."""
+        """Release a slot. Return the waiting request that gets the slot, or None."""
         while self._waiting:
             waiter, deadline = self._waiting.popitem(last=False)
             if deadline > now:

@@ -25,7 +25,7 @@ class EndpointHealth:
         """Whether any check has finished."""
 
     def record_check(self, *, succeeded: bool) -> bool:
-        """Record a check; return whether it changed ``is_up``."""
+        """Record a check. Return whether the check changed ``is_up``."""
         is_first, self.was_checked = not self.was_checked, True
         if succeeded is self.is_up:
             self._contrary_checks = 0

@@ -1,12 +1,11 @@
-"""Estimates a percentile of recent latencies in bounded memory. Pure.
+"""Estimates a percentile of recent latencies in bounded memory. This module has no I/O.
 
 The bucket limits of the histogram grow by 10 %, from 0.1 ms to 15 minutes, so a percentile is at
-most 10 % too high. The histogram has two generations: the older is dropped when the younger has
-``GENERATION_SIZE`` samples.
+most 10 % too high. The histogram has two generations. The older generation is dropped when the
+younger generation has ``GENERATION_SIZE`` samples.
 
-Reference: hedging after a percentile is from Dean and Barroso, "The tail at scale", 2013; Finagle's
-BackupRequestFilter uses windowed histograms in the same way.
-"""
+Reference: hedging after a percentile was proposed by Dean and Barroso, "The tail at scale", 2013;
+Finagle's BackupRequestFilter uses windowed histograms in the same way."""
 
 from __future__ import annotations
 
@@ -15,9 +14,10 @@ from typing import Final
 
 GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
-"""The minimum number of samples for a percentile."""
+"""The minimum number of samples for an estimate."""
 UPDATE_INTERVAL: Final = 10
-"""Samples between computations of the percentile, because computing costs more than counting."""
+"""The number of samples between computations of the percentile, because computing it costs more
+than adding a sample."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
@@ -36,7 +36,6 @@ class LatencyQuantile:
         self._current: float | None = None
 
     def add(self, seconds: float) -> None:
-        """Add a sample."""
         if self._count >= GENERATION_SIZE:
             self._older, self._younger, self._count = self._younger, [0] * _BUCKETS, 0
         self._count += 1
@@ -45,8 +44,8 @@ class LatencyQuantile:
             self._current = self._compute()
 
     def percentile(self) -> float | None:
-        """Return the percentile in seconds, at most ``UPDATE_INTERVAL`` samples old; None if there
-        are fewer than ``MIN_SAMPLES`` samples."""
+        """Return the percentile in seconds, or None if there are fewer than ``MIN_SAMPLES``
+        samples. It may lack the last ``UPDATE_INTERVAL`` samples."""
         return self._current
 
     def _compute(self) -> float | None:

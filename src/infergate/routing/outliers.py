@@ -1,16 +1,14 @@
 """Passive health checks: endpoints are ejected for a while after failed requests (Envoy's outlier
 detection).
 
-1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
+1. An endpoint is ejected after a number of consecutive failures. The ejection time grows with the
 number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shortens the
 next ejection by ``base_seconds``.
 2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. After other
-failures, successful checks prove nothing, because checks may also have succeeded during the
-failures.
-3. A client's request may cause an endpoint to close connections. If the limit is reached only with
-such failures, an ejection also requires a failed check
-(docs/decisions/0041-failure-attribution.md).
-"""
+failures, successful checks do not end the ejection, because checks may have succeeded during the
+failures as well.
+3. A client's request may cause an endpoint to close connections. If only such failures reach the
+limit, an ejection also requires a failed check (docs/decisions/0041-failure-attribution.md)."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
-    """``consecutive`` failures eject an endpoint (0: never). ``base_seconds`` and ``max_seconds``
-    are the first and the longest ejection. At most ``max_share`` (0 to 1) of the endpoints, but
-    always at least one, may be ejected at a time."""
+    """``consecutive`` failures eject an endpoint; 0 disables ejection. ``base_seconds`` and
+    ``max_seconds`` are the first and the longest ejection. At most ``max_share`` (0 to 1) of the
+    endpoints may be ejected at a time, but a single endpoint may always be ejected."""
 
     consecutive: int = 5
     base_seconds: float = 30.0
@@ -64,7 +62,7 @@ class OutlierState:
         self._backoff_steps = 0
 
     def record_failure(self, *, is_unreachable: bool, is_ambiguous: bool = False) -> None:
-        """Record a failure. ``is_ambiguous``: the request may have caused the failure."""
+        """Record a failure. ``is_ambiguous`` means that the request may have caused the failure."""
         if not self.consecutive_failures:
             self.ambiguous_failures = 0
         self.consecutive_failures += 1
@@ -73,13 +71,13 @@ class OutlierState:
         self._successful_checks = 0
 
     def record_check(self, now: float, rise: int, *, succeeded: bool) -> bool:
-        """Record a check; return whether ``rise`` successful checks in a row end the ejection."""
+        """Record a check. Return whether ``rise`` successful checks in a row end the ejection."""
         self._successful_checks = self._successful_checks + 1 if succeeded else 0
         reachable_again = self.is_unreachable or self.ejected_by_check
         return reachable_again and self.ejected_until > now and self._successful_checks >= rise
 
     def is_ejection_due(self, rule: OutlierRule, now: float) -> bool:
-        """Return whether there have been enough failures for an ejection."""
+        """Return whether enough failures have been recorded for an ejection."""
         return (
             bool(rule.consecutive)
             and self.consecutive_failures >= rule.consecutive
@@ -87,15 +85,16 @@ class OutlierState:
         )
 
     def is_certain(self, rule: OutlierRule) -> bool:
-        """Return whether the failures that no request can have caused suffice for an ejection."""
+        """Return whether an ejection is due even without the failures that requests may have
+        caused."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
     def reset_failures(self) -> None:
-        """Reset the counters of consecutive failures."""
         self.consecutive_failures = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
-        """Eject the endpoint from ``now`` on."""
+        """Eject the endpoint at ``now``. ``by_check`` means that a failed check causes the
+        ejection."""
         self.ejected_by_check = by_check
         if self._backoff_steps:
             self._backoff_steps = max(

@@ -1,8 +1,8 @@
 r"""Derives the client's name of a model from the backend's name, for routes with a regex.
 
-Supports expressions that consist of fixed text around one group, and rewrite it to fixed text
-around that group: ``/prod\.(.+)/`` to ``\1``. The result must still be matched against the route.
-"""
+Supports expressions of fixed text around one group if the rewrite is also fixed text around that
+group: ``/prod\.(.+)/`` rewritten to ``\1``. Callers must still match the result against the
+route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEMPLATE: Final = re.compile(r"([^\\]*)\\(?:1|g<1>)(\D[^\\]*|)")
 
 def invert_rewrite(expression: str, template: str) -> Callable[[str], str | None] | None:
     """Return a function that maps a backend's name to the client's name, or to None if the name
-    does not match. Return None if the expression has another form."""
+    does not match. Return None for an unsupported expression."""
     pattern = _ONE_GROUP.fullmatch(expression)
     rewritten = _TEMPLATE.fullmatch(template)
     if pattern is None or rewritten is None:

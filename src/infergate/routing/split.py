@@ -1,8 +1,8 @@
-"""The target of a request on a split route: a pure decision, the same in every process.
+"""Chooses the target of a request on a split route, without I/O and equally in every process.
 
-A key is hashed to a position between 0 and 100. Targets take their percentages from the top of this
-range down, and the route's own backend takes the rest. While the percentages stay the same, a key
-keeps its target; if the first target's percentage grows, keys move only to that target.
+A key is hashed to a position between 0 and 100. The targets' percentages fill this range from the
+top down; the rest belongs to the route's own backend. While the percentages stay the same, a key
+keeps its target. If the first target's percentage grows, keys move only to that target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def hash_position(key: str) -> float:
 
 
 def pick_target(percentages: Sequence[float], key: str) -> int | None:
-    """Return the index of the target for ``key``; None: the route's own backend."""
+    """Return the index of the target for ``key``, or None for the route's own backend."""
     lower_limit, position = _FULL_PERCENT, hash_position(key)
     for index, percent in enumerate(percentages):
         lower_limit -= percent

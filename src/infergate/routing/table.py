@@ -1,4 +1,5 @@
-"""The routing table, which looks up the route of a model name. Pure. The first match wins."""
+"""The routing table, which finds the route of a model name. The first route that matches is used.
+This module has no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _ALL: Final = "*"
 _MAX_CACHED_NAMES: Final = 4096
 """Maximum number of cached names."""
 _MAX_CACHED_NAME_CHARS: Final = 256
-"""Maximum length of a cached name. Clients choose names, so number and length are limited."""
+"""Maximum length of a cached name. Clients choose names, so both number and length are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class SplitTarget:
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
     """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` of
-    them concurrently; its responses are discarded."""
+    them concurrently. Its responses are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -66,17 +67,16 @@ class MirrorTarget:
 class Route:
     """``pattern`` is a name, a glob (``bert-*``) or ``/a regex/``, as in the configuration.
 
-    ``timeout`` is in seconds; None: the backend's timeout. ``idle_timeout``, if set, limits the
-    pauses of a stream instead. ``validate`` False passes a trusted client's messages through
-    unchecked if client and backend speak the same protocol. ``labels`` are the class names of
+    ``timeout`` is in seconds; None means the backend's timeout. ``idle_timeout``, if set, limits
+    the pauses of a stream instead. If ``validate`` is False and client and backend speak the same
+    protocol, messages of trusted clients pass through unchecked. ``labels`` are the class names of
     outputs, by the client's output name, for classification by the gateway. ``cast`` maps a
     datatype to its substitute in protocols that cannot carry the datatype.
 
-    Only requests that match all of ``headers`` (names in lower case, values are globs) take the
-    route. ``split`` lists other backends that get a share of its inferences, chosen by the value of
-    the header ``split_by`` if present; ``fallback`` is used when the route's backend cannot be
-    reached.
-    """
+    The route applies only to requests that match all of ``headers`` (lower-case names; the values
+    are globs). ``split`` lists other backends that get a share of the inferences; if a request has
+    the header ``split_by``, the header's value decides its backend. ``fallback`` is used if the
+    route's backend cannot be reached."""
 
     pattern: str
     backend: str
@@ -95,7 +95,7 @@ class Route:
     mirror: MirrorTarget | None = None
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
-        """Return whether ``headers`` (names in lower case) match the route's headers."""
+        """Return whether ``headers``, with lower-case names, match the route's headers."""
         return all(
             (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
             for name, pattern in self.headers.items()
@@ -125,9 +125,9 @@ class Route:
         return self.rewrite.model
 
     def client_model_lookup(self) -> Callable[[str], str | None]:
-        """Return a function that maps the backend's name of a model to the client's, or to None if
-        it cannot be derived. The result is valid only if the route table finds this route for
-        it."""
+        """Return a function that maps the backend's name of a model to the client's name, or to
+        None if the client's name cannot be derived. A result is valid only if the route table finds
+        this route for it."""
         if self.is_exact:
             backend_name = self.backend_model(self.pattern)
             return lambda name: self.pattern if name == backend_name else None
@@ -148,7 +148,8 @@ class Route:
 
 
 def is_regex(pattern: str) -> bool:
-    """Return whether ``pattern`` is a regular expression, ``/…/``, for the whole name."""
+    """Return whether ``pattern`` is a regular expression (``/…/``), which must match the whole
+    name."""
     return len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
 
 
@@ -163,8 +164,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def model_matcher(pattern: str) -> Callable[[str], object]:
-    """Return a predicate for model names that match ``pattern``. ``*`` alone matches every name; in
-    any other glob, no wildcard matches ``/``, as in a shell. Raises ``re.error``."""
+    """Return a predicate for model names that match ``pattern``. The pattern ``*`` matches every
+    name; in any other glob, wildcards do not match ``/``, as in a shell. Raises ``re.error``."""
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):
@@ -181,7 +182,7 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the backends that get only mirrored requests."""
+    """Return the backends that receive only mirrored requests."""
     primary: set[str] = set()
     mirrored: set[str] = set()
     for route in routes:
@@ -222,7 +223,8 @@ class RouteTable:
     def find(
         self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Route | None:
-        """Return the first route for ``model``, ``version`` ("": any) and ``headers``."""
+        """Return the first route for ``model``, ``version`` and ``headers``. An empty ``version``
+        means any version."""
         for route in self._candidates_cache.get(model) or self.candidates(model):
             if (not route.version or route.version == version) and (
                 not route.headers or route.matches_headers(headers)

@@ -65,10 +65,9 @@ def make_authorizer(
 ) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
-    The authorizer of ``previous`` is reused if nothing that it depends on has changed; it uses the
+    The authorizer of ``previous`` is reused if nothing that it depends on has changed. It uses the
     old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
-    rate limits are unchanged.
-    """
+    rate limits are unchanged."""
     access, metrics = config.access, group.metrics
     assert access is not None
     memory: LocalRateStore | None = None
@@ -133,8 +132,8 @@ def _make_key_ring(access: AccessConfig, metrics: Metrics) -> KeyRing:
 
 
 def _parse_configured_file(path: Path, parse: Callable[[bytes], T], key: str) -> T:
-    """Parse the file named by ``key`` of the configuration. Raises OSError, also for invalid
-    content: the file may have changed since the configuration was checked."""
+    """Parse the file named by ``key`` of the configuration. Raises OSError for unreadable and for
+    invalid content, because the file may have changed since the configuration was checked."""
     try:
         return parse(path.read_bytes())
     except ValueError as error:
@@ -167,7 +166,7 @@ def _make_token_verifier(
         ],
         rules,
     )
-    close_callbacks.append(upstream.close)  # after the key sources that use it
+    close_callbacks.append(upstream.close)  # close it after the key sources that use it
     return tokens
 
 

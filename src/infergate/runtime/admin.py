@@ -32,17 +32,15 @@ _STATUSES: Final = {
 _CONSOLE: Final = "/console"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
-"""Paths that expose the configuration and therefore check the Host header. Scrapers and probes may
-use any host name."""
+"""Paths that expose the configuration. They check the Host header. Scrapers and probes may use any
+host name."""
 _audit = logging.getLogger("infergate.audit")
 
 
 class SubtreeApp(Protocol):
     """An application that serves all paths below a prefix."""
 
-    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to one request."""
-        ...
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse: ...
 
 
 class AdminApp:
@@ -60,9 +58,9 @@ class AdminApp:
         make_console: Callable[[], SubtreeApp] | None = None,
         hosts: Collection[str] = (),
     ) -> None:
-        """``count_limit`` is called with the limit that a request exceeded. ``make_console``
-        builds the console on its first request, to save memory. ``hosts`` are allowed in the
-        Host header besides addresses and local names."""
+        """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
+        the console on its first request, to save memory. The Host header may contain ``hosts``,
+        addresses and local names."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -119,8 +117,8 @@ class AdminApp:
         }
 
     async def _respond_reload(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Reload. Respond like Prometheus: 403 if disabled, 500 if the configuration was
-        rejected."""
+        """Reload the configuration. Like Prometheus, respond with 403 if reloads are disabled, and
+        with 500 if the configuration was rejected."""
         if wire.method != "POST":
             return _not_allowed("POST")
         reload = self._history.reload
@@ -156,7 +154,8 @@ class AdminApp:
 
 
 async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
-    """Send a short or ``whole`` exposition in one piece, and stream any other."""
+    """Send an exposition in one piece if it is short or ``whole`` is set. Otherwise stream the
+    exposition."""
     headers = {"content-type": exposition.content_type}
     pieces, remaining = list(islice(exposition.chunks, 2)), _ExpositionStream(exposition.chunks)
     if len(pieces) < 2:
@@ -178,7 +177,7 @@ class _ExpositionStream:
         return None if piece is None else (piece,)
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because nothing has to be released."""
 
 
 def _is_console_path(path: str) -> bool:

@@ -60,14 +60,14 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits exported as metrics, because other metrics report their use."""
+"""Limits that are exported as metrics, because other metrics report their use."""
 READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
 _FIXED_GRPC: Final = {"the protocol": "grpc"}
-"""The fixed options of listeners (``ListenerSpec``)."""
+"""The fixed options of gRPC listeners (``ListenerSpec``)."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
-"""Protocols of listeners, by their ALPN names."""
+"""The ALPN names of the listeners' protocols."""
 
 
 def _make_builtin(name: str, timeout: float) -> Backend:
@@ -80,12 +80,12 @@ def assemble(
     history: ConfigHistory | None = None,
     group: WorkerGroup | None = None,
 ) -> RunningGateway:
-    """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
+    """Build, but do not start, the gateway that ``config`` describes. This needs a running event
+    loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     ``history`` is reported by the admin listener. ``group`` connects the process to the other
-    workers; None if there are no others.
-    """
+    workers; it is None if there are no other workers."""
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
@@ -161,7 +161,7 @@ class _SharedState:
 def _build_parts(
     shared: _SharedState, config: Config, previous: GatewayParts | None
 ) -> GatewayParts:
-    """Build the parts that serve ``config``, reusing everything unchanged from ``previous``."""
+    """Build the parts that serve ``config``. Unchanged parts of ``previous`` are reused."""
     limits = compiled.limits(config)
     sharing = compiled.shared_memory_backends(config)
     unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
@@ -213,9 +213,9 @@ def _build_parts(
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # stops its thread
+            access_log.close()  # this stops the log's thread
         if tracer is not None and (previous is None or tracer is not previous.tracer):
-            tracer.close()  # stops its thread
+            tracer.close()  # this stops the tracer's thread
         raise
     return GatewayParts(
         config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer
@@ -273,7 +273,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
-    relays = tracer is None  # ``assign_id`` starts a trace, which must happen once
+    relays = tracer is None  # ``assign_id`` starts a trace, and must run only once
     factory = _FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
@@ -372,7 +372,8 @@ class _FrontendFactory:
 def _make_frontends(
     transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of one kind of transport by their claims, the fallback first."""
+    """Return the frontends of one kind of transport, keyed by their claims. The fallback comes
+    first."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):

@@ -54,7 +54,7 @@ _MAX_ROUTES: Final = 20
 def print_banner(
     config: Config, listeners: Mapping[str, HasAddress], source: Path | None, stream: TextIO
 ) -> None:
-    """Write the message to ``stream`` once every listener is bound, with colors on a terminal."""
+    """Write the message to ``stream`` when every listener is bound. It has colors on a terminal."""
     subject = "the embedded models" if source is None else str(source)
     workers = f", {config.workers} workers" if config.workers > 1 else ""
     stream.write(f"infergate {version_text(__version__)} serves {subject}{workers}\n\n")
@@ -122,6 +122,6 @@ _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
 
 
 def _local_address(address: str) -> str:
-    """Return ``address`` as a browser on this machine reaches it."""
+    """Return the ``address`` that reaches the listener from this machine."""
     host, _, port = address.rpartition(":")
     return f"{_WILDCARD_HOSTS.get(host, host)}:{port}"

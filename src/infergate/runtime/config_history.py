@@ -1,5 +1,5 @@
-"""The history of configurations: the active one and the result of the last reload, for metrics and
-the admin listener."""
+"""The history of configurations: the active configuration and the result of the last reload, for
+metrics and the admin listener."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.observe.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """The result of a reload; ``error`` is empty unless the configuration was rejected."""
+    """The result of a reload. ``error`` is empty unless the configuration was rejected."""
 
     trigger: str
     """The cause, for example a signal."""
@@ -30,8 +30,8 @@ class ReloadResult:
 
 
 class ConfigHistory:
-    """``source`` is the configuration file, or None. ``reload`` triggers a reload for a reason and
-    returns its result; None: reloads are unavailable."""
+    """``source`` is the configuration file, or None. ``reload`` reloads for a given reason and
+    returns the result; it is None if reloads are not possible."""
 
     def __init__(self, source: Path | None = None, sha256: str = "") -> None:
         self._source = source
@@ -42,13 +42,14 @@ class ConfigHistory:
         self._metrics: Metrics | None = None
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
-        """Reads the current content of the configuration file. Raises ConfigError. None without a
-        file."""
+        """Reads the current content of the configuration file. Raises ConfigError. It is None
+        without a file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
-        """Returns whether files have changed since the last reload, successful or not."""
+        """Returns whether files have changed since the last reload, whether or not that reload
+        succeeded."""
 
     def export_to(self, metrics: Metrics) -> None:
-        """Export the history to ``metrics`` from now on."""
+        """Set the metrics about the history in ``metrics`` from now on."""
         self._metrics = metrics
         metrics.last_reload_succeeded.set(1)
         self._export_version(metrics)
@@ -58,14 +59,15 @@ class ConfigHistory:
         metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
 
     def matches_file(self) -> bool:
-        """Return whether the file certainly has the active configuration, without reading it."""
+        """Return whether the file is known to contain the active configuration. The file is not
+        read."""
         return (
             not (self._last_reload is not None and self._last_reload.error)
             and not self.have_files_changed()
         )
 
     def record(self, result: ReloadResult, sha256: str = "") -> None:
-        """Record a finished reload; ``sha256`` is the hash of the new configuration."""
+        """Record a finished reload. ``sha256`` is the hash of the new configuration."""
         self._last_reload = result
         if not result.error:
             self._sha256, self._active_since = sha256, result.finished_at

@@ -19,21 +19,22 @@ from infergate.core.log_events import FEW_DESCRIPTORS
 log = logging.getLogger(__name__)
 
 _ACCEPT_FAILED: Final = "socket.accept() out of system resource"
-"""The start of asyncio's message, logged a thousand times a second until a descriptor is free.
+"""The start of the message that asyncio logs a thousand times a second until a descriptor is free.
 (uvloop closes new connections instead.)"""
 _TLS_FAILED: Final = "Fatal error on SSL protocol"
 _HANDLER_CLOSED: Final = "the handler is closed"
-"""The end of uvloop's message (0.23) if a connection was aborted between connecting its socket and
-the server's TLS handshake: it closes the socket and then writes to it once."""
+"""The end of uvloop's message (0.23) if a connection was aborted after its socket connected and
+before the server's TLS handshake. uvloop closes such a socket and then writes to it once."""
 _WARNING_INTERVAL_SECONDS: Final = 10.0
 _CLIENT_SHARE: Final = 3, 4
-"""The fraction of all descriptors that clients may use."""
+"""The fraction of all descriptors that clients may use, as numerator and denominator."""
 
 
 def raise_limit() -> None:
-    """Raise the soft limit, low by default for select(2), to the hard limit, as Go programs do."""
+    """Raise the soft limit to the hard limit, as Go programs do. The soft limit is low by default
+    because of select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems allow less than they report
+    with contextlib.suppress(OSError, ValueError):  # some systems report more than they allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -47,9 +48,9 @@ def max_client_connections(configured: int) -> int:
 
 
 def count_open() -> int:
-    """Return the number of open descriptors; the limit if no descriptor is left for counting."""
+    """Return the number of open descriptors, or the limit if no descriptor is free for counting."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing uses a descriptor
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing uses one
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -57,14 +58,14 @@ def count_open() -> int:
 
 
 class LoopExceptionHandler:
-    """The exception handler of the event loop. It logs exhausted descriptors once per interval in
-    one line, and drops a harmless error of uvloop."""
+    """The exception handler of the event loop. If descriptors are exhausted, it logs only one line
+    per interval. It drops a harmless error of uvloop."""
 
     def __init__(self) -> None:
         self._warned_at: float | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle ``context``, as for ``loop.set_exception_handler``."""
+        """Handle ``context``, which ``loop.set_exception_handler`` describes."""
         if _is_aborted_handshake(context):
             return
         if context.get("message") != _ACCEPT_FAILED:

@@ -19,7 +19,8 @@ _LEAST_REQUEST: Final = "least-request"
 
 
 def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
-    """Return the configured endpoints. With shared memory, a host name is a single endpoint."""
+    """Return the configured endpoints. If the backend uses shared memory, a host name is a single
+    endpoint."""
     resolves_name = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, display_names(urls), compiled.endpoints(config), strict=True)
@@ -58,7 +59,7 @@ def monitoring_settings(config: BackendConfig) -> MonitoringSettings:
 
 
 def hash_key(config: BackendConfig) -> Callable[[RequestContext], str] | None:
-    """Return a function that computes a request's hash key; None without consistent hashing."""
+    """Return a function that computes a request's hash key, or None without consistent hashing."""
     if config.balance.policy != _CONSISTENT_HASH:
         return None
     header = config.balance.hash_header

@@ -1,8 +1,7 @@
 """The transports that the option ``engine`` selects.
 
-The modules of an engine are imported when it is selected, because an unused library would cost
-every process memory.
-"""
+The modules of an engine are imported when the engine is selected, because an unused library would
+cost every process memory."""
 
 # ruff: noqa: PLC0415 - see the module's docstring
 
@@ -30,9 +29,9 @@ authorities."""
 
 class Engine(NamedTuple):
     """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
-    listen. A listening gRPC server cannot change ``fixed_grpc_limits``; it can change its TLS files
-    and server names only with ``can_change_grpc_tls``. ``make_loop`` creates the engine's event
-    loop; None: asyncio's default."""
+    listen. A gRPC server that is listening cannot change ``fixed_grpc_limits``, and can change its
+    TLS files and server names only if ``can_change_grpc_tls`` is set. ``make_loop`` creates the
+    engine's event loop; None means asyncio's default loop."""
 
     make_http_server: MakeHttpServer
     make_grpc_server: MakeGrpcServer
@@ -65,7 +64,7 @@ def _own_engine() -> Engine:
 def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # not available on Windows
+    except ImportError:  # Windows has no uvloop
         return None
     return uvloop.new_event_loop
 

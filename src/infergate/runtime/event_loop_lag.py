@@ -1,5 +1,5 @@
-"""Measures how long the event loop was blocked by expensive work, or because the system did not
-schedule the process."""
+"""Measures how long the event loop was blocked, because of expensive work or because the system did
+not schedule the process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from infergate.transport.net.timer import LATE_SECONDS
 
 _INTERVAL_SECONDS: Final = 0.25
-"""Seconds between two measurements. Most lags that last longer are detected."""
+"""Seconds between two measurements. A longer lag is detected in most cases."""
 
 
 class EventLoopLagMonitor:
-    """Measures from ``start`` to ``stop``. ``report_lag`` is called with the seconds by which a
-    timer was late, unless the delay is negligible."""
+    """Measures the lag between ``start`` and ``stop``. If a timer was late, ``report_lag`` is
+    called with the seconds, unless the delay is negligible."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:
         self._report_lag: Final = report_lag

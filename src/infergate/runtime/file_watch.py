@@ -1,10 +1,9 @@
 """Watches files for changes.
 
-The directories of the files are watched, also through symlinks, because editors replace a file by
-renaming, and Kubernetes switches a symlink beside a ConfigMap's files (``..data``) to another
-directory. An event only triggers a check of the files; a check also runs every few seconds, for
-file systems without events.
-"""
+The directories of the files are watched, and also the directories that symlinks lead to. Editors
+replace a file by renaming, and Kubernetes switches a symlink beside a ConfigMap's files
+(``..data``) to another directory. An event only triggers a check of the files. A check also runs
+every few seconds, because some file systems have no events."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from infergate.core.log_events import UNWATCHED
 _log = logging.getLogger("infergate")
 
 _POLL_SECONDS: Final = 5.0
-"""Seconds after which files are checked without an event."""
+"""Seconds between two checks of the files without an event."""
 _MAX_QUIET_PERIODS: Final = 10
-"""Continuous changes delay a check by at most this many quiet periods."""
+"""Maximum number of quiet periods by which continuous changes delay a check."""
 
 
 async def watch_files(
@@ -31,7 +30,7 @@ async def watch_files(
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``on_change`` after changes in the directories of ``paths`` and the quiet period. While
-    ``quiet_seconds`` returns None, do nothing. Runs until cancelled."""
+    ``quiet_seconds`` returns None, do nothing. This runs until it is cancelled."""
     while True:
         seconds = quiet_seconds()
         folders = await asyncio.to_thread(_directories, paths())
@@ -49,7 +48,7 @@ async def watch_files(
                         or await asyncio.to_thread(_directories, paths()) != folders
                     ):
                         break
-        except (OSError, RuntimeError) as error:  # the system is out of watches
+        except (OSError, RuntimeError) as error:  # the system has no free watches
             _log.warning(
                 "files cannot be watched and are checked every %g s instead: %s",
                 _POLL_SECONDS,

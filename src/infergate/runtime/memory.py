@@ -1,12 +1,11 @@
-"""Tunes the C library to return freed memory less eagerly, and the garbage collector to look for
-cycles less often.
+"""Makes the C library return freed memory less eagerly, and the garbage collector look for cycles
+less often.
 
-A JSON tensor passes through buffers of megabytes. By default glibc returns the top of the heap to
-the kernel when 128 KiB of it are free, so the next request faults every page in again
+A JSON tensor passes through buffers of megabytes. By default, glibc returns the top of the heap to
+the kernel when 128 KiB of the top are free, and the next request has to fault in every page again
 (docs/decisions/0007-malloc-tuning.md). Modules and routes are some hundred thousand objects, and a
 full collection visits all of them while requests wait
-(docs/decisions/0019-less-work-for-small-requests.md).
-"""
+(docs/decisions/0019-less-work-for-small-requests.md)."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ MAX_FREED_BYTES: Final = 64 * MIB
 
 
 def keep_freed_memory(max_bytes: int = MAX_FREED_BYTES) -> None:
-    """Let the process keep up to ``max_bytes`` of freed memory. Has no effect without glibc, and
-    does not override the environment's settings."""
+    """Let the process keep up to ``max_bytes`` of freed memory. This has no effect without glibc,
+    and does not override settings in the environment."""
     settings = {
         "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, max_bytes),
         "MALLOC_TOP_PAD_": (_TOP_PAD, 16 * MIB),

@@ -1,5 +1,5 @@
-"""Reloads the configuration. Reloads run one at a time; requests that arrive during a reload share
-the next reload, which reads the files' content at that time."""
+"""Reloads the configuration. Only one reload runs at a time. Requests that arrive during a reload
+share the next reload, which reads the files again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ active."""
 
 
 class ConfigReloader:
-    """Reloads the configuration. ``files`` are the files of the last attempt, successful or not."""
+    """Reloads the configuration. ``files`` are the files of the last attempt, whether or not it
+    succeeded."""
 
     def __init__(
         self, read: ReadConfig, apply: ApplyConfig, history: ConfigHistory, files: TrackedFiles
@@ -41,8 +42,8 @@ class ConfigReloader:
         history.have_files_changed = lambda: self.files.have_changed()  # noqa: PLW0108
 
     async def reload(self, trigger: str) -> ReloadResult:
-        """Reload for the reason ``trigger``, log the result and return it. Raises nothing, and
-        continues if the caller is cancelled."""
+        """Reload for the reason ``trigger``, log the result and return it. Nothing is raised. The
+        reload continues if the caller is cancelled."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload(trigger))
         return await asyncio.shield(self._pending)
@@ -69,9 +70,9 @@ class ConfigReloader:
         return result
 
     async def _read_and_apply(self, files: TrackedFiles) -> str:
-        """Read and apply the configuration; return the problem, or an empty string."""
+        """Read and apply the configuration. Return the problem, or an empty string."""
         try:
-            # In a thread, because a long file would block the event loop.
+            # A thread reads the file, because reading a long file would block the event loop.
             config = await asyncio.to_thread(self._read, files)
             await self._apply(config)
         except ConfigError as error:

@@ -1,16 +1,15 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
 A new configuration is first built completely (``GatewayParts``) beside the active one. Next, new
-addresses are bound, and changes of fixed options are rejected. A failure up to here has no effect.
-Finally, all listeners switch to the new parts in a single step of the event loop, for every later
-request on any connection.
+addresses are bound, and changes of fixed options are rejected. A failure in these steps has no
+effect. Finally, all listeners switch to the new parts in a single step of the event loop. The
+switch applies to every later request on any connection.
 
-*Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
-has ended, except for parts that the new configuration reuses.
+*Rule 1.* A call finishes on the parts with which it started. These parts are closed when the last
+such call has ended, unless the new configuration reuses them.
 *Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
 new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
-the new listener shares the old sockets until the old listener is closed.
-"""
+the new listener shares the old sockets until the old listener is closed."""
 
 from __future__ import annotations
 
@@ -40,18 +39,19 @@ ADMIN: Final = "admin"
 _FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds for closing old configurations during shutdown."""
+"""Seconds within which old configurations are closed during shutdown."""
 
 
 class ConfigRejectedError(Exception):
-    """A configuration cannot replace the active one; the message tells the operator why."""
+    """A configuration cannot replace the active configuration. The message tells the operator
+    why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
     """The specification of a listener at ``address``. ``make_server`` creates its server, which
     serves ``app`` behind ``gate`` within ``limits``. ``fixed_options`` are the options that a
-    listening server cannot change, by their names in messages to the operator."""
+    listening server cannot change, keyed by their names in messages to the operator."""
 
     address: Address
     app: Any
@@ -75,7 +75,7 @@ class ListenerSpec:
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
     configuration name; ``access_log``, ``helper_pool``, ``authorizer`` and ``tracer`` are None if
-    disabled."""
+    they are disabled."""
 
     config: Config
     limits: Limits
@@ -111,7 +111,7 @@ class GatewayParts:
             closing.append(self.authorizer.close())
         await asyncio.gather(*closing)
         if self.tracer and all(self.tracer is not item.tracer for item in kept):
-            # The tracer is closed last, because the other parts may add spans.
+            # Close the tracer last, because the other parts may add spans.
             await asyncio.to_thread(self.tracer.close)
 
 
@@ -123,9 +123,9 @@ class _ActiveListener:
 
 
 class RunningGateway:
-    """The listeners and the parts behind them. ``build`` creates the parts of a configuration and
-    may reuse some of the current ones (None at first). ``report_lag`` is called when the event
-    loop was blocked."""
+    """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
+    gets the current parts, or None at first, and may reuse some of them. ``report_lag`` is called
+    when the event loop was blocked."""
 
     def __init__(
         self,
@@ -143,14 +143,15 @@ class RunningGateway:
         self._bind: BindFunction | None = None
         self._change_lock: Final = asyncio.Lock()
         self._retiring: Final[list[GatewayParts]] = []
-        """Generations that still have calls in progress."""
+        """Older generations that still have calls in progress."""
         self._being_prepared: GatewayParts | None = None
         self._old_calls: Final[set[asyncio.Future[None]]] = set()
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called when an old configuration has been closed, so that objects may be frozen."""
+        """An observer that is called when an old configuration has been closed, so that it can
+        freeze objects."""
 
     @property
     def config(self) -> Config:
@@ -163,12 +164,13 @@ class RunningGateway:
 
     @property
     def listeners(self) -> Mapping[str, Server]:
-        """The servers, by configuration name."""
+        """The servers, keyed by configuration name."""
         return {name: listener.server for name, listener in self._listeners.items()}
 
     @property
     def all_parts(self) -> Iterable[GatewayParts]:
-        """All generations: active, with calls in progress, or being prepared."""
+        """All generations: the active generation, those with calls in progress, and those being
+        prepared."""
         yield self._active
         yield from self._retiring
         if self._being_prepared is not None:
@@ -186,9 +188,9 @@ class RunningGateway:
         return 1 + len(self._retiring)
 
     async def start(self, bind: BindFunction | None = None) -> None:
-        """Bind all listeners (with ``bind``, also in later configurations), then accept
-        connections. Raises OSError naming the address that cannot be bound; in this case no
-        listener stays open."""
+        """Bind all listeners, then accept connections. ``bind`` is used in later configurations as
+        well. Raises OSError, which names the address that cannot be bound; in this case no listener
+        stays open."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)
@@ -226,9 +228,8 @@ class RunningGateway:
         """Perform every step of activating ``config`` that can fail, without changing anything.
         Raises ConfigRejectedError.
 
-        The result must be applied or discarded before another configuration can be prepared. With
-        this two-phase change, several processes accept a configuration together, or none does.
-        """
+        The result must be applied or discarded before another configuration can be prepared. This
+        two-phase change lets several processes accept or reject a configuration together."""
         await self._change_lock.acquire()
         try:
             return await self._build_change(config)
@@ -282,7 +283,7 @@ class RunningGateway:
         return all(current.server is not listener.server for current in self._listeners.values())
 
     def _released_sockets(self, listeners: Mapping[str, _ActiveListener]) -> list[socket.socket]:
-        """Return the sockets that are no longer used once ``listeners`` are active."""
+        """Return the sockets that are unused once ``listeners`` are active."""
         kept_servers = {item.server for item in listeners.values()}
         closing = (
             item.server for item in self._listeners.values() if item.server not in kept_servers
@@ -290,7 +291,7 @@ class RunningGateway:
         return [item for server in closing for item in server.sockets]
 
     def _match_listeners(self, specs: Mapping[str, ListenerSpec]) -> dict[str, _ActiveListener]:
-        """Return a listener for each specification, reusing the current one at the same address
+        """Return a listener for each specification. Listeners that have the same address are reused
         (Rule 2). Raises ConfigRejectedError."""
         by_address = {entry.spec.address_key: entry for entry in self._listeners.values()}
         matched = {}
@@ -313,7 +314,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new generation. Does not await and cannot fail."""
+        """Switch to the new generation. This does not await and cannot fail."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return
@@ -372,12 +373,13 @@ class RunningGateway:
         self.gateway.readiness.start_draining()
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then close everything."""
+        """Stop accepting, let requests finish for up to ``grace`` seconds, then close
+        everything."""
         self._is_stopping = True
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
-        if ADMIN in self._listeners:  # last, to report the drain
+        if ADMIN in self._listeners:  # stop it last, because it reports the drain
             await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
             _, pending = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)

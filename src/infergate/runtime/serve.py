@@ -3,10 +3,9 @@
 *Reload.* The configuration is reloaded on SIGHUP and, if enabled, when its files change or on
 POST /reload.
 
-*Drain.* At the first SIGTERM or SIGINT, readiness fails. After ``drain.delay``, in which load
-balancers notice, the gateway stops accepting and lets requests finish for ``drain.timeout``. A
-second signal, or a signal during startup, stops it immediately.
-"""
+*Drain.* At the first SIGTERM or SIGINT, readiness fails. After ``drain.delay``, which gives load
+balancers time to notice, the gateway stops accepting connections, and lets requests finish for up
+to ``drain.timeout``. A second signal, or a signal during startup, stops it immediately."""
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(read: ReadConfig, source: Path | None) -> int:
-    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is
-    its file; None: the embedded demo.
+    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is its
+    file, or None for the embedded demo.
 
-    Returns 0 after a clean stop. Raises ConfigError, and OSError if an address is in use.
+    Return 0 after a clean stop. Raises ConfigError, and OSError if an address is in use.
     """
     files = TrackedFiles()
     config = read(files)
@@ -105,7 +104,7 @@ def _make_service(config: Config, history: ConfigHistory) -> _GatewayService:
 
 
 class _Signals:
-    """Received ``stop_signals`` in order, and whether a SIGHUP requested a reload."""
+    """Holds the received ``stop_signals`` in order, and whether a SIGHUP has requested a reload."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,13 +118,14 @@ class _Signals:
 async def _start_unless_stopped(
     running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running``; return False if a stop signal arrives first. Raises its errors."""
+    """Start ``running``. Return False if a stop signal arrives first. Raises the errors of the
+    start."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
     if start_task.done():
         if not stop_task.cancel():
-            # A signal arrived as well: drain after startup.
+            # A signal arrived together with the end of the startup: drain now.
             stop_signals.put_nowait(stop_task.result())
         start_task.result()
         return True
@@ -155,7 +155,7 @@ async def _run_until_stopped(
     second_signal = asyncio.create_task(signals.stop_signals.get())
     await asyncio.wait({drain_task, second_signal}, return_when=asyncio.FIRST_COMPLETED)
     if drain_task.done():
-        drain_task.result()  # a failure of the drain is a failure of the process
+        drain_task.result()  # the process fails if the drain has failed
     else:
         _log.info("second signal: stopping at once", extra=DRAIN)
         drain_task.cancel()
@@ -175,7 +175,8 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 async def _reload_on_sighup(
     reload_requested: asyncio.Event, reloader: ConfigReloader | None
 ) -> None:
-    """Reload at each SIGHUP; signals received during a reload count as one signal."""
+    """Reload at each SIGHUP. All signals that arrive during a reload cause a single further
+    reload."""
     while True:
         await reload_requested.wait()
         reload_requested.clear()

@@ -17,8 +17,8 @@ from infergate.runtime.console.sources import ConsoleSource
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """One process's access to its worker group. By default, the process is the only one, and the
-    optional functions are None."""
+    """The access of a process to its worker group. By default, the process is alone in the group,
+    and the optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
@@ -28,7 +28,8 @@ class WorkerGroup:
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
     """Returns the group's statistics of a model and version."""
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
-    """Returns the counters of the rate limits identified by these bytes; by default, local ones."""
+    """Returns the counters of the rate limits identified by these bytes. By default, the counters
+    are local."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
     console_source: ConsoleSource | None = None
     """The console's data source for the whole group."""
@@ -37,7 +38,8 @@ class WorkerGroup:
 
 
 class ProcessEndedError(Exception):
-    """A process of the gateway has ended with ``code``, which is negative for a signal."""
+    """A process of the gateway has ended with ``code``. A negative code is the number of a
+    signal."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

@@ -19,7 +19,7 @@ STYLES: Final = {
     "partly": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
-"""Colours of words. They add no information, since the word itself is always printed."""
+"""Colours of words. They add no information, because the word itself is always printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def plain_text(table: Table) -> str:
 
 
 def align(rows: Sequence[Sequence[str]], right_aligned: Container[int] = ()) -> str:
-    """Format ``rows`` in aligned, indented columns, one line each."""
+    """Format ``rows`` in aligned, indented columns, with one line for each row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -84,7 +84,7 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
 
 class Progress:
-    """A progress bar of ``total`` steps, with ``label``. It is only shown on a terminal."""
+    """A progress bar of ``total`` steps with the text ``label``. It is shown only on a terminal."""
 
     def __init__(self, label: str, total: int, stream: TextIO | None = None) -> None:
         self._label: Final = label
@@ -101,7 +101,7 @@ class Progress:
             bar = Rich(
                 console=Console(file=self._stream),
                 transient=True,
-                redirect_stdout=sys.stdout.isatty(),  # a pipe is read by a program
+                redirect_stdout=sys.stdout.isatty(),  # a program may read the pipe
             )
             task = bar.add_task(self._label, total=self._total)
             bar.start()

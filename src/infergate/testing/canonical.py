@@ -1,8 +1,8 @@
-"""Canonical operations and responses ⇄ JSON, for test vectors and comparisons.
+"""Converts between canonical operations or responses and JSON, for test vectors and comparisons.
 
 The form is ``{"type": "InferRequest", ...fields}``; fields with their default value are omitted.
-Tensor data and other bytes are hex strings, a datatype is its name; everything else is plain JSON.
-"""
+Tensor data and other bytes are hex strings, and a datatype is its name. All other values are plain
+JSON."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _to_json(content: Any) -> Any:
 
 
 def from_json(document: Mapping[str, Any]) -> Any:
-    """Return the inverse of :func:`to_json`. Raises KeyError or TypeError if it is invalid."""
+    """Return the value for which :func:`to_json` returns ``document``. Raises KeyError or TypeError
+    if ``document`` is invalid."""
     fields = {name: value for name, value in document.items() if name != "type"}
     return _from_fields(_TYPES[document["type"]], fields)
 
@@ -92,8 +93,8 @@ def _from_json(hint: Any, value: Any) -> Any:
 
 
 def to_text(value: Operation | Response) -> str:
-    """Return ``value`` as JSON text with sorted keys. Equal values have equal texts, even with NaN;
-    1 and 1.0 have different texts."""
+    """Return ``value`` as JSON text with sorted keys. Equal values have equal texts, even if they
+    contain NaN. 1 and 1.0 have different texts."""
     return json.dumps(to_json(value), sort_keys=True)
 
 

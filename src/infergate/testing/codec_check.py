@@ -1,6 +1,6 @@
-"""The contract of a codec as code: run ``check_codec`` on your plugin first.
+"""Checks that a codec follows the interface. Run ``check_codec`` on your plugin first.
 
-It needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the contract.
+It needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the interface.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def check_codec(
     round_trip: LossyRoundTrip = _lossless,
     server_response: ServerResponse = _same_response,
 ) -> None:
-    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the broken
-    invariant.
+    """Check the invariants of the codec of ``plugin``. Raises AssertionError, which names the
+    broken invariant.
 
-    ``options`` are those of the codec, ``profile`` is the kind of server for which the codec builds
-    requests. ``round_trip`` returns an operation or response after a round trip over the protocol,
-    without the parts that the protocol cannot represent; by default, it is lossless.
+    ``options`` are the options of the codec. ``profile`` is the kind of server for which the codec
+    builds requests. ``round_trip`` returns an operation or response after a round trip over the
+    protocol, without the parts that the protocol cannot represent. By default, it is lossless.
 
-    A protocol may implement one operation with another (metadata with the server's status).
-    ``round_trip`` then returns that other operation, and ``server_response`` its response.
-    """
+    A protocol may implement an operation with another operation (metadata with the server's
+    status). ``round_trip`` then returns the other operation, and ``server_response`` returns its
+    response."""
     codec = plugin.create(options or {})
     check = _CodecCheck(codec, plugin.transport_kind, profile, round_trip, server_response)
     assert codec.name == plugin.name, f"the codec is named {codec.name}, the plugin {plugin.name}"
@@ -82,7 +82,7 @@ def check_codec(
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
-    """Yield operations, responses and invalid bodies (none for inferences)."""
+    """Yield operations, responses and invalid bodies. Inferences have no invalid bodies."""
     for operation, response in samples.SAMPLE_EXCHANGES:
         yield operation, response, samples.INVALID_BODIES
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
@@ -110,7 +110,7 @@ class _CodecCheck:
     server_response: ServerResponse
 
     def build(self, operation: Operation, model: ModelMetadata | None) -> Any:
-        """Return the request for ``operation``; None if the codec raises UNSUPPORTED."""
+        """Return the request for ``operation``, or None if the codec raises UNSUPPORTED."""
         try:
             request = self.codec.build_request(operation, self.profile, model)
         except GatewayError as error:
@@ -243,7 +243,7 @@ class _CodecCheck:
 
 
 def _compressed(request: HttpRequest) -> Iterator[HttpRequest]:
-    """Yield ``request`` with a gzip body, if it has a body."""
+    """Yield ``request`` with a gzip body if it has a body."""
     if request.body:
         yield _encoded(request, gzip.compress(join_parts(request.body)))
 
@@ -254,7 +254,7 @@ def _encoded(request: HttpRequest, body: bytes) -> HttpRequest:
 
 
 def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Return whether ``function`` raises GatewayError; other exceptions are bugs of the codec."""
+    """Return whether ``function`` raises GatewayError. Other exceptions are bugs of the codec."""
     try:
         function(*arguments)
     except GatewayError:

@@ -11,7 +11,8 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.tensor import Tensor, pack_bytes
 
 _ELEMENTS: Final[dict[Datatype, bytes]] = {
-    # two elements each, with edge cases: minimum and maximum, negative zero, empty string
+    # Each datatype has two elements with edge cases: minimum and maximum, negative zero, empty
+    # string.
     Datatype.BOOL: bytes((0, 1)),
     Datatype.UINT8: bytes((0, 255)),
     Datatype.UINT16: bytes.fromhex("0000 ffff"),
@@ -30,7 +31,7 @@ _ELEMENTS: Final[dict[Datatype, bytes]] = {
 
 
 def tensors(datatype: Datatype) -> Iterator[Tensor]:
-    """Yield tensors of ``datatype``: a vector, a matrix, and one without elements."""
+    """Yield tensors of ``datatype``: a vector, a matrix, and a tensor without elements."""
     data = _ELEMENTS[datatype]
     yield Tensor("VECTOR", datatype, (2,), data)
     yield Tensor("MATRIX", datatype, (2, 1), data)
@@ -38,8 +39,8 @@ def tensors(datatype: Datatype) -> Iterator[Tensor]:
 
 
 def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse]]:
-    """Yield an inference with one tensor in each direction, and one with several tensors, a
-    version, an id and parameters."""
+    """Yield two inferences. The first has one tensor in each direction; the second has several
+    tensors, a version, an id and parameters."""
     first, *others = tensors(datatype)
     yield InferRequest("m", inputs=(first,)), InferResponse("m", outputs=(first,))
     yield (
@@ -106,7 +107,7 @@ SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
 
 
 def metadata_for(operation: Operation, response: Response) -> messages.ModelMetadata | None:
-    """Return metadata that matches an inference and its response; None for other operations."""
+    """Return metadata that matches an inference and its response, or None for other operations."""
     if not isinstance(operation, InferRequest) or not isinstance(response, InferResponse):
         return None
 
@@ -126,7 +127,7 @@ INVALID_BODIES: Final = (
     *(b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000),
     *(b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000),
 )
-"""Bodies that every codec must parse or reject, whatever the operation."""
+"""Bodies that every codec must either parse or reject, for every operation."""
 
 
 def corrupted(body: bytes) -> Iterator[bytes]:

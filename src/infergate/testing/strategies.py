@@ -1,5 +1,5 @@
-"""Hypothesis strategies for canonical requests and responses, and for corrupting bytes. Importing
-this module requires hypothesis; infergate itself does not require it."""
+"""Hypothesis strategies for canonical requests and responses, and for corrupting bytes. This module
+requires hypothesis, which infergate itself does not require."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def names() -> st.SearchStrategy[str]:
-    """Tensor and model names: any Unicode text that ``core.name_rules`` accepts, never empty."""
+    """Tensor and model names: any non-empty Unicode text that ``core.name_rules`` accepts."""
     characters = st.characters(
         exclude_categories=["Cs", "Cc", "Zl", "Zp"],
         exclude_characters="\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
@@ -52,7 +52,7 @@ def tensors(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
     name: st.SearchStrategy[str] | None = None,
 ) -> Tensor:
-    """A valid tensor: any bits for numbers (including NaN payloads), 0 and 1 for BOOL."""
+    """A valid tensor. Numbers have any bits (including NaN payloads); BOOL elements are 0 or 1."""
     datatype = draw(st.sampled_from(sorted(datatypes, key=lambda member: member.value)))
     shape = draw(shapes())
     count = math.prod(shape)

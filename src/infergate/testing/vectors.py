@@ -1,4 +1,5 @@
-r"""Test vectors: wire messages and their canonical meaning, run through a codec in both directions.
+r"""Test vectors: wire messages and their canonical form, which are run through a codec in both
+directions.
 
 A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
 
@@ -53,8 +54,8 @@ class ExpectedError:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One case. Exactly one of ``canonical`` and ``error`` is set; ``operation`` is set for
-    responses only."""
+    """A test case. Exactly one of ``canonical`` and ``error`` is set. ``operation`` is set only for
+    responses."""
 
     protocol: str
     name: str
@@ -79,7 +80,7 @@ def load(folder: Path) -> list[Vector]:
 
 
 def load_case(folder: Path) -> Vector:
-    """Return one case. Raises ValueError."""
+    """Return the case in ``folder``. Raises ValueError."""
     try:
         case = json.loads((folder / "case.json").read_text("utf-8"))
         return _vector(folder, case)
@@ -171,10 +172,10 @@ _READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
 
 
 def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Parse the message, whole and split, and build it if ``both_ways`` is set.
+    """Parse the message, both as a whole and in pieces, and build it if ``both_ways`` is set.
 
-    Raises AssertionError naming the difference. ``codec`` must have the options ``vector.options``.
-    """
+    Raises AssertionError, which names the difference. ``codec`` must have the options
+    ``vector.options``."""
     for label, wire in _splits(vector.wire):
         result = _parse(codec, vector, wire, limits)
         expected = to_text(vector.canonical) if vector.canonical is not None else vector.error
@@ -205,7 +206,8 @@ T = TypeVar("T")
 
 
 def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -> T:
-    """Return ``parsed``, completed with ``model`` if needed. Raises client errors."""
+    """Return ``parsed``. If it is a partial request, complete it with ``model``. Raises client
+    errors."""
     if not isinstance(parsed, PartialInferRequest):
         return parsed
     assert model is not None, f"the message for '{parsed.model}' needs the model's metadata"

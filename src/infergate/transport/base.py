@@ -1,4 +1,4 @@
-"""The contract between the transports and the rest of the gateway. All engines implement it."""
+"""The interface between the transports and the rest of the gateway. All engines implement it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Resp_contra = TypeVar("Resp_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's address: ``host`` and ``port`` (0: any free), or the socket file ``unix``."""
+    """A listener's address: ``host`` and ``port``, or the socket file ``unix``. Port 0 means any
+    free port."""
 
     host: str = ""
     port: int = 0
@@ -82,8 +83,8 @@ def _no_op() -> None:
 class BoundSockets:
     """The listening sockets of one address, or of each address to which its name resolves. The
     listener closes the sockets, then calls ``release``. ``worker_loads`` is set if other processes
-    accept from the same sockets. grpcio (engine ``compat``) accepts no sockets; its socket only
-    reserves a port."""
+    accept from the same sockets. grpcio (engine ``compat``) cannot use existing sockets, so its
+    socket only reserves a port."""
 
     sockets: tuple[socket.socket, ...]
     release: Callable[[], None] = _no_op
@@ -91,7 +92,7 @@ class BoundSockets:
 
     @property
     def port(self) -> int:
-        """The TCP port; 0 for a socket file."""
+        """The TCP port, or 0 for a socket file."""
         first = self.sockets[0]
         return 0 if first.family is socket.AF_UNIX else int(first.getsockname()[1])
 
@@ -103,14 +104,14 @@ class BoundSockets:
 
 
 BindFunction = Callable[[Address], Awaitable[BoundSockets]]
-"""Returns the sockets to listen on at an address. Raises OSError."""
+"""Returns the sockets of an address, ready to listen. Raises OSError."""
 
 
 class Cancellable(Protocol):
     """Work in progress whose result is reported by a callback."""
 
     def cancel(self) -> None:
-        """Stop the work; no callback follows."""
+        """Stop the work. No callback is called after that."""
         ...
 
 
@@ -118,14 +119,12 @@ class RelayCallbacks(Protocol[Resp_contra]):
     """The transport's side of a relayed request. Exactly one method is called, unless the transport
     cancels the request."""
 
-    def on_response(self, response: Resp_contra) -> None:
-        """Send the response."""
-        ...
+    def on_response(self, response: Resp_contra) -> None: ...
 
     def continue_in_task(self, respond: Callable[[], Awaitable[Resp_contra]]) -> None:
-        """Await the response in a task, which the rest of the work needs. Until ``respond`` is
-        called, ``cancel`` still cancels the request; afterwards, the task must be cancelled
-        instead."""
+        """Await the response in a task, because the rest of the work needs a task. Until
+        ``respond`` is called, ``cancel`` still cancels the request. Afterwards, the transport must
+        cancel the task instead."""
         ...
 
 
@@ -136,7 +135,7 @@ class RelayApp(Protocol[Req_contra, Resp_co]):
     def relay(
         self, wire: Req_contra, context: RequestContext, callbacks: RelayCallbacks[Resp_co], /
     ) -> Cancellable | None:
-        """Begin to serve ``wire``, or return None without an effect; the transport then calls
+        """Begin to serve ``wire``, or return None and change nothing. The transport then calls
         ``respond`` in a task. A callback may be called before this method returns. Never raises."""
         ...
 
@@ -179,7 +178,8 @@ class RpcApp(Protocol):
 
 
 StreamHandler = Callable[[AsyncIterator[Buffer], RequestContext], AsyncIterator[RpcResponse]]
-"""Request messages in, responses out. An RpcResponse with a code other than 0 ends the stream."""
+"""Receives request messages and yields responses. An RpcResponse with a code other than 0 ends the
+stream."""
 
 
 class RequestStream(Protocol):
@@ -197,8 +197,8 @@ class RequestStream(Protocol):
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Return the responses to ``message``; requests are handled in the order of arrival. If
-        ``error`` is set, the transport rejected the request, and the response reports it. A
+        """Return the responses to ``message``. Requests are handled in the order of their arrival.
+        If ``error`` is set, the transport rejected the request, and the response reports it. A
         response with a code other than 0 ends the stream. The caller always closes the
         generator."""
         ...
@@ -220,13 +220,13 @@ class Server(Protocol):
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Open the listening sockets, with ``bind`` if given, but do not accept yet. Without
-        ``bind``, the addresses may overlap those of the sockets ``closing``, which will be closed
-        soon. Raises OSError if the address is in use."""
+        """Open the listening sockets, with ``bind`` if it is given, but do not accept yet. Without
+        ``bind``, the address may overlap with the sockets ``closing``, which will be closed soon.
+        Raises OSError if the address is in use."""
         ...
 
     async def start(self) -> None:
-        """Accept connections. Calls ``bind`` unless it has been called. Raises OSError."""
+        """Accept connections. If ``bind`` has not been called, call it first. Raises OSError."""
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
@@ -240,22 +240,23 @@ class Server(Protocol):
         ...
 
     def stop_accepting(self) -> None:
-        """Stop accepting now or, if the server cannot, in ``stop``. Keep connections open."""
+        """Stop accepting. A server that cannot do this separately does it in ``stop``. Keep
+        connections open."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds (a second call shortens this
-        time), then cancel the remaining requests."""
+        """Stop accepting, let requests finish for up to ``grace`` seconds, then cancel the
+        remaining requests. A second call shortens this time."""
         ...
 
 
 class Upstream(Protocol[Req_contra, Resp_co]):
-    """A pooled client for one transport kind."""
+    """A pooled client for one kind of transport."""
 
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
         """Send a request and return the complete response within ``timeout`` seconds. Raises
-        CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or does not
-        follow the protocol), TOO_LARGE. Cancelling the call cancels the upstream request."""
+        CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response is incomplete or violates
+        the protocol) and TOO_LARGE. Cancelling the call cancels the upstream request."""
         ...
 
     async def close(self) -> None:
@@ -264,14 +265,15 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
 
 class ExchangeCallbacks(Protocol[Resp_contra]):
-    """Receives the result of an exchange: exactly one call, unless the exchange is cancelled."""
+    """Receives the result of an exchange. Exactly one method is called, unless the exchange is
+    cancelled."""
 
     def on_response(self, response: Resp_contra) -> None:
-        """Handle the response. Never raises."""
+        """Receive the response. Never raises."""
         ...
 
     def on_error(self, error: Exception) -> None:
-        """Handle the error that ``exchange`` would raise. Never raises."""
+        """Receive the error that ``exchange`` would raise. Never raises."""
         ...
 
 
@@ -286,8 +288,8 @@ class CallbackUpstream(Protocol[Req_contra, Resp_co]):
         timeout: float,
         callbacks: ExchangeCallbacks[Resp_co],
     ) -> Cancellable | None:
-        """Begin an exchange if a connection is free, else return None; the caller must then use
-        ``exchange``. No callback is called before this method returns. Never raises."""
+        """Begin an exchange if a connection is free. Otherwise return None; the caller must then
+        use ``exchange``. No callback is called before this method returns. Never raises."""
         ...
 
 
@@ -299,9 +301,9 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
         self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp_co, None]:
         """Send a request and yield the responses. Headers may accompany any response, or arrive
-        alone. A response is read from the connection only when it is pulled, apart from bytes
-        that flow control already admitted. ``timeout`` covers the whole stream, in seconds.
-        Raises like ``exchange``. Closing the generator, or cancelling a pull, cancels the
+        alone. A response is read from the connection only when it is pulled, except for bytes that
+        flow control has already admitted. ``timeout`` is the limit of the whole stream in seconds.
+        Raises the errors of ``exchange``. Closing the generator, or cancelling a pull, cancels the
         upstream request."""
         ...
 
@@ -318,7 +320,7 @@ class SupportsDisconnect(Protocol):
 class HttpStreamingUpstream(
     Upstream[HttpRequest, HttpResponse], StreamingUpstream[HttpRequest, HttpResponse], Protocol
 ):
-    """An HTTP upstream with streams: each server-sent event is one response."""
+    """An HTTP upstream with streams. Each server-sent event is one response."""
 
 
 HttpUpstream = Upstream[HttpRequest, HttpResponse]

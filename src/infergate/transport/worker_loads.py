@@ -9,12 +9,13 @@ from typing import Final
 _ABSENT: Final = -1
 _SLOT_BYTES: Final = 4  # the size of one slot
 _TOLERANCE: Final = 8
-"""A lead of less than 1/``_TOLERANCE`` is ignored: many connections spread evenly by chance."""
+"""A lead of less than 1/``_TOLERANCE`` is ignored, because connections never spread quite
+evenly."""
 
 
 class WorkerLoads:
-    """Connection counts per worker, in the shared memory file ``fd``. ``slot`` is the index
-    of this process."""
+    """Connection counts per worker, in the shared memory file ``fd``. ``slot`` is the index of this
+    process."""
 
     def __init__(self, fd: int, slot: int) -> None:
         self._map: Final = mmap.mmap(fd, 0)
@@ -23,7 +24,8 @@ class WorkerLoads:
 
     @staticmethod
     def create_file(slots: int) -> int:
-        """Create shared memory with ``slots`` absent slots, and return its file descriptor."""
+        """Create shared memory with ``slots`` slots that are marked as absent. Return its file
+        descriptor."""
         fd = os.memfd_create("infergate-loads")
         os.write(fd, b"\xff" * _SLOT_BYTES * slots)
         return fd
@@ -37,7 +39,7 @@ class WorkerLoads:
         self._counts[self._slot if slot is None else slot] = _ABSENT
 
     def counts(self) -> tuple[int, ...]:
-        """Return the connection counts by slot; -1 marks an absent process."""
+        """Return the connection counts by slot. A count of -1 marks an absent process."""
         return tuple(self._counts)
 
     def others(self) -> tuple[int, ...]:

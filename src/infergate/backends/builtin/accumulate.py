@@ -40,7 +40,7 @@ class _SequenceState:
 
 
 class Accumulate(UnaryModel):
-    """INPUT INT32 [1] → OUTPUT INT32 [1], the sum of the sequence so far, wrapping.
+    """INPUT INT32 [1] → OUTPUT INT32 [1], the sum of the sequence so far, modulo 2^32.
 
     Request parameters: ``sequence_id`` (an integer from 1 to 2^64-1 or a string),
     ``sequence_start`` and ``sequence_end``. ``sequence_start`` starts a new sum even if the

@@ -27,7 +27,8 @@ def _signature(model: str, datatype: Datatype) -> Signature:
 
 
 class Simple(UnaryModel):
-    """INPUT0, INPUT1 INT32 [-1,16] → OUTPUT0 their sum, OUTPUT1 their difference, wrapping."""
+    """INPUT0, INPUT1 INT32 [-1,16] → OUTPUT0, their sum, and OUTPUT1, their difference, both modulo
+    2^32."""
 
     signature = _signature("simple", Datatype.INT32)
 
@@ -67,7 +68,7 @@ def _parse_integers(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def _parse_integer(name: str, position: int, element: bytes) -> int:
-    # int() alone would accept "1_000", spaces and the digits of other scripts.
+    # int() also accepts "1_000", spaces and the digits of other scripts.
     digits = _DECIMAL.fullmatch(element)
     number = int(b"".join(digits.groups())) if digits else None
     if number is None or not _INT32.min <= number <= _INT32.max:

@@ -55,7 +55,8 @@ class BuiltinBackend:
         self._models: Final = {model.metadata.name: model for model in all_models}
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT."""
+        """Execute ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED and
+        TIMEOUT."""
         match operation:
             case messages.ServerLiveRequest() | messages.ServerReadyRequest():
                 return messages.HealthStatus(ok=True)
@@ -125,13 +126,13 @@ class BuiltinBackend:
         return _PROFILE
 
     async def supports_classification(self, context: RequestContext) -> bool:  # noqa: ARG002 - instant
-        """Return True: every model can classify."""
+        """Return True, because every model can classify."""
         return True
 
     async def stream(
         self, operation: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``operation``, each computed when it is pulled, within its own
+        """Yield all responses to ``operation``. Each response is computed on demand and has its own
         timeout.
 
         A model without streams yields its only response. Raises the errors of ``perform``.
@@ -139,8 +140,8 @@ class BuiltinBackend:
         responses = self._find(operation.model, operation.version).stream(operation)
         async with aclosing(responses) as pulled:
             while True:
-                # The timeout is around each pull, not around the loop: between two pulls the
-                # caller's own code runs, which a timeout must not cancel.
+                # The timeout applies to each pull, not to the loop: between two pulls the caller's
+                # own code runs, and a timeout must not cancel that code.
                 try:
                     async with asyncio.timeout(self._deadline(context) - time.monotonic()):
                         response = await anext(pulled, None)
@@ -151,7 +152,7 @@ class BuiltinBackend:
                 yield response
 
     async def close(self) -> None:
-        """Do nothing: the backend holds no resources."""
+        """Do nothing, because the backend holds no resources."""
 
     def _find(self, name: str, version: str) -> Model:
         model = self._models.get(name)

@@ -40,7 +40,8 @@ Floats = npt.NDArray[np.float32]
 
 
 class Digits(UnaryModel):
-    """IMAGE FP32 [-1,8,8] → SCORES FP32 [-1,10]: the probability of each digit, up to 64 images."""
+    """IMAGE FP32 [-1,8,8] → SCORES FP32 [-1,10], the probability of each digit, for up to 64
+    images."""
 
     signature = Signature(
         "digits",
@@ -61,7 +62,7 @@ class Digits(UnaryModel):
 
 @cache
 def load_weights() -> Mapping[str, Floats]:
-    """Return the trained weights, which the first call loads."""
+    """Return the trained weights. The first call loads them."""
     path = resources.files(__package__).joinpath("digits.npz")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}

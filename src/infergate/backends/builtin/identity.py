@@ -19,11 +19,11 @@ _INPUT: Final = re.compile(r"INPUT(0|[1-9][0-9]{0,3})")
 
 
 class Identity(UnaryModel):
-    """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …, without copying.
+    """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …. No data is copied.
 
-    Metadata can express neither a variable number of inputs nor an arbitrary datatype. It declares
-    one FP32 input and output with one variable dimension, and describes the rest in a property.
-    """
+    Metadata can express neither a variable number of inputs nor an arbitrary datatype. The model
+    declares one FP32 input and output with one variable dimension, and a property describes what it
+    accepts."""
 
     signature = Signature(
         "identity",
@@ -36,7 +36,7 @@ class Identity(UnaryModel):
     )
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the inputs as outputs. Raises BAD_REQUEST for other names."""
+        """Return the inputs as outputs. Raises BAD_REQUEST for inputs with other names."""
         inputs = tensors_by_name(request.inputs)
         if not inputs:
             raise invalid_request(

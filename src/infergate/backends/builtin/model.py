@@ -1,4 +1,4 @@
-"""The contract of an embedded model, the validation of its requests, and its responses.
+"""The interface of an embedded model, the checks of its requests, and its responses.
 
 - ``Signature.checked_inputs`` runs first, so a rejected request has no effect on the model.
 - Error texts are Triton's (``src/infer_request.cc`` of its core), so that search engines find them.
@@ -27,11 +27,11 @@ VERSION: Final = "1"
 
 
 class Model(Protocol):
-    """An embedded model, whose version is always 1."""
+    """An embedded model. Its version is always 1."""
 
     @property
     def metadata(self) -> ModelMetadata:
-        """The model's name, inputs and outputs; batched shapes begin with -1."""
+        """The model's name, inputs and outputs. Batched shapes begin with -1."""
         ...
 
     def infer(self, request: InferRequest) -> InferResponse:
@@ -40,7 +40,7 @@ class Model(Protocol):
         ...
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, each computed when it is pulled. Raises BAD_REQUEST.
+        """Yield all responses to ``request``, each of them computed on demand. Raises BAD_REQUEST.
 
         Closing the generator cancels the remaining responses.
         """
@@ -54,12 +54,11 @@ class UnaryModel(abc.ABC):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """The metadata that ``signature`` declares."""
         return self.signature.metadata
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the only response to ``request``."""
+        """Return the only response to ``request``. Raises BAD_REQUEST."""
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         yield replace(self.infer(request), is_last=True)
@@ -150,7 +149,7 @@ class Signature:
                 )
 
     def build_response(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
-        """Return the response to the checked ``request``, with the outputs that it requests."""
+        """Return the response to the checked ``request`` with the requested outputs."""
         batch_rank = 1 if self.max_batch_size else 0
         return InferResponse(
             model=self.model,
@@ -168,7 +167,8 @@ def select_outputs(
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """Return the ``wanted`` outputs (empty: all) in order, classified if requested."""
+    """Return the ``wanted`` outputs in order, classified if requested. Empty ``wanted`` selects all
+    outputs."""
     if not wanted:
         return tuple(outputs.values())
     chosen = []
@@ -209,7 +209,7 @@ def tensors_by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
 
 
 def invalid_request(public: str) -> GatewayError:
-    """Return a BAD_REQUEST error that is attributed to the model."""
+    """Return a BAD_REQUEST error whose origin is the model."""
     return GatewayError(Kind.BAD_REQUEST, public, origin=Origin.BACKEND)
 
 

@@ -74,7 +74,7 @@ def gradients(
 
 def main(weights_path: Path, held_out_path: Path) -> None:
     """Split the data, train, print the accuracy on the held-out fifth, and write both files."""
-    # Imported by name because scikit-learn is not a dependency of the project.
+    # It is imported by name, because scikit-learn is not a dependency of the project.
     data = importlib.import_module("sklearn.datasets").load_digits()
     pixels, labels = data.data.astype(np.float32), data.target
     order = np.random.default_rng(SEED).permutation(len(labels))

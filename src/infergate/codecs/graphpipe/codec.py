@@ -1,11 +1,10 @@
-"""The GraphPipe codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
+"""The GraphPipe codec converts between HTTP messages and canonical operations and responses.
 
 The path names the model, and the body, a flatbuffer, names the operation. Raw sockets carry the
 same bodies, which their transport wraps as HttpRequests.
 
-Sources: seed specification 003, and the observed messages of servers and clients
-(docs/fidelity-graphpipe.md).
-"""
+The sources are GraphPipe's specification and the observed messages of servers and clients
+(docs/fidelity-graphpipe.md)."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _STRING_COST_BYTES: Final = 4
-"""The cost of writing a string, in the number of bytes of JSON that take as long."""
+"""The cost of writing a string, as the number of bytes of JSON that take as long."""
 _TENSOR_METADATA_COST_BYTES: Final = 512
-"""The cost of an input or output in metadata (30 µs), in the number of bytes of JSON that take as
+"""The cost of an input or output in metadata (30 µs), as the number of bytes of JSON that take as
 long."""
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
@@ -78,7 +77,7 @@ class GraphPipeCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Read the operation and the model. Raises NOT_FOUND, BAD_REQUEST."""
+        """Read the operation and the model. Raises NOT_FOUND and BAD_REQUEST."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
@@ -121,8 +120,8 @@ class GraphPipeCodec(BinaryEstimates):
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write the error as text, or as an InferResponse if the option ``errors`` selects that and
-        the request can be parsed."""
+        """Write the error as text. If the option ``errors`` selects it and the request can be
+        parsed, write the error as an InferResponse."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:
@@ -138,7 +137,8 @@ class GraphPipeCodec(BinaryEstimates):
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return 0 and the size of the strings. Strings are copied, numeric data is not."""
+        """Return 0 and the size of the strings. Strings are copied, but numeric data is not
+        copied."""
         return 0, _max_string_bytes(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:

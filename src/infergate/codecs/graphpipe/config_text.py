@@ -1,4 +1,4 @@
-"""The free text ``config`` of an inference ⇄ its request parameters.
+"""Converts between the free text ``config`` of an inference and its request parameters.
 
 *Rule 1.* A config is sent to a GraphPipe server unchanged.
 

@@ -21,7 +21,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 11,
     Datatype.BYTES: 12,
 }
-"""BOOL and BF16 have no number."""
+"""The numbers of the datatypes. GraphPipe has no number for BOOL and BF16."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
 _NULL_TYPE: Final = 0
 """The type number of an unknown datatype."""
@@ -38,12 +38,14 @@ def type_number(name: str, datatype: Datatype) -> int:
 
 
 def metadata_type_number(datatype: str) -> int:
-    """Return the type number for a datatype in metadata; Null if the datatype is unsupported."""
+    """Return the type number for a datatype in metadata, or Null's number if GraphPipe lacks the
+    datatype."""
     supported = DATATYPES_BY_NAME.get(datatype)
     return _NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, _NULL_TYPE)
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype for a type number in metadata; empty if the number is unknown."""
+    """Return the datatype for a type number in metadata, or an empty text if the number is
+    unknown."""
     datatype = BY_NUMBER.get(number)
     return "" if datatype is None else datatype.value

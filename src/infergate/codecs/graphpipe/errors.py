@@ -56,7 +56,8 @@ def _public_text(error: GatewayError) -> bytes:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response, with the response's text unless the text is an HTML page."""
+    """Return the error in a response. Its text is the response's text unless that is an HTML
+    page."""
     text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")

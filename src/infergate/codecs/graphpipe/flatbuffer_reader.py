@@ -25,7 +25,8 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.tensor import Buffer
 
 MAX_EXPANSION: Final = 4
-"""The limit is above 1 because a writer may store equal strings once; no known writer does."""
+"""Maximum ratio of bytes read to bytes of the message. It is above 1 because a writer may store
+equal strings once; no known writer does."""
 _U8: Final = struct.Struct("<B").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from
@@ -39,7 +40,7 @@ LONG_STRING_BYTES: Final = 128
 """Minimum size in bytes of a string that is copied faster by itself than in a batch."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
-"""Limits on a batch. They bound numpy's temporary memory: several times 8 bytes per string or
+"""Limits on a batch, which bound the temporary memory of numpy: several times 8 bytes per string or
 byte."""
 
 
@@ -56,7 +57,7 @@ class TableField(NamedTuple):
 
 
 class FlatbufferMessage:
-    """A flatbuffer. ``remaining_bytes`` is how many more bytes may be read (Rule 3)."""
+    """A flatbuffer. ``remaining_bytes`` is the number of bytes that may still be read (Rule 3)."""
 
     __slots__ = ("data", "end", "remaining_bytes")
 
@@ -107,7 +108,7 @@ class FlatbufferTable:
         self.label: Final = label
 
     def _position(self, field: TableField, width: int) -> int:
-        """Return the position of a field of ``width`` bytes; 0 if the field is absent."""
+        """Return the position of a field of ``width`` bytes, or 0 if the field is absent."""
         if field.entry + 2 > self._size:
             return 0
         offset: int = _U16(self._message.data, self._vtable + field.entry)[0]
@@ -119,7 +120,7 @@ class FlatbufferTable:
         return position
 
     def _target(self, field: TableField) -> int:
-        """Return the position of the object that a field refers to; 0 if the field is absent."""
+        """Return the position of the object that a field refers to, or 0 if the field is absent."""
         position = self._position(field, _OFFSET_BYTES)
         return position + _U32(self._message.data, position)[0] if position else 0
 
@@ -164,12 +165,12 @@ class FlatbufferTable:
     # ---- fields
 
     def uint8(self, field: TableField) -> int:
-        """Return an unsigned byte; 0 if the field is absent."""
+        """Return an unsigned byte, or 0 if the field is absent."""
         position = self._position(field, 1)
         return int(_U8(self._message.data, position)[0]) if position else 0
 
     def int64(self, field: TableField) -> int:
-        """Return a signed 64-bit integer; 0 if the field is absent."""
+        """Return a signed 64-bit integer, or 0 if the field is absent."""
         position = self._position(field, 8)
         return int(_I64(self._message.data, position)[0]) if position else 0
 
@@ -201,7 +202,7 @@ class FlatbufferTable:
         return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
 
     def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
-        """Return up to ``max_texts`` UTF-8 strings. More are truncated or rejected."""
+        """Return up to ``max_texts`` UTF-8 strings. Further strings are truncated or rejected."""
         items = self._elements(field, max_texts, truncate=truncate)
         return [_decode(self._string(*item), item[1]) for item in items]
 
@@ -231,7 +232,7 @@ class FlatbufferTable:
         starts = np.arange(begin, begin + _OFFSET_BYTES * length, _OFFSET_BYTES) + offsets
         if starts.max() > end - _OFFSET_BYTES:
             raise _out_of_bounds(f"a string of {self.label}.{field.name}")
-        # the length that starts at each byte position
+        # Read the length that would start at each byte position.
         lengths = np.ndarray((end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,))
         sizes = _OFFSET_BYTES + lengths[starts].astype(np.int64)
         if (starts + sizes).max() > end:
@@ -267,8 +268,8 @@ def _gather(
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None:
-    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one, short
-    pieces byte by byte with an index array."""
+    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one. Short
+    pieces are copied byte by byte with an index array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total >= LONG_STRING_BYTES * len(sizes):

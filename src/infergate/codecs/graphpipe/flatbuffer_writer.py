@@ -43,7 +43,7 @@ _STRING_PADDING: Final = (b"\0\0\0\0", b"\0\0\0", b"\0\0", b"\0")
 _TENSOR_VTABLE: Final = 4
 _TENSOR_VTABLES: Final = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
 _TENSOR_TABLE: Final = struct.Struct("<iB3xIII")
-"""Fields: type, shape, data, string_val."""
+"""The fields are type, shape, data and string_val."""
 
 _REQUEST_HEAD: Final = b"".join(
     (
@@ -71,7 +71,7 @@ _OUTPUT_TENSORS_FIELD, _ERRORS_FIELD = 28, 32
 def write_request(
     config: bytes, tensors: Sequence[Tensor], output_names: Sequence[str]
 ) -> list[Buffer]:
-    """Write the Request table of an inference. Raises UNSUPPORTED, TOO_LARGE."""
+    """Write the Request table of an inference. Raises UNSUPPORTED and TOO_LARGE."""
     writer = _MessageWriter(_REQUEST_HEAD)
     writer.write_string(_CONFIG_FIELD, config)
     writer.write_strings(_INPUT_NAMES_FIELD, [tensor.name for tensor in tensors])
@@ -81,7 +81,7 @@ def write_request(
 
 
 def write_response(tensors: Sequence[Tensor]) -> list[Buffer]:
-    """Write an InferResponse. Raises UNSUPPORTED, TOO_LARGE."""
+    """Write an InferResponse. Raises UNSUPPORTED and TOO_LARGE."""
     writer = _MessageWriter(_RESPONSE_HEAD)
     writer.write_empty_vector(_ERRORS_FIELD)
     writer.write_tensors(_OUTPUT_TENSORS_FIELD, tensors)

@@ -1,4 +1,4 @@
-"""InferRequest messages ⇄ canonical inference requests.
+"""Converts between InferRequest messages and canonical inference requests.
 
 *Rule 1.* A request to a backend lists outputs in the order of the backend's metadata, because
 graphpipe-go's Serve ignores their names and returns all outputs in that order.
@@ -91,7 +91,7 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """Return the names of the outputs to request; an empty list if the backend chooses."""
+    """Return the names of the outputs to request. The list is empty if the backend chooses."""
     model_names = [tensor.name for tensor in model.outputs]
     if request.outputs:
         positions = {name: position for position, name in enumerate(model_names)}
@@ -106,7 +106,7 @@ def _is_graph(model: ModelMetadata) -> bool:
 
 
 def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
-    """Write ``request`` as a Request table. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
+    """Write ``request`` as a Request table. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     model_names = {tensor.name for tensor in model.outputs}
     unknown = [output.name for output in request.outputs if output.name not in model_names]
     if unknown and model_names and not _is_graph(model):  # Rule 3

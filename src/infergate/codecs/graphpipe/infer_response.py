@@ -1,5 +1,5 @@
-"""InferResponse messages ⇄ canonical inference responses. The messages contain no names: the order
-of the tensors identifies the outputs.
+"""Converts between InferResponse messages and canonical inference responses. The messages contain
+no names; the order of the tensors identifies the outputs.
 
 *Rule 1.* A client receives the outputs that it named, in the order in which it named them, possibly
 repeated. A client that names no outputs receives first the outputs in the metadata, in the
@@ -36,7 +36,7 @@ from infergate.core.tensor import Buffer, Tensor
 
 
 def write_response(response: InferResponse, selection: OutputSelection) -> list[Buffer]:
-    """Write ``response`` as an InferResponse. Raises BACKEND_GARBAGE, UNSUPPORTED, TOO_LARGE."""
+    """Write ``response`` as an InferResponse. Raises BACKEND_GARBAGE, UNSUPPORTED and TOO_LARGE."""
     if not selection.is_explicit:
         positions = {name: position for position, name in enumerate(selection.outputs)}
         ordered = sorted(

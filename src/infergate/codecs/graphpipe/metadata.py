@@ -1,9 +1,9 @@
-"""MetadataResponse ⇄ ModelMetadata, as a flatbuffer and as the JSON response to a GET.
+"""Converts between MetadataResponse and ModelMetadata, as a flatbuffer and as the JSON response to
+a GET.
 
 ``version``, ``server`` and ``description`` describe the server. For a backend with another
-protocol, ``version`` contains the model's versions, ``description`` the model's platform, and
-``server`` is infergate.
-"""
+protocol, ``version`` contains the model's versions, ``description`` contains the model's platform,
+and ``server`` is infergate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ MAX_TENSORS: Final = 8192
 """Maximum number of inputs or outputs in metadata; graphpipe-tf lists every node of a graph. Each
 input or output takes 1 µs on the event loop even if a helper process parsed the message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
-"""Maximum number of inputs and outputs that are parsed on the event loop, at 10 µs each."""
+"""Maximum number of inputs and outputs that are parsed on the event loop. Parsing an input or
+output takes 10 µs."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
 """Maximum number of bytes of a MetadataResponse that are parsed on the event loop. Bytes that are
 read several times count each time."""
@@ -116,8 +117,8 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
-    """Read a MetadataResponse as the metadata of ``model``; the server may use another name. Raises
-    BAD_REQUEST, and NeedsOffloadError on the event loop."""
+    """Read a MetadataResponse as the metadata of ``model``, although the server may use another
+    name. Raises BAD_REQUEST and, on the event loop, NeedsOffloadError."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
         model,
@@ -150,7 +151,7 @@ def _read_tensors(
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Parse the JSON response to a GET. Raises BACKEND_GARBAGE, NeedsOffloadError."""
+    """Parse the JSON response to a GET. Raises BACKEND_GARBAGE and NeedsOffloadError."""
     check_loop_cost(limits, len(body), MAX_JSON_ON_LOOP)
     try:
         document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON_BYTES) else None
@@ -162,7 +163,7 @@ def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
-    """Return the metadata of ``model``, like :func:`read_metadata`. Raises BACKEND_GARBAGE."""
+    """Return the metadata of ``model``, as :func:`read_metadata` does. Raises BACKEND_GARBAGE."""
     return ModelMetadata(
         model,
         inputs=_tensors_from_json(document.get("Inputs"), limits),
@@ -175,7 +176,7 @@ def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> 
 
 
 def server_from_json(document: dict[str, Any]) -> ServerMetadata:
-    """Return the metadata of the server, like :func:`read_server`."""
+    """Return the metadata of the server, as :func:`read_server` does."""
     return ServerMetadata(_text_from_json(document, "Server"), _text_from_json(document, "Version"))
 
 

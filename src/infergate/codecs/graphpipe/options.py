@@ -14,10 +14,11 @@ class ErrorStyle(enum.Enum):
     """How a listener reports the errors of inferences and metadata requests."""
 
     STATUS = "status"
-    """An HTTP status and the message as text. Every client except the Java client detects it."""
+    """An HTTP status and the message as text. Every client except the Java client detects this
+    form."""
     RESPONSE = "response"
     """An InferResponse with errors and status 200. The specification describes this form, and raw
-    sockets can carry no other. Of the known clients, only the Python client detects it."""
+    sockets can carry no other form. Of the known clients, only the Python client detects it."""
 
 
 _OPTION_NAMES: Final = ("model", "errors")
@@ -25,7 +26,8 @@ _OPTION_NAMES: Final = ("model", "errors")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A listener's options. Every path refers to ``model``; if it is empty, paths name models."""
+    """A listener's options. Every path refers to ``model``. If ``model`` is empty, paths name
+    models."""
 
     model: str = ""
     errors: ErrorStyle = ErrorStyle.STATUS

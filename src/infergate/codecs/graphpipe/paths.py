@@ -35,7 +35,7 @@ class GraphPipePathMatch:
 
 
 def match_path(path: str, model: str) -> GraphPipePathMatch:
-    """Match ``path``; ``model`` is empty on a shared port. Raises NOT_FOUND, BAD_REQUEST."""
+    """Match ``path``. On a shared port, ``model`` is empty. Raises NOT_FOUND and BAD_REQUEST."""
     if model:
         return (
             _match_control(path.removeprefix(_CONTROL_PREFIX), model)
@@ -57,7 +57,8 @@ def _match_path(path: str) -> GraphPipePathMatch:
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""Caches matches: each request's path is matched several times, and clients use few paths."""
+"""Caches matches, because each request's path is matched several times and clients use few
+paths."""
 
 
 def _match_control(control_path: str, model: str) -> GraphPipePathMatch:

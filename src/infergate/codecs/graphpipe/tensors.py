@@ -21,8 +21,7 @@ def read_tensors(
     """Return a tensor for each pair of a name and a table. Copies strings, but no other data.
 
     The tensor's type selects the field, ``data`` or ``string_val``, as in all servers. Raises
-    BAD_REQUEST, TOO_LARGE.
-    """
+    BAD_REQUEST and TOO_LARGE."""
     tensors: list[Tensor] = []
     elements = 0
     for name, table in tables:

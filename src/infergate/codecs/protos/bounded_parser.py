@@ -32,7 +32,7 @@ _FIXED_SIZES: Final = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-"""The element size of a packed list by type, in bytes. Elements of other types are varints."""
+"""The element size of a packed list by type, in bytes. Types that are not listed are varints."""
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
@@ -40,7 +40,8 @@ FieldLayout = dict[int, "FieldLayout | int"]
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
-    """Return ``max_fields`` on the event loop, and None (no extra limit) elsewhere."""
+    """Return ``max_fields`` on the event loop, and None elsewhere, where there is no further
+    limit."""
     return max_fields if limits.is_on_event_loop else None
 
 

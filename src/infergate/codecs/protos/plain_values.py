@@ -1,9 +1,8 @@
 """Converts protobuf messages to and from plain Python values, which servers write as JSON.
 
 The values have the format of Triton's REST API: protobuf's JSON format, with the original field
-names and with integers as numbers. Fields without presence are always written, message fields only
-if they are set.
-"""
+names and with integers as numbers. Fields without presence are always written; message fields are
+written only if they are set."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ MAX_VALUES: Final = 131072
 
 def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
     """Return the fields of ``message`` by name. Raises MalformedMessageError if there are more
-    values than ``budget`` (default: ``MAX_VALUES``)."""
+    values than ``budget``, which is ``MAX_VALUES`` by default."""
     budget = budget or FieldBudget(MAX_VALUES)
     plain: dict[str, Any] = {}
     for name, field, map_value, has_presence in _fields(message.DESCRIPTOR):
@@ -39,7 +38,8 @@ def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
 
 @functools.cache
 def _fields(descriptor: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
-    """Return the name, the field, a map's value field or None, and the presence of each field."""
+    """Return the name, the field, the value field of a map or None, and the presence of each
+    field."""
     fields = []
     for field in descriptor.fields:
         message_type = field.message_type

@@ -2,12 +2,12 @@
 contents.
 
 An inference is a small head (names, shapes, parameters) and many megabytes of tensors in one
-repeated bytes field; parsing the whole message copies every tensor at least once. The scanner
-returns the tensors as memoryviews, and the protobuf runtime parses the rest.
+repeated bytes field. Parsing the whole message would copy every tensor at least once. The scanner
+returns the tensors as memoryviews, and the protobuf runtime parses the rest of the message.
 
 *Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`.
-*Rule 2.* The scanner rejects what protobuf's own parsers reject (tags over 5 bytes, field number 0,
-lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
+*Rule 2.* The scanner rejects the errors that protobuf's own parsers reject (tags over 5 bytes,
+field number 0, lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
 *Rule 3.* Every loop counts its fields against a limit, because a field may have only two bytes.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
@@ -28,7 +28,8 @@ FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 MAX_NESTED_FIELDS_ON_LOOP: Final = 16384
-"""Maximum number of nested fields that are read on the event loop. Each takes 1 µs or more."""
+"""Maximum number of nested fields that are read on the event loop. Reading a field takes 1 µs or
+more."""
 MAX_METADATA_FIELDS_ON_LOOP: Final = 2048
 """Maximum number of fields of a metadata response that are read on the event loop. A field becomes
 several Python objects; an empty message becomes an object for each field of its type."""
@@ -39,7 +40,7 @@ _MAX_LENGTH: Final = 2**31 - 1
 CONTINUATION_BIT: Final = 0x80
 """The bit of a varint's byte that is set if another byte follows."""
 SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
-"""The bits of a tag's first byte that hold the wire type and whether another byte follows."""
+"""The bits of a tag's first byte that hold the wire type and the continuation bit."""
 
 MAX_NAME_BYTES: Final = 4 * KIB
 """Maximum size of a model's name or version. The gateway reads both before the access check."""
@@ -73,8 +74,8 @@ _new_tuple: Final = tuple.__new__
 
 
 def scan_fields(data: Buffer, max_fields: int) -> Iterator[WireField]:
-    """Yield the top-level fields of ``data``. Raises MalformedMessageError, also if there are more
-    than ``max_fields``."""
+    """Yield the top-level fields of ``data``. Raises MalformedMessageError for malformed data and
+    for more than ``max_fields`` fields."""
     position, end, fields_left = 0, len(data), max_fields
     while position < end:
         fields_left -= 1
@@ -172,8 +173,8 @@ def _value_end(data: Buffer, position: int, number: int, wire_type: int) -> int:
 
 
 def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
-    """Return the value and the end of the varint at ``start``. Raises MalformedMessageError, also
-    if it has more than ``max_bytes``."""
+    """Return the value and the end of the varint at ``start``. Raises MalformedMessageError if it
+    is malformed or has more than ``max_bytes``."""
     value = shift = 0
     position = start
     try:
@@ -229,8 +230,8 @@ def read_strings(
     data: Buffer, numbers: frozenset[int], max_fields: int, max_bytes: int
 ) -> dict[int, str]:
     """Return the string fields in ``numbers``. The last occurrence of a repeated field counts.
-    Raises MalformedMessageError, also for more than ``max_fields`` fields or a string of more than
-    ``max_bytes`` bytes.
+    Raises MalformedMessageError for malformed data, for more than ``max_fields`` fields, and for a
+    string of more than ``max_bytes`` bytes.
 
     This runs before the access check, so it creates no :class:`WireField` for a short field.
     """

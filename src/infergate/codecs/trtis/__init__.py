@@ -3,7 +3,7 @@ backends.
 
 An inference consists of a header (a protobuf message: text over HTTP, binary over gRPC) and raw
 data. Read ``http_codec``, ``http_frontend`` and ``http_backend``, ``infer_request`` and
-``infer_response`` (header and data ⇄ canonical tensors), ``header_checks``, then
+``infer_response`` (headers, data and canonical tensors), ``header_checks``, then
 ``http_pass_through`` with ``validated_headers``. The gRPC modules have the same structure.
 """
 

@@ -30,11 +30,11 @@ class TrtisCodec(BinaryEstimates):
         self._options: Final = options
         self._status_factory: Final = RequestStatusFactory(options)
         self._header_cache: Final = ValidatedHeaderCache()
-        # Only translation adds datatypes to outputs: legacy servers do not report them.
+        # Only translation adds datatypes to outputs, because legacy servers do not report them.
         self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options,)  # without the header cache
+        return type(self), (self._options,)  # the header cache is not pickled
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the cost of writing shapes."""

@@ -1,4 +1,4 @@
-"""An output's ``batch_classes`` ⇄ a BYTES tensor of ``value:index[:label]``.
+"""Converts between an output's ``batch_classes`` and a BYTES tensor of ``value:index[:label]``.
 
 The value of a class is a 32-bit float in the message, for all datatypes.
 """
@@ -48,7 +48,7 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
             ) from None
         if not 0 <= class_index <= _MAX_INDEX:
             raise backend_garbage(f"output '{name}' has a class whose index is out of range")
-        # servers omit the value if it is zero, of either sign
+        # Servers omit the value of a class if it is zero, of either sign.
         classes.add(idx=class_index, value=score or 0.0, label=label[0] if label else "")
 
 

@@ -21,7 +21,7 @@ DATATYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 12,
     Datatype.BYTES: 13,
 }
-"""BF16 has no number."""
+"""The numbers of the datatypes. BF16 has no number."""
 DATATYPES_BY_NUMBER: Final = {number: datatype for datatype, number in DATATYPE_NUMBERS.items()}
 INVALID_TYPE: Final = "TYPE_INVALID"
 """The name of number 0, which stands for a datatype without a number."""

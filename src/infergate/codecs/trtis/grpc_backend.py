@@ -35,12 +35,12 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""Maximum number of fields of a response that contains little more than a status, which has about
-ten."""
+"""Maximum number of fields of a response that contains little more than a status. A status has
+about ten fields."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED and BAD_REQUEST."""
     try:
         if isinstance(operation, InferRequest):
             assert model is not None
@@ -65,7 +65,7 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
             | messages.ModelConfigRequest("")
             | messages.ModelStatisticsRequest("")
         ):
-            # an empty name would request the status of all models
+            # An empty name would request the status of all models.
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
             messages.ModelMetadataRequest(model)
@@ -113,7 +113,7 @@ def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buff
     head = pb.InferRequest(
         model_name=operation.model,
         model_version=version_number(operation.model, operation.version),
-        # servers without support for priority and timeout ignore these fields
+        # Servers without support for priority and timeout ignore these fields.
         meta_data=write_request(operation, model, schedules=True),
     )
     return grpc_infer.message_parts(
@@ -155,7 +155,7 @@ def parse_response(
 
 
 def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
-    """Parse ``wire`` as a ``message_class``. Raises the backend's error, if any."""
+    """Parse ``wire`` as a ``message_class``. Raises the backend's error if it reports an error."""
     try:
         message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
     except MalformedMessageError as error:

@@ -1,9 +1,8 @@
-"""The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
+"""The legacy gRPC codec converts between gRPC messages and canonical operations and responses.
 
 The field ``request_status`` of the response reports errors, and the gRPC status is OK. Only an
-unknown method and an unreadable message are reported as a gRPC status. Sources: seed specification
-004, and messages captured from servers and clients of the API (docs/fidelity-trtis.md).
-"""
+unknown method and an unreadable message are reported as a gRPC status. The sources are the API's
+protobuf files, and messages captured from its servers and clients (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 
@@ -201,7 +200,8 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend; None if server releases interpret it differently."""
+        """Return the request for the backend, or None if server releases interpret it
+        differently."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)
@@ -218,9 +218,10 @@ class TrtisGrpcCodec(TrtisCodec):
 
 
 def _target(wire: RpcRequest) -> InferRequest:
-    """Return the requested model and version. Raises MalformedMessageError, BAD_REQUEST, NOT_FOUND.
+    """Return the requested model and version. Raises MalformedMessageError, BAD_REQUEST and
+    NOT_FOUND.
 
-    The result is stored in ``wire``, together with the message if that was split.
+    The result is stored in ``wire``. If the message was split, it is stored as well.
     """
     state = wire.codec_state
     if type(state) is grpc_pass_through.RequestState and state.message is wire.message:

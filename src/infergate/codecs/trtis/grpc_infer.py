@@ -1,8 +1,7 @@
 """Reads and writes the gRPC messages InferRequest and InferResponse without copying raw data.
 
-The tensors of a received message are memoryviews of it (``protos.wire_scanner``). A message to send
-consists of parts, and each tensor is a part.
-"""
+The tensors of a received message are memoryviews of the message (``protos.wire_scanner``). A
+message to send consists of parts, and each tensor is a part."""
 
 from __future__ import annotations
 
@@ -43,12 +42,12 @@ MAX_REQUEST_FIELDS: Final = 24 * KIB
 MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
 """Maximum number of fields of a response. A class takes four fields."""
 _OTHER_FIELDS: Final = 16
-"""Maximum number of fields that are not raw data. The messages define three."""
+"""Maximum number of fields that are not raw data. The messages define three such fields."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     """Return ``model_name`` and ``model_version`` (fields 1 and 2). The last occurrence of a
-    repeated field counts. Raises MalformedMessageError, BAD_REQUEST."""
+    repeated field counts. Raises MalformedMessageError and BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -87,7 +86,7 @@ def _uint64(data: Buffer, position: int) -> int:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Parse an InferRequest; return it and its raw data. Raises MalformedMessageError."""
+    """Parse an InferRequest. Return it and its raw data. Raises MalformedMessageError."""
     head, raw = split_raw(message, RAW_INPUT, limits)
     return parse_head(head), raw
 
@@ -98,13 +97,14 @@ def parse_head(head: Buffer) -> Any:
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Parse an InferResponse; return it and its raw data. Raises MalformedMessageError."""
+    """Parse an InferResponse. Return it and its raw data. Raises MalformedMessageError."""
     head, raw = split_raw(message, RAW_OUTPUT, limits)
     return parse_response_head(head, limits), raw
 
 
 def parse_response_head(head: Buffer, limits: Limits) -> Any:
-    """Parse an InferResponse without raw data. Raises MalformedMessageError, NeedsOffloadError."""
+    """Parse an InferResponse without raw data. Raises MalformedMessageError and
+    NeedsOffloadError."""
     return parse(
         InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_fields_on_loop(limits)
     )
@@ -172,7 +172,8 @@ def _split_inputs(
 
 
 def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
-    """Return a function that assigns an entry to each output; with classes, the entry is empty."""
+    """Return a function that assigns an entry to each output. The entry of an output with classes
+    is empty."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

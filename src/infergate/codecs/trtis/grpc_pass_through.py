@@ -74,11 +74,11 @@ class ValidatedRpcRequest(RpcRequest):
             self.model_and_version,
             self.parse,
         )
-        return ValidatedRpcRequest, (*arguments, self.id)  # without `codec_state`
+        return ValidatedRpcRequest, (*arguments, self.id)  # `codec_state` is not pickled
 
 
 class RequestState(NamedTuple):
-    """The ``target`` of a request in progress, and its ``message`` if that was split."""
+    """The ``target`` of a request in progress, and its ``message`` if the message was split."""
 
     message: Sequence[Buffer]
     target: InferRequest
@@ -86,7 +86,7 @@ class RequestState(NamedTuple):
 
 
 def read_names(split: SplitInference) -> tuple[str, int] | None:
-    """Return the model name and version of a request; None if the model name is invalid."""
+    """Return the model name and version of a request, or None if the model name is invalid."""
     if len(split.first) > MAX_NAME_BYTES:
         return None
     try:
@@ -105,7 +105,7 @@ def validate(
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
-    MalformedMessageError, BAD_REQUEST."""
+    MalformedMessageError and BAD_REQUEST."""
     state = wire.codec_state
     split = state.split if type(state) is RequestState else None
     parse = partial(_parse_request, wire.message, target, level, limits)
@@ -159,7 +159,8 @@ def _parse_request(
 
 
 def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id. A header too long to cache gives None and 0."""
+    """Return ``header`` without its id, and the id. If the header is too long for the cache, return
+    None and 0."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept_fields: list[memoryview] = []
@@ -176,8 +177,7 @@ def _single_field(
     head: Buffer, number: int, merged_number: int
 ) -> tuple[memoryview | None, memoryview]:
     """Return two fields of ``head``: the field ``number``, or None unless it occurs exactly once,
-    and all fields ``merged_number``, joined as protobuf merges them. Raises
-    MalformedMessageError."""
+    and all fields ``merged_number``, merged as protobuf does. Raises MalformedMessageError."""
     view = memoryview(head)
     matches: list[memoryview] = []
     merged: list[memoryview] = []
@@ -200,8 +200,8 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
-    """Return ``wire`` for another model and version; None if it must be translated. Raises
-    MalformedMessageError, BAD_REQUEST."""
+    """Return ``wire`` for another model and version, or None if it must be translated. Raises
+    MalformedMessageError and BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
             return None

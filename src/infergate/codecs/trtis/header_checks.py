@@ -27,8 +27,8 @@ _MAX_SHOWN: Final = 80
 
 @record
 class CheckedInput:
-    """A validated input. ``size`` is the number of bytes of the batch in the message; ``dims`` is
-    the shape without the batch."""
+    """A validated input. ``size`` is the number of bytes of the whole batch in the message.
+    ``dims`` is the shape without the batch."""
 
     name: str
     datatype: Datatype
@@ -39,7 +39,8 @@ class CheckedInput:
 
 @record
 class CheckedOutput:
-    """A requested output. ``classes`` is the number of requested classes; 0 requests the values."""
+    """A requested output. ``classes`` is the number of requested classes, or 0 if the values are
+    requested."""
 
     name: str
     datatype: Datatype
@@ -163,7 +164,7 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Che
 
 
 def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence[int]:
-    """Return the dimensions of an input, by default those in the model's metadata."""
+    """Return the dimensions of an input. By default, they are those in the model's metadata."""
     if not tensor.dims:
         if any(dimension < 0 for dimension in expected):
             raise bad_request(

@@ -2,10 +2,10 @@
 
 *Rule 1.* NV-Status determines whether a request succeeded, except for health requests.
 
-*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat it after the raw data;
-requests ask for this copy in binary, like those of legacy clients. The codec reads the copy for
-classes that NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because
-the copy is parsed faster.
+*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat this header after the
+raw data. Like legacy clients, the codec requests the copy in binary. It reads classes from the copy
+if NV-InferResponse omits them (v1.0 to 1.4). It also reads the copy instead of a long
+NV-InferResponse, because the copy is parsed faster.
 
 *Rule 3.* Servers close the connection without a response if a header has more than 8190 bytes, so
 the codec rejects such a request.
@@ -52,8 +52,8 @@ _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _RESPONSE_KEY: Final = RESPONSE_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""Matches an NV-Status that reports success. Parsing it would be slow: the text is never in the
-cache, because the request number always differs."""
+"""Matches an NV-Status that reports success. Parsing it would be slow, because the text is never in
+the cache: the request number always differs."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -67,7 +67,7 @@ proxy, or from a server without a handler for the request."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -219,10 +219,11 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Return the header and the size of the tensors in ``body``. Do not modify the header.
+    """Return the header and the size of the tensors in ``body``. The caller must not modify the
+    header.
 
     Classes that NV-InferResponse omits are read from its copy, which has the format
-    ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
+    ``body_format``. Raises BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)

@@ -1,8 +1,7 @@
-"""The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
+"""The legacy HTTP codec converts between HTTP messages and canonical operations and responses.
 
-Sources: seed specification 004, and messages captured from servers and clients of the API
-(docs/fidelity-trtis.md).
-"""
+The sources are the API's protobuf files, and messages captured from its servers and clients
+(docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 
@@ -136,7 +135,7 @@ class TrtisHttpCodec(TrtisCodec):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a backend. Raises UNSUPPORTED, TOO_LARGE."""
+        """Build the request to a backend. Raises UNSUPPORTED and TOO_LARGE."""
         del profile
         return http_backend.build_request(operation, model)
 

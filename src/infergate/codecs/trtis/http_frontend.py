@@ -60,14 +60,14 @@ class BodyFormat(enum.Enum):
 
 
 def body_format_of(wire: HttpRequest) -> BodyFormat:
-    """Return the format that the query requests; text by default."""
+    """Return the format that the query requests. Text is the default."""
     query = wire.query
     is_binary = query == BINARY_QUERY or query_value(query, "format") == "binary"
     return BodyFormat.BINARY if is_binary else BodyFormat.TEXT
 
 
 def status_format_of(wire: HttpRequest, level: CompatibilityLevel) -> BodyFormat:
-    """Return the format for a status response, which some releases also write as JSON."""
+    """Return the format for a status response, which some releases can also write as JSON."""
     requested = query_value(wire.query, "format")
     wants_json = requested == "json" or (not requested and wire.headers.get("accept") == _JSON_TYPE)
     return BodyFormat.JSON if wants_json and level.has_json_status else body_format_of(wire)
@@ -84,7 +84,8 @@ class UnreadableHeaderError(GatewayError):
 
 
 def parse_header(wire: HttpRequest, limits: Limits) -> Any:
-    """Parse NV-InferRequest. Do not modify the result. Raises BAD_REQUEST, NeedsOffloadError."""
+    """Parse NV-InferRequest. The caller must not modify the result. Raises BAD_REQUEST and
+    NeedsOffloadError."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(MISSING_HEADER)
@@ -150,7 +151,7 @@ def infer_response(
 def render_header(header: Any, body_format: BodyFormat) -> tuple[str, bytes]:
     """Return ``header`` in two forms: the value of NV-InferResponse and the trailer after the data.
     Raises UNSUPPORTED for more classes than clients accept."""
-    if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is even longer
+    if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer than the message
         raise _too_many_classes(header.ByteSize())
     header_text = text_format.to_line(header)
     if len(header_text) + _LINE_OVERHEAD > MAX_RESPONSE_HEADER:
@@ -174,7 +175,8 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
     data: Sequence[Buffer],
     status_line: str,
 ) -> HttpResponse:
-    """Return a response with the results of ``render_header``. The id is appended to both."""
+    """Return a response with the results of ``render_header``. The id is appended to the header and
+    to the trailer."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += (
@@ -216,7 +218,7 @@ def infer_error(
 
 
 def _request_id(header_text: str) -> int:
-    """Return the id in a header. A short header is parsed, a long header only searched. Raises
+    """Return the id in a header. A short header is parsed; a long header is only searched. Raises
     ValueError if a short header cannot be parsed."""
     if len(header_text) <= text_format.MAX_ON_LOOP:
         return int(text_format.parse(InferRequestHeader, header_text).id)

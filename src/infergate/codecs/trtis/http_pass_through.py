@@ -6,9 +6,8 @@ header. Validation needs the model's metadata.
 *Rule 2.* The client gets the same response as from a translation: the outputs in the requested
 order, the client's id, and the gateway's NV-Status.
 
-*Rule 3.* If a request was not validated, the server's response is relayed unchanged, apart from the
-names and NV-Status.
-"""
+*Rule 3.* If a request was not validated, the server's response is relayed unchanged, except for the
+names and NV-Status."""
 
 from __future__ import annotations
 
@@ -41,11 +40,11 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 _NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""Fields that make a header need translation if it was not parsed."""
+"""Matches fields that make a header need translation if the header was not parsed."""
 _RESPONSE_START: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
-"""The start of NV-InferResponse, which all servers print in this form."""
+"""Matches the start of NV-InferResponse, which all servers print in this form."""
 _MAX_ID: Final = 2**64 - 1
 _MAX_ID_DIGITS: Final = 20
 
@@ -136,7 +135,7 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model and version; None if it must be translated. Raises
+    """Return ``wire`` for another model and version, or None if it must be translated. Raises
     UNSUPPORTED for a name that a path cannot contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:

@@ -1,4 +1,4 @@
-"""HTTP paths ⇄ operations.
+"""Converts between HTTP paths and operations.
 
 Paths are matched without decoding, as in legacy servers: ``sim%70le`` is not ``simple``.
 """
@@ -99,7 +99,7 @@ def match_path(method: str, path: str) -> TrtisPathMatch:
 
 
 def parse_path(method: str, path: str) -> Operation:
-    """Return the operation that ``path`` describes. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
+    """Return the operation that ``path`` describes. Raises NOT_FOUND and METHOD_NOT_ALLOWED."""
     return match_path(method, path).operation
 
 
@@ -113,7 +113,8 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(prefix: str, model: str, version: int = -1) -> str:
-    """Append ``model`` and ``version`` to ``prefix`` without encoding; servers decode no paths.
+    """Append ``model`` and ``version`` to ``prefix`` without encoding, because servers decode no
+    paths.
 
     Raises NOT_FOUND for a name that no model can have (model names are names of directories), and
     UNSUPPORTED for a name that a path cannot contain.

@@ -1,10 +1,9 @@
-"""InferRequestHeader and raw data ⇄ InferRequest.
+"""Converts between InferRequestHeader with raw data, and InferRequest.
 
 Datatypes and shapes come from the model's metadata. A client that requests no outputs gets no
 outputs. A request to a backend names every output. Its tensor names and datatypes are checked
-against the backend's metadata: the header contains no datatypes, so a server would read FP32 as
-INT32.
-"""
+against the backend's metadata, because the header contains no datatypes and a server would read
+FP32 as INT32."""
 
 from __future__ import annotations
 
@@ -38,12 +37,13 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
-"""Assigns raw data to inputs; the second argument is the model's name. Raises BAD_REQUEST."""
+"""Assigns raw data to inputs. The second argument is the model's name. Raises BAD_REQUEST."""
 
 
 @record
 class TrtisResponseOptions:
-    """The form of the response. ``batch`` is the batch dimension of every shape, or empty."""
+    """The form of the response. ``batch`` is the batch dimension of every shape, or empty without a
+    batch."""
 
     id: int
     batch_size: int
@@ -133,7 +133,8 @@ _MAX_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
-    """Return the number of ``version``; -1, the latest, if it is empty. Raises BAD_REQUEST."""
+    """Return the number of ``version``. An empty version becomes -1, the latest. Raises
+    BAD_REQUEST."""
     if not version:
         return _LATEST_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -160,7 +161,8 @@ def requested_outputs(
 
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
-    """Return the header of ``operation``. Priority and timeout are written only if ``schedules``.
+    """Return the header of ``operation``. Priority and timeout are written only if ``schedules`` is
+    true.
 
     Raises NO_BACKEND for a model that is not ready, and BAD_REQUEST for values that the header
     cannot hold or that contradict ``model``.

@@ -1,8 +1,8 @@
-"""InferResponseHeader and raw data ⇄ InferResponse.
+"""Converts between InferResponseHeader with raw data, and InferResponse.
 
-Clients get the outputs in the order of the request: classes in the header, values in the raw data.
-Backends return outputs in the order of the response header, which may be any order since v1.12.
-"""
+Clients get the outputs in the order of the request. Classes are in the header, and values are in
+the raw data. Backends return outputs in the order of the response header, which may be any order
+since v1.12."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def write_response(
 
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
-    """Return the cost of writing the header of ``tensors``, in the number of bytes of JSON that
+    """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
     take as long: some microseconds per dimension, nearly a microsecond per byte of a class."""
     cost = 0
     for tensor in tensors:
@@ -92,7 +92,7 @@ _CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
-    """Return ``version`` as a number; 0, the value of an unset field, if it is not a number."""
+    """Return ``version`` as a number, or 0, the value of an unset field, if it is not a number."""
     if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
         return int(version)
     return 0
@@ -101,7 +101,7 @@ def model_version(version: str) -> int:
 # ---- from backends
 
 OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""Splits the raw data into outputs of the given sizes (None for empty outputs). Raises
+"""Splits the raw data into outputs of the given sizes. The size of an empty output is None. Raises
 BACKEND_GARBAGE."""
 
 
@@ -112,8 +112,8 @@ def read_response(
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    """Return the response to ``operation``, with the id of the operation. Raises BACKEND_GARBAGE,
-    TOO_LARGE."""
+    """Return the response to ``operation``, with the id of the operation. Raises BACKEND_GARBAGE
+    and TOO_LARGE."""
     try:
         outputs = _read_outputs(header, split_outputs, operation, model, limits)
     except GatewayError as error:

@@ -1,8 +1,7 @@
 """The options of a listener for legacy clients.
 
-``level`` selects the server release to imitate. Only the releases 1.9 and 1.15 were examined; 1.9
-also stands for the releases in between.
-"""
+``level`` selects the server release to imitate. Only the releases 1.9 and 1.15 were examined. The
+releases between them are treated like 1.9."""
 
 from __future__ import annotations
 

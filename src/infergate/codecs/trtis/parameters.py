@@ -1,4 +1,5 @@
-"""The fields of a request header that do not describe tensors ⇄ the canonical id and parameters.
+"""Converts between the fields of a request header that do not describe tensors, and the canonical
+id and parameters.
 
 | header | canonical |
 |---|---|
@@ -25,7 +26,7 @@ _END: Final = 2
 _SEQUENCE: Final = "sequence_id"
 _FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
 _NUMERIC_FIELDS: Final = {
-    # the header field of each parameter, and the bits of the field
+    # The header field of each parameter, and the number of bits of the field.
     _SEQUENCE: ("correlation_id", 64),
     "priority": ("priority", 32),
     "timeout": ("timeout_microseconds", 64),

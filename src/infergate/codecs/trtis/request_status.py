@@ -1,4 +1,5 @@
-"""The RequestStatus of every response: reports errors to clients and reads errors of backends.
+"""The RequestStatus of every response. This module reports errors to clients and reads errors of
+backends.
 
 Clients get the same texts as from legacy servers. Each codec numbers its responses, as legacy
 servers do. A response from a helper process gets its number afterwards
@@ -73,13 +74,13 @@ _NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""The servers' text for an unknown model. The code is UNAVAILABLE for an inference and INVALID_ARG
-for other operations."""
+"""Matches the servers' text for an unknown model. Its code is UNAVAILABLE for an inference and
+INVALID_ARG for other operations."""
 _SEQUENCE_ERROR: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""The text of later servers, which also support strings as correlation ids."""
+"""Matches the text of later servers, which also support strings as correlation ids."""
 _MAX_MESSAGE_BYTES: Final = 1500
 """Maximum size of a message in bytes. A byte may take four characters in a header, whose limit is
 8 KiB."""
@@ -116,7 +117,8 @@ class RequestStatusFactory:
         return f"{self._success_line} request_id: {next(self._numbers)}"
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
-        """Return the status for ``error`` in a response to ``operation``, or None if unknown."""
+        """Return the status for ``error`` in a response to ``operation``. ``operation`` is None if
+        it is unknown."""
         code, text = self._code_and_text(error, operation)
         text = text.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
         return self._status(code, text)

@@ -19,7 +19,7 @@ def status_message(response: ServerStatus, server_id: str) -> Any:
 
 
 def index_message(response: ModelIndex) -> Any:
-    """Return a ModelRepositoryIndex message, which lists each model name once, sorted."""
+    """Return a ModelRepositoryIndex message, which lists each model name once and in order."""
     message = ModelRepositoryIndex()
     for name in sorted({entry.name for entry in response.models}):
         message.models.add(name=name)

@@ -1,4 +1,5 @@
-"""The message ServerStatus, which describes a server and all its models ⇄ canonical responses.
+"""Converts between the message ServerStatus, which describes a server and all its models, and
+canonical responses.
 
 *Rule 1.* A status contains the fields that clients use: ``max_batch_size``, ``input``, ``output``,
 the presence of ``sequence_batching``, and the states of the server and of versions. It contains
@@ -104,7 +105,8 @@ def _datatype_number(datatype: str) -> int:
 
 
 def _version_number(version: str) -> int | None:
-    """Return ``version`` as a number; 1 if it is empty, None if it is not a number."""
+    """Return ``version`` as a number. An empty version becomes 1; a version that is not a number
+    becomes None."""
     if not version:
         return _ONLY_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
@@ -117,12 +119,13 @@ def _version_number(version: str) -> int | None:
 MAX_BYTES: Final = 8 * MIB
 """Maximum size of a status in bytes. A model with all its statistics takes 1 to 4 KiB."""
 MAX_FIELDS: Final = 262144
-"""Maximum number of fields of a status. A model has about 60, and 20 more per batch size with
-statistics."""
+"""Maximum number of fields of a status. A model has about 60 fields, and 20 more for each batch
+size with statistics."""
 
 
 def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
-    """Parse a ``message_class``, which has a status. Raises BACKEND_GARBAGE, NeedsOffloadError."""
+    """Parse a ``message_class``, which has a status. Raises BACKEND_GARBAGE and
+    NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
             f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"
@@ -161,7 +164,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
             message.version_status[number].ready_state_reason.message,
         )
         for number in sorted(message.version_status)
-        if number > 0  # -1 has the statistics of requests for the latest version
+        if number > 0  # version -1 has the statistics of requests for the latest version
     )
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()

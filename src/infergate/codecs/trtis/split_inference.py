@@ -19,20 +19,21 @@ from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
 from infergate.core.tensor import Buffer
 
 REQUEST: Final = (3, 4)
-"""The numbers of InferRequest.meta_data and raw_input. ``first`` is model_name, ``version`` is
-model_version."""
+"""The field numbers of InferRequest.meta_data and raw_input. ``first`` is model_name, and
+``version`` is model_version."""
 RESPONSE: Final = (2, 3)
-"""The numbers of InferResponse.meta_data and raw_output. ``first`` is request_status."""
+"""The field numbers of InferResponse.meta_data and raw_output. ``first`` is request_status."""
 _FIRST_TAG: Final = 1 << 3 | 2
 _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
-"""One step per field. Messages with more fields are left to the slower functions."""
+"""The steps of a split, one per field. Messages with more fields are left to the slower
+functions."""
 
 
 class SplitInference(NamedTuple):
-    """A split message: its first field, its ``version`` (0 if it has none), its header without the
-    ``id``, and the start and end of each raw entry in ``data``."""
+    """A split message: its first field, its ``version`` (0 if it has no version), its header
+    without the ``id``, and the start and end of each raw entry in ``data``."""
 
     data: Buffer
     first: Buffer
@@ -42,7 +43,7 @@ class SplitInference(NamedTuple):
     raw: Sequence[tuple[int, int]]
 
     def entries(self) -> list[memoryview]:
-        """Return the raw entries, without copying."""
+        """Return the raw entries. They are not copied."""
         view = memoryview(self.data)
         return [view[start:end] for start, end in self.raw]
 
@@ -55,7 +56,7 @@ _new_tuple: Final = tuple.__new__
 """Creates a ``SplitInference`` at a third of the cost of calling the class."""
 
 
-def split_inference(  # noqa: C901, PLR0912 - calls per field would double the cost
+def split_inference(  # noqa: C901, PLR0912 - a call per field would double the cost
     data: Buffer, numbers: tuple[int, int]
 ) -> SplitInference | None:
     """Split ``data``, whose header and raw data have the field numbers ``numbers``. Return
@@ -103,7 +104,7 @@ def split_inference(  # noqa: C901, PLR0912 - calls per field would double the c
 
 
 def _split_id(header: bytes) -> tuple[bytes, int] | None:
-    """Return ``header`` without its id, and the id; None if the header has an unusual form."""
+    """Return ``header`` without its id, and the id, or None if the header has an unusual form."""
     position = id_start = id_end = id_ = 0
     end = len(header)
     while position < end:

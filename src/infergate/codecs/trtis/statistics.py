@@ -1,4 +1,5 @@
-"""The statistics of a model version: ModelVersionStatus ⇄ Triton's statistics extension."""
+"""Converts the statistics of a model version between ModelVersionStatus and Triton's statistics
+extension."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def write_statistics(version: Any, statistics: Parameters) -> None:
     for size, stats in by_size.items() or (
         (_ALL_SIZES, _as_object(statistics.get("inference_stats"))),
     ):
-        # like legacy servers, list only batch sizes that have occurred
+        # Like legacy servers, list only batch sizes that have occurred.
         if size < 2**32 and any(_count(stats, name) for name in ("success", "fail")):
             _write_size(version.infer_stats[size], stats)
 

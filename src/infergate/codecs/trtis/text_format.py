@@ -1,10 +1,9 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
 Parsing with protobuf's ``text_format`` takes about 1 µs per byte. Clients send the same header
-again and again, so short messages are cached, and so are short printed responses. This module does
-not print with protobuf, which prints floats in another form (``8.0``; C++ prints ``8``). Printed
-text is ASCII without control characters.
-"""
+again and again, so short messages and short printed responses are cached. This module does not use
+protobuf to print, because protobuf prints floats in another form than C++ (``8.0`` instead of
+``8``). Printed text is ASCII without control characters."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from infergate.core.bounded_cache import BoundedCache
 MAX_CACHED: Final = 2048
 """Maximum number of characters of a cached text. The caches take less than 8 MiB."""
 MAX_ON_LOOP: Final = 8192
-"""Maximum number of characters that are parsed on the event loop, at 1 to 2.5 µs each."""
+"""Maximum number of characters that are parsed on the event loop. Parsing a character takes 1 to
+2.5 µs."""
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
@@ -32,12 +32,13 @@ _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Text with only the escape sequences of C++. Protobuf also accepts those of Python, with a
-warning."""
+"""Matches text with only the escape sequences of C++. Protobuf also accepts Python's escape
+sequences, with a warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
-    """Parse ``text`` as a ``message_class``. Do not modify the result. Raises ValueError."""
+    """Parse ``text`` as a ``message_class``. The caller must not modify the result. Raises
+    ValueError."""
     return (_cached_parse if len(text) <= MAX_CACHED else _recent_parse)(message_class, text)
 
 
@@ -140,6 +141,7 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits if they suffice, else nine."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``, with six digits if they suffice, and otherwise
+    with nine digits."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

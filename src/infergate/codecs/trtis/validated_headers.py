@@ -1,6 +1,6 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
-Clients send the same header again and again, and servers respond with the same header; only the
+Clients send the same header again and again, and servers respond with the same header. Only the
 ``id`` differs. The key of an entry is a header without its id. The entry of a request header holds
 all data to check another body. The entry of a response header holds the header for the client.
 
@@ -53,10 +53,9 @@ class ValidatedResponse:
     """A response header that passed validation.
 
     ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
-    the indices of the requested outputs in this list. ``header`` is the header for the client,
+    has the indices of the requested outputs in this list. ``header`` is the header for the client,
     without the id. If ``is_unchanged`` is true, the client gets all outputs unchecked, in the order
-    of the server.
-    """
+    of the server."""
 
     sizes: tuple[int, ...]
     output_order: tuple[int, ...]
@@ -143,9 +142,10 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged. This is false for headers
-    that server releases interpret differently (repeated outputs, no outputs, 0 classes), for fields
-    that some releases do not support, and for shared memory, which may be the gateway's."""
+    """Return whether ``header`` may be sent to a server unchanged. It may not if server releases
+    interpret it differently (repeated outputs, no outputs, 0 classes), if some releases do not
+    support one of its fields, or if it refers to shared memory, which may be registered only with
+    the gateway."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -170,8 +170,8 @@ def validate_response(
 
     The model and version in ``names`` replace the server's unless they are empty. Returns the
     ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
-    the response may be cached. A response with classes may not. Raises BACKEND_GARBAGE, TOO_LARGE.
-    """
+    the response may be cached. A response with classes may not be cached. Raises BACKEND_GARBAGE
+    and TOO_LARGE."""
     model, version = names
     request = parsed.operation
     options: TrtisResponseOptions = parsed.response_options

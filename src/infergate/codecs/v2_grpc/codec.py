@@ -1,8 +1,7 @@
-"""The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
+"""The V2 gRPC codec converts between gRPC messages and canonical operations and responses.
 
-Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC, and
-docs/fidelity-v2.md.
-"""
+The sources are the specifications of the V2 protocol and of the Open Inference Protocol over gRPC,
+and docs/fidelity-v2.md."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-# Fields 1 to 3 of both ModelInfer messages; fields 1 and 2 of requests about a model.
+# These are fields 1 to 3 of both ModelInfer messages. Requests about a model have fields 1 and 2.
 _MODEL: Final = 1
 _VERSION: Final = 2
 _ID: Final = 3
@@ -59,12 +58,13 @@ _OUTPUTS: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
 """Maximum size of a request other than an inference, in bytes."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of such a request, and of a response about one model."""
+"""Maximum number of fields of a request other than an inference, and of a response about one
+model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Maximum size of a response, except to an inference. One model takes 1 to 4 KiB."""
+"""Maximum size of a response other than to an inference, in bytes. A model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
-"""Maximum number of fields of a response about all models; each model has up to 100 fields."""
+"""Maximum number of fields of a response about all models. Each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
@@ -78,7 +78,7 @@ class _SharedRequest(RpcRequest):
 
 
 class V2Grpc:
-    """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients,
+    """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients.
     `stream` ("triton" or "plain") is the form of stream messages to clients."""
 
     name: str = "v2-grpc"
@@ -179,7 +179,7 @@ class V2Grpc:
             raise GatewayError(Kind.UNSUPPORTED, f"V2 gRPC: {describe_error(error)}") from None
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the status for `error`, the same for every method."""
+        """Build the status for `error`. It is the same for every method."""
         del wire
         return errors.build_error(error)
 
@@ -272,7 +272,7 @@ class V2Grpc:
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest | None:
-        """Build a streaming request; None if a unary inference is sufficient."""
+        """Build a streaming request, or return None if a unary inference is sufficient."""
         if profile.reports_decoupled and model is not None and model.decoupled is False:
             return None
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
@@ -284,18 +284,19 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse a stream message; its fields determine its form."""
+        """Parse a stream message. The message's fields determine its form."""
         del model
         if wire.code:
             raise_status(wire)
-        if not wire.message:  # metadata alone
+        if not wire.message:  # only metadata
             return None
         return stream_messages.read_response(join_parts(wire.message), limits, operation)
 
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check all that `parse_request` checks; drop empty typed contents beside raw contents."""
+        """Check everything that `parse_request` checks, and drop empty typed contents beside raw
+        contents."""
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -353,7 +354,8 @@ class V2Grpc:
         """Replace names and id as needed, and replace typed contents by raw contents."""
         if wire.code:
             raise_status(wire)
-        # "If specified, this identifier must be returned"; MLServer generates one if missing.
+        # "If specified, this identifier must be returned". MLServer generates an id if the request
+        # has no id.
         head = self._request_heads.find(request)
         if head is not None:
             request_id = head.split.id
@@ -396,7 +398,7 @@ class _TypedV2Grpc(BinaryEstimates, V2Grpc):
         return typed_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum size; an integer takes up to 10 bytes."""
+        """Return the minimum and maximum size. An integer takes up to 10 bytes."""
         return 0, 10 * self.response_text_bytes(response, parsed)
 
 
@@ -415,8 +417,8 @@ def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[i
 
 
 def _read_model_name(message: Buffer) -> str:
-    """Read the model name from a message with up to `_MAX_FILES` files, without parsing it: the
-    protobuf runtime takes up to twenty times the size of small files."""
+    """Read the model name from a message with up to `_MAX_FILES` files. The message is not parsed,
+    because the protobuf runtime takes up to twenty times the size of small files."""
     try:
         return repository.read_name(message, _MAX_FILES)
     except MalformedMessageError as error:

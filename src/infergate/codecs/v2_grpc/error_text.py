@@ -1,9 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
-Only errors that Triton reports before it runs a model are recognized; any other text is a failure
-of the server. Source: Triton 2.51's responses to the same requests through ModelInfer, which also
-returns the code, and through ModelStreamInfer.
-"""
+Only errors that Triton reports before it runs a model are recognized. Any other text is a failure
+of the server. The source is Triton 2.51's responses to the same requests through ModelInfer, which
+also returns the code, and through ModelStreamInfer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Errors as gRPC statuses (seed 000, "errors are indicated by google.rpc.Status")."""
+"""Errors as gRPC statuses, as the V2 protocol requires ("errors are indicated by
+google.rpc.Status")."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from infergate.codecs.protos.statuses import status_code
 from infergate.core.errors import GatewayError, retry_after_headers
 from infergate.core.wire import RpcResponse
 
-# grpc-message is percent-encoded, which can triple its size; clients reject metadata over 8 KiB.
+# grpc-message is percent-encoded, which can triple its size, and clients reject metadata over 8
+# KiB.
 _DETAILS_BYTES: Final = 2000
 
 

@@ -1,9 +1,9 @@
 """Cuts typed contents out of a message and limits what remains, before protobuf parses it.
 
-The protobuf runtime can take up to twenty times the size of a message: an empty string takes two
-bytes, a dimension one. Fields are counted over the whole message; `MAX_HEAD_BYTES` limits costs
-that no count covers, such as one parameter repeated many times.
-"""
+The protobuf runtime can take up to twenty times the size of a message, because an empty string
+takes two bytes in the message and a dimension takes one byte. Fields are counted over the whole
+message. `MAX_HEAD_BYTES` limits costs that no count covers, such as a parameter that is repeated
+many times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from infergate.core.limits import KIB, MIB, Limits, check_loop_cost
 from infergate.core.tensor import Buffer
 
 MAX_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of one message that are read: at most 50 ms of CPU time."""
+"""Maximum number of fields of one message that are read. Reading them takes at most 50 ms of CPU
+time."""
 MAX_HEAD_BYTES: Final = 4 * MIB
 """Maximum size of a message without its tensors' data. Parsing takes about 6 ms per MiB."""
 
@@ -36,7 +37,7 @@ _REQUESTED_OUTPUTS: Final = 6
 _SHAPE: Final = 3
 _CONTENTS: Final = 5
 _DIMENSION_BYTES: Final = 10
-"""The longest varint."""
+"""The size of the longest varint."""
 
 
 def max_fields(limits: Limits) -> int:

@@ -1,4 +1,5 @@
-"""Message heads assembled from cached parts, much faster than protobuf (docs/decisions/0018).
+"""Assembles message heads from cached parts, which is much faster than protobuf
+(docs/decisions/0018).
 
 Each part is written by the protobuf runtime, and parts are joined in the order of their field
 numbers, so the result equals what the runtime writes. Only short parts are cached, because names
@@ -24,7 +25,7 @@ MAX_CACHED_NAME: Final = 128
 _MAX_CACHED_RANK: Final = 16
 """Maximum number of dimensions of a shape in a cached part."""
 MAX_CACHED_PARTS: Final = 512
-"""Maximum number of cached parts of each kind; together they take under 4 MB."""
+"""Maximum number of cached parts of each kind. Together they take under 4 MB."""
 
 
 def build_head(
@@ -32,7 +33,7 @@ def build_head(
     tensors: Sequence[Tensor],
     requested_outputs: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """Return all of `message` except its raw entries; None if any part has parameters or is in
+    """Return all of `message` except its raw entries, or None if any part has parameters or is in
     shared memory. Raises ValueError for values that protobuf cannot hold."""
     if message.parameters:
         return None
@@ -65,7 +66,7 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return the description of an input or output; requests and responses encode it alike."""
+    """Return the description of an input or output. Requests and responses encode it alike."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()

@@ -1,6 +1,7 @@
-"""ModelInferRequest ⇄ InferRequest, and the same checks for a request that passes through.
+"""Converts between ModelInferRequest and InferRequest, and applies the same checks to requests that
+pass through.
 
-Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
+Contents are either raw or typed. An empty `contents` message beside raw contents, which
 MLServer's converter writes and Triton refuses, is dropped. A tensor that does not fit its shape
 never reaches a server: old versions of Triton crash on it.
 """
@@ -69,7 +70,8 @@ _KEY: Final = 1
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _MAX_SEARCHED: Final = 16 * KIB
-"""Maximum size of a message that is searched for the name first, which is faster than a scan."""
+"""Maximum size of a message that is first searched for the name. For short messages, a search is
+faster than a scan."""
 
 
 @record

@@ -1,4 +1,4 @@
-"""ModelInferResponse ⇄ InferResponse.
+"""Converts between ModelInferResponse and InferResponse.
 
 Clients get raw contents by default, as from Triton, because tritonclient's ``as_numpy`` reads typed
 contents only for BYTES. Backends may mix both forms: KServe sends typed contents, MLServer uses the

@@ -1,10 +1,9 @@
-"""Health, metadata and index messages ⇄ canonical responses.
+"""Converts between health, metadata and index messages and canonical responses.
 
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
 property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
-three kinds starts with a control character), otherwise text with control characters.
-"""
+three kinds starts with a control character). Otherwise it is text with control characters."""
 
 from __future__ import annotations
 
@@ -138,7 +137,8 @@ def _text(value: bytes) -> str | None:
 
 
 def _parameter(value: bytes) -> Any:
-    """Return the value of an InferParameter, or None if `value` is not exactly one."""
+    """Return the value of an InferParameter, or None if `value` is not exactly an
+    InferParameter."""
     try:
         message = InferParameter.FromString(value)
     except DecodeError:

@@ -14,7 +14,7 @@ from infergate.core.messages import Acknowledgement, HealthStatus, InferRequest,
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""The health check of servers without ServerReady; an empty request checks the whole server."""
+"""The health check for servers without ServerReady. An empty request checks the whole server."""
 _SERVING: Final = 1
 
 
@@ -34,9 +34,9 @@ class Method:
     needs_profile: bool = False
     """Whether `write_request` also takes the server's profile."""
     special_response: Callable[[Any], Any] = lambda _: None
-    """Returns a special response (KServe's) for a request, or None to use `write_response`."""
+    """Returns a special response (for KServe) to a request, or None to use `write_response`."""
     holds_files: bool = False
-    """Whether a request may hold files, and so be as large as an inference."""
+    """Whether a request may hold files, so that it may be as large as an inference."""
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
@@ -67,7 +67,7 @@ def _read_model(message: Any) -> tuple[str, str]:
 
 
 def _read_index_request(message: Any) -> messages.ModelIndexRequest:
-    if message.repository_name:  # as Triton does for an unknown repository
+    if message.repository_name:  # Triton also rejects an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
     return messages.ModelIndexRequest(ready_only=message.ready)
 
@@ -264,6 +264,6 @@ OPERATIONS: Final[dict[str, type[Operation]]] = {
 
 
 def method_of(operation: Operation) -> Method | None:
-    """Return the method for `operation`, or None if there is none."""
+    """Return the method for `operation`, or None if there is no method."""
     methods = _CUDA_BY_OPERATION if shared_memory.is_cuda(operation) else _BY_OPERATION
     return methods.get(type(operation))

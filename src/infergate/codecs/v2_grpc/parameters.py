@@ -1,6 +1,7 @@
-"""Parameters: the five kinds of InferParameter ⇄ Python's bool, int, str and float.
+"""Converts parameters between the five kinds of InferParameter and Python's bool, int, str and
+float.
 
-Lists and objects from JSON are written as JSON text in string_param; null is left out.
+Lists and objects from JSON are written as JSON text in string_param. A null is omitted.
 """
 
 from __future__ import annotations

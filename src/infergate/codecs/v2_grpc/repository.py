@@ -1,4 +1,4 @@
-"""Loading and unloading ⇄ canonical operations.
+"""Converts between messages that load and unload models and canonical operations.
 
 KServe's messages hold only the model's name, in field 1. In other servers' messages, field 1 is the
 repository's name. No client sends a repository without a model, so a request with field 1 alone is
@@ -22,15 +22,15 @@ _MESSAGES: Final = {
     ModelLoadRequest: pb.RepositoryModelLoadRequest,
     ModelUnloadRequest: pb.RepositoryModelUnloadRequest,
 }
-# RepositoryModelLoadRequest.repository_name (KServe: model_name) and .model_name
+# The fields are RepositoryModelLoadRequest.repository_name (KServe: model_name) and .model_name.
 _FIRST: Final = 1
 _SECOND: Final = 2
 _INT64: Final = range(-(2**63), 2**63)
 
 
 def read_name(message: Buffer, max_fields: int) -> str:
-    """Return the model's name from a message that may hold files, without parsing the files. Raises
-    MalformedMessageError, including for more than `max_fields` fields."""
+    """Return the model's name from a message that may hold files. The files are not parsed. Raises
+    MalformedMessageError, also for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
@@ -49,7 +49,7 @@ def _is_kserve_request(message: Any) -> bool:
 
 
 def kserve_response(message: Any) -> Any:
-    """Return the response to a KServe request; None for other requests."""
+    """Return the response to a KServe request, or None for other requests."""
     if not _is_kserve_request(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
@@ -57,7 +57,7 @@ def kserve_response(message: Any) -> Any:
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
     """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of an
-    unsupported type, UNSUPPORTED for values that the server does not accept."""
+    unsupported type, and UNSUPPORTED for values that the server does not accept."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     if profile.loads_by_field_1:
@@ -83,7 +83,8 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
 
 
 def read_done(message: Any) -> Acknowledgement:
-    """Read an empty response, or KServe's. Raises BACKEND_ERROR if KServe reports failure."""
+    """Read an empty response, or KServe's response. Raises BACKEND_ERROR if KServe reports a
+    failure."""
     if message.model_name and not message.is_done:
         raise GatewayError(
             Kind.BACKEND_ERROR,

@@ -1,4 +1,4 @@
-"""Trace and log settings ⇄ canonical settings."""
+"""Converts between messages with trace or log settings and canonical settings."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 The head of a ModelInferRequest or ModelInferResponse is the whole message except the id and the raw
 tensor data. Clients send the same head over and over, so a message is split in one pass and the
-parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split; the
-full check reads them. Only the full check reports errors.
-"""
+parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split. The
+full check reads them, and only the full check reports errors."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _MAX_LENGTH_BYTES: Final = 5
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `fields` counts the fields of `head`; `id_field` is the encoded `id`."""
+    """A split message. `fields` counts the fields of `head`. `id_field` is the encoded `id`."""
 
     head: bytes
     fields: int
@@ -34,7 +33,7 @@ class SplitMessage(NamedTuple):
     raw: Sequence[RawEntry]
 
     def entries(self, data: Buffer) -> list[memoryview]:
-        """Return the fields of the raw entries in `data`, without copying."""
+        """Return the fields of the raw entries in `data`. They are not copied."""
         view = memoryview(data)
         return [view[start:end] for start, _, end in self.raw]
 
@@ -43,10 +42,10 @@ _new_tuple: Final = tuple.__new__
 """Creates a ``SplitMessage`` at a third of the cost of calling the class."""
 
 
-def split_message(  # noqa: C901, PLR0912 - calls per field would double the cost
+def split_message(  # noqa: C901, PLR0912 - a call per field would double the cost
     data: Buffer, raw_field: int
 ) -> SplitMessage | None:
-    """Split `data` at its id and raw entries; None if the full check must read it.
+    """Split `data` at its id and raw entries. Return None if the full check must read it.
 
     This runs before the access check, so no more fields are read than a head of `MAX_CACHED_HEAD`
     bytes describes.

@@ -5,8 +5,8 @@ Triton wraps each response in a ModelStreamInferResponse with ``error_message`` 
 id (3) or outputs (5), so the field numbers distinguish the forms.
 
 Triton marks the last response to a request with a parameter. A decoupled model may detect the end
-only after its last response; a request with another parameter then gets an empty final response.
-"""
+only after its last response. In this case, a request with another parameter gets an empty final
+response."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NO_EMPTY_FINAL: Final = _StreamOptions(empty_final=False)
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     """Return `request` without Triton's stream parameter, which concerns only the server of the
-    stream. Clients also set it outside streams, where Triton refuses it over REST."""
+    stream. Clients also set it outside streams, although Triton then refuses it over REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
         return ParsedRequest(request, _NO_EMPTY_FINAL)
     parameters = dict(request.parameters)
@@ -93,7 +93,7 @@ def wants_status(wire: RpcRequest) -> bool:
 
 
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
-    """Return `error` as a stream message, with the model and id of `wire` if readable."""
+    """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
     try:
         found = read_strings(
             join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
@@ -116,8 +116,8 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
-    """Parse a backend's `message` of either form; None for Triton's empty final response. Raises
-    the backend's error, or BACKEND_GARBAGE."""
+    """Parse a backend's `message` of either form. Return None for Triton's empty final response.
+    Raises the backend's error, or BACKEND_GARBAGE."""
     try:
         inner = _unwrap(message, limits, request)
     except MalformedMessageError as error:

@@ -1,4 +1,4 @@
-"""Tensors of a ModelInferRequest or ModelInferResponse ⇄ canonical tensors.
+"""Converts between the tensors of ModelInferRequest or ModelInferResponse and canonical tensors.
 
 Both messages encode tensors alike. Reading validates a tensor (Rule 1 of `core.tensor`) and raises
 client errors, which the caller converts for a backend's message.
@@ -30,7 +30,8 @@ _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
 """The cost of writing a byte of integers, relative to a byte of floats."""
 TYPED_ON_LOOP: Final = MIB
-"""Maximum size of other typed contents that are read on the event loop: 15 ms."""
+"""Maximum size of typed contents other than floats that the event loop reads. Reading them takes 15
+ms."""
 
 DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
 """A tensor's description, its datatype, and its contents or shared memory region."""
@@ -111,7 +112,7 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
     """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
-    to write: each integer or string takes some tenths of a microsecond."""
+    to write: an integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

@@ -1,10 +1,9 @@
-"""Typed tensor contents ⇄ the canonical layout.
+"""Converts between typed tensor contents and the canonical layout.
 
 A packed float or double field holds exactly the canonical bytes and is used in place. Integers and
-bools are varints, which numpy converts. The protobuf runtime does not parse typed contents: its
-lists take fifteen times the size on the wire, before the shape could be checked. Values out of the
-datatype's range are rejected; Triton wraps them (300 as INT8 becomes 44).
-"""
+bools are varints, which numpy converts. The protobuf runtime does not parse typed contents, because
+its lists would take fifteen times the size on the wire before the shape could be checked. Values
+out of the datatype's range are rejected, although Triton wraps them (300 as INT8 becomes 44)."""
 
 from __future__ import annotations
 
@@ -60,19 +59,20 @@ TYPED_FIELDS: Final[dict[Datatype, _ContentsField]] = {
     Datatype.FP64: _ContentsField("fp64_contents", 7, FIXED64),
     Datatype.BYTES: _ContentsField("bytes_contents", 8, DELIMITED),
 }
-"""FP16 and BF16 have no entry: "must be represented as raw content" (seed 001)."""
+"""The fields of the datatypes. FP16 and BF16 have no field: they "must be represented as raw
+content" (V2 protocol)."""
 _BY_NUMBER: Final = {spec.number: spec for spec in TYPED_FIELDS.values()}
 _BYTES_TAG: Final = TYPED_FIELDS[Datatype.BYTES].number << 3 | DELIMITED
 _pack: Final = struct.Struct("<I").pack
 _MAX_PARTS: Final = 4096
 _SHORT_LENGTH: Final = 0x80
-"""Lengths below this take one byte."""
+"""Lengths below this limit take one byte."""
 
 
 @record
 class TypedContents:
-    """The typed contents of one tensor: the `pieces` of an InferTensorContents, several if the
-    message occurs repeatedly, none if the tensor has no typed contents."""
+    """The typed contents of one tensor: the `pieces` of an InferTensorContents. There are several
+    pieces if the message occurs repeatedly, and no pieces if the tensor has no typed contents."""
 
     pieces: Sequence[memoryview]
     budget: FieldBudget
@@ -83,7 +83,7 @@ class TypedContents:
         return any(_is_set(field) for _, field in self.fields())
 
     def fields(self) -> Iterator[tuple[memoryview, WireField]]:
-        """Yield each field and the piece it is in."""
+        """Yield each field and the piece that contains it."""
         for piece in self.pieces:
             for field in budgeted_fields(piece, self.budget):
                 yield piece, field
@@ -99,7 +99,7 @@ def _is_set(field: WireField) -> bool:
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
     """Return the elements of `typed` in the canonical layout. For BYTES, return at most `expected`
-    + 1 elements, so that the caller detects an excess. Raises MalformedMessageError,
+    + 1 elements, so that the caller detects an excess. Raises MalformedMessageError and
     BAD_REQUEST."""
     spec = TYPED_FIELDS.get(datatype)
     if spec is None:
@@ -157,7 +157,7 @@ def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedCont
     parts: list[bytes] = []
     remaining = expected + 1
     for piece in typed.pieces:
-        data = bytes(piece)  # slicing bytes is cheaper than slicing views
+        data = bytes(piece)  # slices of bytes are cheaper than slices of views
         position, end = 0, len(data)
         while position < end and len(parts) < remaining:
             if len(parts) >= _MAX_PARTS:
@@ -186,7 +186,7 @@ def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedCont
 
 
 def write_contents(datatype: Datatype, data: Buffer) -> Any:
-    """Return canonical `data` as an InferTensorContents; `datatype` must be in TYPED_FIELDS."""
+    """Return canonical `data` as an InferTensorContents. `datatype` must be in TYPED_FIELDS."""
     spec = TYPED_FIELDS[datatype]
     if datatype is Datatype.BYTES:
         return InferTensorContents(bytes_contents=unpack_bytes(data))

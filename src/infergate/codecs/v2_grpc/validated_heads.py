@@ -1,8 +1,7 @@
 """Caches of request heads and response heads, either validated or with their names only.
 
-The cache gives the same result as the full check. A message that does not match its cached head is
-read by the full check. Heads with typed elements or regions in shared memory are not cached.
-"""
+The cache gives the same result as the full check. The full check reads each message that does not
+match its cached head. Heads with typed elements or regions in shared memory are not cached."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ class RequestHead:
 
 class SplitRequest(NamedTuple):
     """A request split into head and raw entries: `message`, joined to `data`, and its `head`.
-    `has_recurred`: the head is not cached yet but occurred recently."""
+    `has_recurred` means that the head is not cached yet but occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -108,7 +107,7 @@ class SplitRequest(NamedTuple):
         return head if head.tensors.fits(self.split.raw, self.data) else None
 
     def read(self, head: ValidatedHead) -> InferRequest:
-        """Return the inference; `head` is the result of `validated_head`."""
+        """Return the inference. `head` is the result of `validated_head`."""
         request = head.request
         return InferRequest(
             request.model,
@@ -134,7 +133,7 @@ class RequestHeads:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
-        """Split `wire`, an inference, at most once; None if the fast path does not apply."""
+        """Split `wire`, an inference, at most once. Return None if the fast path does not apply."""
         cached = wire.codec_state
         if type(cached) is SplitRequest and cached.message is wire.message:
             return cached
@@ -179,8 +178,8 @@ class RequestHeads:
         self._heads.store(head, entry)
 
     def find_names(self, split: SplitRequest) -> RequestHead | None:
-        """Read and cache the names of `split`, a request that was not validated, so its head was
-        not cached. None if the fast path does not apply."""
+        """Read and cache the names of `split`. The request was not validated, so its head was not
+        cached. Return None if the fast path does not apply."""
         if not split.has_recurred:
             return None
         data = split.split.head
@@ -273,8 +272,8 @@ class PassThroughResponse(NamedTuple):
     head: PassThroughHead
 
     def renamed(self, model: str, version: str, request_id: str) -> Sequence[Buffer]:
-        """Return the message with `model` and `version` (empty: unchanged) and the id
-        `request_id`."""
+        """Return the message with `model` and `version` and the id `request_id`. An empty name
+        stays unchanged."""
         names, split = self.head.names, self.split
         model, version = model or names.model, version or names.version
         is_same_model = names.model == model and names.version == version
@@ -295,8 +294,8 @@ class PassThroughHeads:
         self._heads: Final[MessageHeadCache[PassThroughHead]] = MessageHeadCache()
 
     def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
-        """Split `message` and find its head; None if the fast path does not apply or elements may
-        be typed."""
+        """Split `message` and find its head. Return None if the fast path does not apply or
+        elements may be typed."""
         data = join_parts(message)
         split = split_message(data, RAW_OUTPUTS)
         if split is None or split.fields + len(split.raw) >= max_fields(limits):

@@ -48,7 +48,7 @@ def _index_request(operation: messages.ModelIndexRequest, profile: Profile) -> H
     """Request the repository extension's index, or KServe's model list."""
     if profile.has_model_list:
         return HttpRequest("GET", MODEL_LIST_PATH)
-    body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
+    body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer requires a body
     return HttpRequest("POST", INDEX_PATH, "", {"content-type": JSON_TYPE}, [body])
 
 
@@ -83,15 +83,16 @@ _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a response, except to an inference. One model takes 1 to 4 KiB."""
+"""Maximum size of a response other than to an inference, in bytes. A model takes 1 to 4 KiB."""
 MAX_VALUES: Final = 1 << 19
-"""Maximum number of values in such a response."""
+"""Maximum number of values in a response other than to an inference."""
 
 # ---- responses ----------------------------------------------------------------------------------
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
-    """Parse any response except to an inference. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse any response other than to an inference. Raises the backend's error, or
+    BACKEND_GARBAGE."""
     if _is_negative(wire.status, operation):
         return messages.HealthStatus(ok=False)
     body = bytes(read_response_body(wire, limits))
@@ -107,7 +108,8 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raise TOO_LARGE, and NeedsOffloadError on the event loop: each value becomes an object."""
+    """Raise TOO_LARGE, and NeedsOffloadError on the event loop, because each value becomes an
+    object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
@@ -118,7 +120,7 @@ def _check_size(body: bytes, limits: Limits) -> None:
 
 def _is_negative(status: int, operation: Operation) -> bool:
     """Whether ``status`` means "not live" or "not ready". For a model that does not exist, MLServer
-    and KServe return an error (404), Triton reports that it is not ready (400)."""
+    and KServe return an error (404), and Triton reports that it is not ready (400)."""
     match operation:
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return 400 <= status < 500 or status == 503

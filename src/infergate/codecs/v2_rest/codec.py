@@ -1,7 +1,7 @@
-"""The V2 REST codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
+"""The V2 REST codec converts between HTTP messages and canonical operations and responses.
 
-Sources: the V2 seed specification, its binary tensor data extension, and docs/fidelity-v2.md.
-"""
+The sources are the specification of the V2 protocol, its binary tensor data extension, and
+docs/fidelity-v2.md."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class V2RestCodec:
     """The V2 REST codec.
 
     ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
-    to clients; ``compress_min`` is the minimum size in bytes of a response that is compressed.
+    to clients. ``compress_min`` is the minimum size in bytes of a response that is compressed.
     """
 
     name: str = "v2-rest"
@@ -90,7 +90,7 @@ class V2RestCodec:
         self._options: Final = (non_finite, compress_min)
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
         self._compress_min: Final = compress_min
-        # a response that passes through keeps the backend's form of NaN
+        # A response that passes through keeps the backend's form of NaN.
         self.can_pass_through: bool = non_finite == "literal"
         self._request_heads: Final = RequestHeadCache()
         self._response_heads: Final = ResponseHeadCache()
@@ -159,7 +159,7 @@ class V2RestCodec:
         return _max_json_bytes(wire, size) if JSON_LENGTH_HEADER in headers else size
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the length of the JSON: from the length header, else the length of the body."""
+        """Return the length of the JSON from the length header, or else the length of the body."""
         json_bytes = _max_json_bytes(wire, max_bytes)
         return (
             json_bytes
@@ -265,13 +265,14 @@ class V2RestCodec:
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model; None if the server requires another form."""
+        """Return ``wire`` addressed to another model, or None if the server requires another
+        form."""
         return pass_through.rewrite_request(wire, model, version, profile)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Replace names and id in place; compress the response if ``request`` accepts that."""
+        """Replace names and id in place. Compress the response if ``request`` accepts that."""
         names = {"model": model, "version": version}
         return pass_through.ResponseRewriter(request, names, limits, self._compress_min).rewrite(
             wire
@@ -279,13 +280,13 @@ class V2RestCodec:
 
 
 def _match_of(wire: HttpRequest) -> V2PathMatch:
-    """Return the match that ``summarize`` stored; without a stored match, match the path."""
+    """Return the match that ``summarize`` stored. If it stored no match, match the path."""
     match: V2PathMatch | None = wire.codec_state
     return match_request(wire.method, wire.path) if match is None else match
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the length of the JSON from the headers, at most ``max_bytes``."""
+    """Return the length of the JSON from the headers, but at most ``max_bytes``."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)
@@ -295,7 +296,7 @@ def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
 
 
 def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    if match.repository:  # as Triton does for an unknown repository
+    if match.repository:  # Triton also rejects an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
     return metadata.read_index_request(body, limits)
 

@@ -1,4 +1,5 @@
-"""Content encodings: inflates gzip and deflate up to a limit, and compresses on request."""
+"""Content encodings. This module inflates gzip and deflate up to a limit, and compresses on
+request."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from infergate.core.wire import HttpRequest, join_parts, total_size
 CONTENT_ENCODING: Final = "content-encoding"
 _MAX_SMALL_BYTES: Final = 64 * KIB
 _SMALL_LIMITS: Final = Limits(body=256 * KIB)
-"""The limits for a short body. Inflating this much takes half a millisecond."""
+"""The limits for a short body. Inflating a body of this size takes half a millisecond."""
 _COMPRESSION_LEVEL: Final = 1
 """Higher levels hardly reduce the size of tensors and are many times slower."""
 
 
 def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> Buffer:
-    """Return the decoded body. Raises UNSUPPORTED_ENCODING, TOO_LARGE, BAD_REQUEST."""
+    """Return the decoded body. Raises UNSUPPORTED_ENCODING, TOO_LARGE and BAD_REQUEST."""
     data = join_parts(body)
     if CONTENT_ENCODING not in headers or is_unencoded(headers):
         if len(data) > limits.body:
@@ -59,7 +60,7 @@ def inflate_small(wire: HttpRequest) -> None:
     """Inflate the encoded body of ``wire`` in place if it is short and valid. Never raises."""
     if total_size(wire.body) > _MAX_SMALL_BYTES:
         return
-    with contextlib.suppress(GatewayError):  # too long or invalid
+    with contextlib.suppress(GatewayError):  # the body is too long or invalid
         wire.body = (decode_body(wire.headers, wire.body, _SMALL_LIMITS),)
         wire.headers = without_encoding(wire.headers)
 
@@ -72,7 +73,8 @@ def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """Return the maximum length of the decoded ``body``, according to its own length field."""
+    """Return the maximum length of the decoded ``body``, according to the length field in
+    ``body``."""
     if is_unencoded(headers):
         return total_size(body)
     data = join_parts(body)
@@ -109,7 +111,8 @@ def preferred_encoding(header: str) -> str:
 
 
 def _quality(parameters: str) -> float:
-    """Return an item's ``q`` value: 1 if missing, 0 if it is not a number from 0 to 1."""
+    """Return an item's ``q`` value. It is 1 if it is missing, and 0 if it is not a number from 0 to
+    1."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":

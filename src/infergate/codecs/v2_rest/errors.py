@@ -31,10 +31,10 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """Write ``{"error": …}``. Never raises."""
     headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
-        # the path may be unknown if the transport rejected the request
+        # The path may be unknown if the transport rejected the request.
         with contextlib.suppress(GatewayError):
             headers["allow"] = match_path(wire.path).allowed_methods
-    # names may be as long as a body, and paths may contain lone surrogates
+    # Names may be as long as a body, and paths may contain lone surrogates.
     public = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({"error": public})])
 
@@ -42,17 +42,19 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
 # ---- a backend's error ------------------------------------------------------------------------
 
 _NEEDS_BINARY_OUTPUT: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
-"""The error of Triton and KServe for an output that they cannot write as JSON."""
+"""Matches the error of Triton and KServe for an output that they cannot write as JSON."""
 _STREAM_STARTED_ERROR: Final = (
     "RuntimeError: Caught handled exception, but response already started."
 )
 _CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
-"""The text around an error after Starlette started a stream (MLServer's ``infer_stream``)."""
+"""The line after an error that occurred when Starlette had already started a stream (MLServer's
+``infer_stream``)."""
 _EVENT_PREFIX: Final = "data:"
 """The prefix of an error in a stream of events (SSE)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
-"""Maximum number of characters searched for a title: unclosed titles take quadratic time."""
+"""Maximum number of characters that are searched for a title, because unclosed titles take
+quadratic time."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 

@@ -1,9 +1,8 @@
 """Triton's ``generate_stream`` towards backends, for decoupled models.
 
-The messages have neither shapes nor datatypes; for responses, the model's metadata supplies both.
-Requests that Triton would interpret differently, and requests with outputs of unknown shape, are
-rejected before they are sent. Sources: as for ``generate_frontend``.
-"""
+The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
+and datatypes. Requests that Triton would interpret differently, and requests with outputs of
+unknown shape, are rejected before they are sent. ``generate_frontend`` lists the sources."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 _INFER_ONLY_PARAMETERS: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
-"""Parameters with a meaning in ``infer``; ``generate_stream`` passes them to the model."""
+"""Parameters that have a meaning in ``infer``. ``generate_stream`` would pass them to the model."""
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _BINARY_ONLY_DATATYPES: Final = frozenset({Datatype.FP16, Datatype.BF16})
 """Datatypes that Triton rejects in JSON."""
@@ -157,7 +156,8 @@ def read_generate_response(
 
 
 def _event_error(message: Node, status: int) -> GatewayError:
-    """Return the error in an event. Triton sends status 400 or, after the first response, 200."""
+    """Return the error in an event. Triton sends it with status 400 or, after the first response,
+    with status 200."""
     public = (
         message
         if type(message) is str and message

@@ -4,13 +4,12 @@
 ``parameters`` holds more members; ``id`` is the request's id; any other member is a parameter.
 *Rule 2.* The shape comes from the model. The last variable dimension follows from the number of
 elements; all other variable dimensions are 1.
-*Rule 3.* A response has its members in alphabetical order; a tensor of one element is written as a
-scalar.
-*Rule 4.* Requests name no outputs and select no format: responses are JSON and never compressed.
+*Rule 3.* The members of a response are in alphabetical order. A tensor of one element is written as
+a scalar.
+*Rule 4.* Requests name no outputs and select no format. Responses are JSON and never compressed.
 
-Sources: Triton's ``extension_generate.md`` and ``http_server.cc``; the behaviour of a real server
-(docs/fidelity-v2.md).
-"""
+The sources are Triton's ``extension_generate.md`` and ``http_server.cc``, and the behaviour of a
+real server (docs/fidelity-v2.md)."""
 
 from __future__ import annotations
 
@@ -57,14 +56,15 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """The ``ParsedRequest.response_options`` of requests whose response is written by Rule 3."""
+    """The ``ParsedRequest.response_options`` of requests whose response is written according to
+    Rule 3."""
 
 
 def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
-    """Read a request, which the model's metadata completes. Raises errors about the body;
-    ``complete`` raises errors about the JSON."""
+    """Read a request, which the model's metadata completes. This function raises errors about the
+    body; ``complete`` raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
@@ -78,7 +78,7 @@ def _complete(
 ) -> ParsedRequest:
     inputs = {tensor.name: tensor for tensor in metadata.inputs}
     reader = _MemberReader(inputs)
-    # a helper process receives long bytes as a view
+    # Helper processes receive long bytes as a view.
     members = read_all_members(
         parse_json(body if isinstance(body, bytes) else bytes(body)), "the body"
     )
@@ -116,7 +116,7 @@ class _MemberReader:
         self.parameters: Final[dict[str, Any]] = {}
 
     def add(self, name: str, node: Node, path: str) -> None:
-        """Read the member ``name``. Raises BAD_REQUEST, TOO_LARGE."""
+        """Read the member ``name``. Raises BAD_REQUEST and TOO_LARGE."""
         if name in self.tensors or name in self.parameters:
             raise bad_request(
                 f"'{abbreviated(name)}' is given twice, also as {path}{abbreviated(name)}"
@@ -153,7 +153,7 @@ _SCALARS: Final = frozenset({int, float, bool})
 
 
 def known_datatype(tensor: TensorMetadata) -> Datatype:
-    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown one."""
+    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown datatype."""
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype is None:
         raise GatewayError(

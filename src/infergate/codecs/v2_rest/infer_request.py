@@ -1,8 +1,8 @@
 """The inference request: JSON with data, JSON followed by binary data, or raw binary data.
 
-*Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request, which
-overrides the default, JSON. (If a request lists outputs, Triton ignores ``binary_data_output``,
-contrary to the extension's specification.)
+*Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request. Without
+these parameters, an output is JSON. (If a request lists outputs, Triton ignores
+``binary_data_output``, contrary to the extension's specification.)
 
 *Rule 2.* A length header of 0 marks a raw request, without JSON (``raw_request``).
 
@@ -106,12 +106,12 @@ class InferRequestReading:
     id: str = ""
     features: frozenset[WireFeature] = frozenset()
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
-    """The requested outputs, if any tensor is in shared memory."""
+    """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
 
 
 class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]]]):
-    """The heads of binary requests, with the features of each."""
+    """The heads of binary requests, with the features of each request."""
 
     __slots__ = ()
 
@@ -188,7 +188,7 @@ def _read_parts(  # noqa: PLR0913, PLR0917 - its callers' parameters
 ) -> tuple[
     ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
 ]:
-    """Parse an inference; also return its response format and the features of its message."""
+    """Parse an inference. Also return its response format and the features of its message."""
     headers = wire.headers
     accept = headers.get("accept-encoding", "")
     header = headers.get(JSON_LENGTH_HEADER)
@@ -291,7 +291,7 @@ def _read_output(
 
 
 def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
-    """Return the boolean ``key`` (None if absent) and the other parameters."""
+    """Return the boolean ``key``, or None if it is absent, and the other parameters."""
     if key not in parameters:
         return None, parameters
     value = parameters[key]
@@ -304,7 +304,8 @@ def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None,
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """Write the request, in binary if a server of ``profile`` accepts that, else as JSON."""
+    """Write the request. It is binary if a server of ``profile`` accepts that, and otherwise
+    JSON."""
     head: dict[str, Any] = {}
     if operation.id:
         head["id"] = operation.id

@@ -71,7 +71,7 @@ def write_response(
     spelling: tuple[bytes, bytes, bytes],
     compress_min: int,
 ) -> HttpResponse:
-    """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
+    """Write ``response`` in the format in ``parsed.response_options``. The default is JSON."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     binary_by_output = response_format.binary_by_output
@@ -121,13 +121,14 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory, without parameters, as Triton does: perf_analyzer expects
-    ``binary_data_size`` in any parameters."""
+    """Return an output in shared memory without parameters, as Triton does, because perf_analyzer
+    expects ``binary_data_size`` in any parameters."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-    """Return the minimum size of the response, and the maximum including uncompressed bytes."""
+    """Return the minimum size of the response, and the maximum size, which includes uncompressed
+    bytes."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept = response_format.accept_encoding
@@ -251,13 +252,13 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response; also return whether it names the model, and the number of outputs that are
+    """Read any response. Also return whether it names the model, and the number of outputs that are
     binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
-        # Triton and Seldon report some errors with status 200
+        # Triton and Seldon report some errors with status 200.
         raise _error_member(fields) if "error" in fields else bad_request("outputs is missing")
-    # Triton sends no length header if every binary output is empty
+    # Triton sends no length header if every binary output is empty.
     binary_data = BinaryDataReader(memoryview(b"") if message.binary is None else message.binary)
     regions = {output.name: output.shared_memory for output in operation.outputs}
     reader = TensorReader(_TENSOR_RULES, binary_data, limits, regions)
@@ -276,7 +277,8 @@ def _read_message(
 
 
 def _error_member(members: dict[str, Node]) -> GatewayError:
-    """Return the error in a response with status 200, which does not indicate a kind."""
+    """Return the error in a response with status 200. The status does not indicate the kind of
+    error."""
     error = members["error"]
     message = (
         error

@@ -1,16 +1,16 @@
-"""Tensor data in JSON: arrays of numbers, booleans and strings ⇄ the canonical layout.
+"""Converts tensor data between JSON (arrays of numbers, booleans and strings) and the canonical
+layout.
 
-simdjson copies a number array as a whole, nested arrays flattened, and numpy converts it. If that
-fails, a loop finds the invalid element, or values that simdjson cannot copy: NaN and Infinity, as
-literals or strings.
+simdjson copies a number array as a whole and flattens nested arrays, and numpy converts the copy.
+If that fails, a loop finds the invalid element, or reads values that simdjson cannot copy: NaN and
+Infinity, as literals or strings.
 
-*Rule 1.* Numbers are never coerced: an integer type takes integers in its range, BOOL takes
-booleans, BYTES takes strings. Float types take any number, rounded to the nearest value, ties to
-even; a finite number that rounds to infinity is an error.
+*Rule 1.* Values are never coerced: an integer type takes integers in its range, BOOL takes
+booleans, and BYTES takes strings. Float types take any number and round it to the nearest value,
+with ties to even. A finite number that would become infinity is an error.
 
-*Rule 2.* Data may be nested or flat, as in Triton; only the number of elements must match the
-shape. The loop stops at the first element beyond the shape.
-"""
+*Rule 2.* Data may be nested or flat, as in Triton. Only the number of elements must match the
+shape. The loop stops at the first element beyond the shape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from infergate.core.tensor import (
 @dataclass(frozen=True, slots=True)
 class DataRules:
     """The rules for data of requests or responses. ``unicode_errors`` is an error handler for
-    encoding; if ``allows_packed_uint8``, UINT8 data may be one base64 string."""
+    encoding. If ``allows_packed_uint8`` is true, UINT8 data may be a base64 string."""
 
     unicode_errors: str
     allows_packed_uint8: bool
@@ -63,7 +63,7 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""Strings, literals and null for floats that JSON cannot express."""
+"""The values of strings, literals and null that stand for floats that JSON cannot express."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
 # rest-proxy packs UINT8; json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
@@ -72,7 +72,8 @@ RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packe
 def read_data(
     name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
 ) -> Buffer:
-    """Return the canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST naming it."""
+    """Return the canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST, which names
+    the tensor."""
     if not is_array(node):
         is_single_string = type(node) is str and datatype is Datatype.BYTES and shape == (1,)
         if shape != () and not is_single_string:
@@ -106,7 +107,8 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 
 
 def _copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """Return the array's numbers as ``datatype``; None if not all of them are numbers that fit."""
+    """Return the array's numbers as ``datatype``, or None unless all elements are numbers that
+    fit."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"
@@ -136,7 +138,8 @@ _WIDE_DTYPES: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
 def _flatten(node: Node, max_elements: int) -> list[Node]:
-    """Return the elements of ``node`` at all depths, possibly truncated to ``max_elements`` + 1."""
+    """Return the elements of ``node`` at all depths. They may be truncated to ``max_elements`` +
+    1."""
     flat: list[Node] = []
     pending = [iter((node,))]
     while pending:
@@ -228,7 +231,7 @@ def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 _NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
 _NON_FINITE_TYPES: Final[frozenset[type]] = frozenset({str, NonFiniteLiteral, type(None)})
-_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc would convert an int compared with a float
+_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc converts ints that it compares with floats
 
 # ---- writing ----------------------------------------------------------------------------------
 
@@ -237,8 +240,8 @@ NON_FINITE_SPELLINGS: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
     "string": (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
     "null": (b"null", b"null", b"null"),
 }
-"""NaN, Infinity and -Infinity for each value of the option. ``literal`` is Triton's: not valid
-JSON, but the only form that every known V2 client reads."""
+"""NaN, Infinity and -Infinity for each value of the option. ``literal`` is Triton's form. It is not
+valid JSON, but the only form that every known V2 client reads."""
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
@@ -252,7 +255,7 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
     if tensor.datatype is Datatype.BOOL:
         return np.frombuffer(tensor.data, np.uint8) != 0
     values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
-    if not values.flags.aligned:  # a slice of a body
+    if not values.flags.aligned:  # the data is an unaligned slice of a body
         values = values.copy()
     if tensor.datatype in INTEGERS:
         return values
@@ -262,7 +265,7 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
     if not non_finite.any():
         return values
     nan, positive, negative = spelling
-    # orjson writes null for exactly these values
+    # orjson writes null for exactly these values.
     texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     words = [
         nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
@@ -275,7 +278,7 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """Return the elements of a BYTES tensor; None if they must be written as base64, because an
+    """Return the elements of a BYTES tensor, or None if they must be written as base64, because an
     element is not UTF-8, or because the parameters declare base64 and an element is not base64.
     (MLServer also marks elements that hold base64 over gRPC.)"""
     if (
@@ -321,7 +324,7 @@ def decode_base64(name: str, data: Buffer) -> Buffer:
 
 
 def _decode_element(element: Buffer) -> bytes | None:
-    """Decode ``element`` from base64; None if it is not base64."""
+    """Return ``element`` decoded from base64, or None if it is not base64."""
     try:
         return base64.b64decode(element, validate=True)
     except binascii.Error:

@@ -1,16 +1,19 @@
 """JSON documents whose objects, arrays and scalars are read lazily.
 
-simdjson parses the bytes, and a value becomes a Python object only when it is read; an array of
-numbers never does. If simdjson rejects a document, the standard library parses it again, because
-some servers and clients send NaN and integers over 64 bits, and for its error messages.
+simdjson parses the bytes, and a value becomes a Python object only when it is read. An array of
+numbers never becomes a Python object. If simdjson rejects a document, the standard library parses
+it again, because some servers and clients send NaN and integers over 64 bits, and because its error
+messages are better.
 
-*Rule 1.* Each document has its own parser: simdjson does not reuse a parser while its values exist,
-and an exception's traceback may hold such a value.
+*Rule 1.* Each document has its own parser, because simdjson does not reuse a parser while its
+values exist, and an exception's traceback may hold such a value.
 
-*Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last.
+*Rule 2.* A duplicate name in an object is an error, because Triton uses the first member and Python
+servers use the last member.
 
-*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels and arrays and objects to
-:data:`MAX_CONTAINERS`, because only they cost much more than their bytes.
+*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels, and the number of arrays
+and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost much more than their
+bytes.
 
 *Rule 4.* null is treated as absent.
 """
@@ -34,19 +37,21 @@ Node = Any
 """A scalar, or an object or array of either parser."""
 
 MAX_CONTAINERS_ON_LOOP: Final = 16384
-"""Maximum number of arrays and objects read on the event loop. Each may take 1 µs."""
+"""Maximum number of arrays and objects that are read on the event loop. Reading an array or object
+may take 1 µs."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth (Triton: 100)."""
 MAX_CONTAINERS: Final = 1 << 18
-"""Maximum number of arrays and objects. Reading takes up to 1 µs for each, even of 3 bytes."""
+"""Maximum number of arrays and objects. Even an array of 3 bytes may take 1 µs."""
 MAX_MEMBERS: Final = 1 << 16
-"""Maximum number of members of an object: their names become Python strings."""
+"""Maximum number of members of an object. Their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
 """Maximum number of values of an object that is converted to Python values as a whole."""
 MAX_SLOW_BYTES_ON_LOOP: Final = 32 * KIB
 """Maximum bytes that the standard library parses on the event loop, at 0.1 ms per KiB."""
 MAX_MEMBERS_LOOKED_UP: Final = 1024
-"""Maximum number of members if all are looked up: each look-up walks the object."""
+"""Maximum number of members of an object in which all members are looked up, because each look-up
+walks the object."""
 MAX_TEXT_CHARACTERS: Final = 4 * MIB
 """Maximum number of characters of a message's id, and of all texts in its parameters, as in V2
 gRPC. The event loop unpickles them."""
@@ -54,20 +59,21 @@ _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A string, or the rest of an unterminated one, so that a quote is tried only once."""
+"""Matches a string, or the rest of an unterminated string, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
-"""Number of brackets per block; numpy needs about 20 bytes per bracket."""
+"""Number of brackets per block. numpy needs about 20 bytes per bracket."""
 
 
 @mypyc_attr(native_class=False)
 class ObjectMembers(list[tuple[str, Any]]):
-    """An object's members from the standard library, including duplicates."""
+    """An object's members from the standard library. They may include duplicates."""
 
 
 @mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word, distinct from overlong numbers and strings."""
+    """NaN, Infinity or -Infinity as a bare word. It is distinct from overlong numbers and from
+    strings."""
 
     __slots__ = ()
 
@@ -122,7 +128,7 @@ def parse_with_stdlib(text: str | bytes) -> Node:
         )
     except json.JSONDecodeError as error:
         raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
-    except ValueError as failure:  # an integer of thousands of digits
+    except ValueError as failure:  # the text has an integer of thousands of digits
         raise bad_request(f"invalid JSON: {failure}") from None
 
 
@@ -132,7 +138,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
         return
     if b"\\" in text:
         text = _STRING.sub(b"", text)
-    # adjacent quotes do not change whether a bracket is inside a string
+    # Adjacent quotes do not change whether a bracket is inside a string.
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     outside = b"".join(structure.split(b'"')[::2])
     if len(outside) > 2 * MAX_CONTAINERS:
@@ -144,7 +150,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
     level = 0
     for start in range(0, len(outside), _BLOCK_BRACKETS):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK_BRACKETS, len(outside) - start), start)
-        # opening brackets have bit 0x02 and closing ones do not
+        # Opening brackets have bit 0x02, but closing brackets do not have it.
         levels = ((block & 2).astype(np.int64) - 1).cumsum() + level
         if int(levels.max()) > MAX_DEPTH:
             raise bad_request(f"the JSON is nested over {MAX_DEPTH} levels deep")
@@ -152,7 +158,8 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Whether ``bracket`` is so rare that nesting is below the limit; ``find`` is fast."""
+    """Whether ``bracket`` is so rare that nesting is below the limit. This check is fast, because
+    it uses ``find``."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)
@@ -162,22 +169,22 @@ def _is_shallow(text: bytes, bracket: bytes) -> bool:
 
 
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-    """Return like :func:`read_nullable_members`, without null."""
+    """Return the members like :func:`read_nullable_members`, but omit members that are null."""
     return drop_nulls(read_nullable_members(node, path, names))
 
 
 def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
-    """Return ``members`` without those that are null (Rule 4)."""
+    """Return ``members`` without the members that are null (Rule 4)."""
     return {name: value for name, value in members.items() if value is not None}
 
 
 def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
     """Return the members of the object ``node`` that are in ``wanted``, including null. Raises
-    BAD_REQUEST naming ``path`` if the node is not an object or has any duplicate name."""
+    BAD_REQUEST, which names ``path``, if the node is not an object or has any duplicate name."""
     if isinstance(node, simdjson.Object):
         _check_size(len(node), path, MAX_MEMBERS, "members")
         names = _check_unique(list(node.keys()), path)
-        # only wanted names are looked up, because a look-up walks the object
+        # Only wanted names are looked up, because each look-up walks the object.
         return {name: node[name] for name in wanted if name in names}
     if isinstance(node, ObjectMembers):
         _check_unique([name for name, _ in node], path)
@@ -214,7 +221,8 @@ def _check_unique(names: list[str], path: str) -> set[str]:
 
 
 def read_items(node: Node, path: str, max_items: int, limit_name: str = "tensors") -> list[Node]:
-    """Return the items of the array ``node``. Raises BAD_REQUEST, also for too many."""
+    """Return the items of the array ``node``. Raises BAD_REQUEST if it is not an array or has too
+    many items."""
     if not is_array(node):
         raise bad_request(f"{path} must be an array, not {json_kind(node)}")
     if len(node) > max_items:
@@ -257,7 +265,7 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
             return node.as_dict()
         try:
             values: dict[str, Any] = json.loads(text, object_pairs_hook=_reject_duplicates)
-        except _DuplicateMemberError:  # raise BAD_REQUEST naming the object
+        except _DuplicateMemberError:  # the next line raises BAD_REQUEST
             return _plain_members(parse_with_stdlib(text), path)
         return values
     if isinstance(node, ObjectMembers):
@@ -268,7 +276,8 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
 
 
 def _count_commas(text: bytes) -> int:
-    """Count the commas outside strings in the valid JSON ``text``, without an object per string."""
+    """Count the commas outside strings in the valid JSON ``text``. No object is created per
+    string."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)

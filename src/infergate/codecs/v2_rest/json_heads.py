@@ -1,8 +1,8 @@
 """Caches of the JSON of binary messages, for requests and for responses.
 
 The head of a binary message is its JSON without the ``id``. It contains the size of each tensor, so
-only the total size and the elements of BYTES tensors are left to check.
-Heads with data in the JSON or with tensors in shared memory are not cached.
+only the total size and the elements of BYTES tensors are left to check. Heads with data in the JSON
+or with tensors in shared memory are not cached.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _ID: Final = re.compile(
     rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
-"""An ``id`` that follows no members except the names, where clients and servers write it. The id
-has no characters with a special meaning in JSON, so another id in its place is equally valid."""
+"""Matches an ``id`` that follows no members except the names, which is where clients and servers
+write it. The id has no characters with a special meaning in JSON, so another id in its place is
+equally valid."""
 
 
 class SplitJson(NamedTuple):
-    """The JSON of a message without the text of its ``id``. ``id`` is None if it was not found;
-    ``head`` is then the whole JSON."""
+    """The JSON of a message without the text of its ``id``. If the id was not found, ``id`` is None
+    and ``head`` is the whole JSON."""
 
     head: bytes
     id: str | None
@@ -83,7 +84,7 @@ class JsonHead(Generic[T]):
 
 
 class JsonHeadCache(Generic[T]):
-    """The heads of binary messages that passed the full check, with the fields of each."""
+    """The heads of binary messages that passed the full check, with the fields of each message."""
 
     __slots__ = ("_heads",)
 
@@ -93,7 +94,7 @@ class JsonHeadCache(Generic[T]):
     def find(
         self, body: MessageBody, limits: Limits
     ) -> tuple[SplitJson | None, JsonHead[T] | None]:
-        """Return the split JSON of ``body`` (None if it cannot be cached), and its cached head if
+        """Return the split JSON of ``body``, or None if it cannot be cached, and its cached head if
         ``body`` needs no full check."""
         binary = body.binary
         if binary is None or len(body.json) > MAX_CACHED_HEAD:
@@ -111,7 +112,7 @@ class JsonHeadCache(Generic[T]):
         binary_count: int,
         limits: Limits,
     ) -> None:
-        """Cache the head of a message that passed the full check; ``binary_count`` of its
+        """Cache the head of a message that passed the full check. ``binary_count`` of its
         ``tensors`` were binary data."""
         if (
             split is not None

@@ -1,9 +1,9 @@
 """Health, server metadata, model metadata, configuration, statistics and the model index.
 
-Messages are written as the specification defines and read as servers write them: null or absent for
-optional members (KServe), dimensions as strings (rest-proxy), datatypes in lower case (MLServer
-models), an index as a list of objects (Triton, MLServer) or as ``{"models": [names]}`` (KServe).
-"""
+Messages are written as the specification defines, and are read in all forms that servers write:
+optional members may be null or absent (KServe), dimensions may be strings (rest-proxy), datatypes
+may be in lower case (MLServer models), and an index is a list of objects (Triton, MLServer) or
+``{"models": [names]}`` (KServe)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from infergate.core.wire import HttpResponse
 _MAX_ENTRIES: Final = 32_768
 """Maximum number of entries of a list in a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
-"""Maximum size of a health response in bytes; the usual size is 15 bytes."""
+"""Maximum size of a health response in bytes. The usual size is 15 bytes."""
 _STATE_PREFIX: Final = "State."
 """The prefix of a state in MLServer 1.7."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -123,12 +123,12 @@ def write_statistics(response: messages.ModelStatistics) -> HttpResponse:
 def _json_response(status: int, document: Any) -> HttpResponse:
     try:
         return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(document)])
-    except TypeError:  # an integer of over 64 bits
+    except TypeError:  # the response has an integer of over 64 bits
         raise GatewayError(Kind.UNSUPPORTED, "the response cannot be expressed in JSON") from None
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST naming the field; for a response the caller changes the kind.
+# All functions raise BAD_REQUEST with the field's name. Callers change the kind for a response.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
@@ -217,7 +217,7 @@ def _read_text(members: Mapping[str, Node], key: str) -> str:
 
 
 def _read_texts(members: Mapping[str, Node], key: str) -> tuple[str, ...]:
-    """Read a list of strings; numbers (versions) become strings."""
+    """Read a list of strings. Numbers, such as versions, become strings."""
     values = read_items(members.get(key, []), key, _MAX_ENTRIES)
     return tuple(
         str(item) if type(item) is int else read_string(item, f"{key}[{i}]")

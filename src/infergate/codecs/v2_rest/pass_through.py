@@ -1,4 +1,4 @@
-"""Messages that pass through between V2 REST on both sides, with their tensors unchanged.
+"""Pass-through between V2 REST clients and servers, with the tensors unchanged.
 
 *Rule 1.* A request is validated by the function that parses it.
 
@@ -54,7 +54,7 @@ _BEFORE_OUTPUTS: Final = re.compile(
     rb'"outputs"\s*+:',
     re.DOTALL,
 )
-"""Optional flat parameters, followed by the outputs."""
+"""Matches optional flat parameters, followed by the outputs."""
 _OBJECT_START: Final = re.compile(rb"\s*+\{")
 _MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _WHITESPACE: Final = b" \t\r\n"
@@ -72,7 +72,7 @@ class CheckedRequest(HttpRequest):
     id: str = ""
     response_format: ResponseFormat | None = None
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
-    """The requested outputs, if any tensor is in shared memory."""
+    """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
 
 
@@ -115,23 +115,22 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 def rewrite_request(
     wire: HttpRequest, model: str, version: str, profile: Profile
 ) -> HttpRequest | None:
-    """Return ``wire`` addressed to another model; None if ``profile`` requires translation."""
+    """Return ``wire`` addressed to another model, or None if ``profile`` requires translation."""
     if JSON_LENGTH_HEADER in wire.headers and not profile.supports_binary:
         return None
     if isinstance(wire, CheckedRequest) and not is_supported(wire.features, profile):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
-    # the body is still encoded if the route does not validate requests
+    # The body is still encoded if the route does not validate requests.
     return HttpRequest("POST", path, "", {**_message_headers(wire.headers), **encoding}, wire.body)
 
 
 def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that describe the message.
 
-    The content type is set from the body's format: MLServer and KServe depend on it, and clients
-    omit it (tritonclient) or send their library's default (curl).
-    """
+    The content type is set from the body's format, because MLServer and KServe depend on it, and
+    clients omit it (tritonclient) or send their library's default (curl)."""
     if JSON_LENGTH_HEADER in headers:
         return {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: headers[JSON_LENGTH_HEADER]}
     return {"content-type": JSON_TYPE}
@@ -183,7 +182,7 @@ class ResponseRewriter:
         return ok_response(headers, parts, accept, self.compress_min)
 
     def _rebuild(self, wire: HttpResponse) -> HttpResponse:
-        """Apply Rule 3, in the client's format or, if that is unknown, in the backend's."""
+        """Apply Rule 3. The format is the client's or, if it is unknown, the backend's."""
         operation = InferRequest(match_path(self.request.path).model)
         if isinstance(self.request, CheckedRequest):
             operation = replace(operation, outputs=self.request.shared_memory_outputs)
@@ -209,8 +208,8 @@ class ResponseRewriter:
 
 
 def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
-    """Return the names at the start of the object in ``body``; None if Rule 2 cannot be applied.
-    Raises BAD_REQUEST if it is not an object."""
+    """Return the names at the start of the object in ``body``, or None if Rule 2 cannot be applied.
+    Raises BAD_REQUEST if the body is not an object."""
     start = _OBJECT_START.match(body, 0, end)
     if start is None:
         raise bad_request("it is not a JSON object")
@@ -247,7 +246,7 @@ def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
 def _splice_names(
     body: Buffer, names: Mapping[str, str], member_matches: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    """Return ``body`` with ``names``; an empty name (the id) is removed."""
+    """Return ``body`` with ``names``. An empty id is removed."""
     replacements: list[tuple[int, int, bytes]] = []
     added_members = b""
     for field, name in names.items():
@@ -261,7 +260,7 @@ def _splice_names(
         elif member[2] != text:
             replacements.append((*member.span(2), text))
     start = _OBJECT_START.match(body)
-    assert start is not None  # _leading_members matched it
+    assert start is not None  # _leading_members has matched it
     if added_members:
         replacements.append((start.end(), start.end(), added_members))
     if not replacements:

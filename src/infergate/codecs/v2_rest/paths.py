@@ -21,12 +21,13 @@ STATISTICS_PATH: Final = "/v2/models/stats"
 LOGGING_PATH: Final = "/v2/logging"
 TRACE_PATH: Final = "/v2/trace/setting"
 TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""The actions of inference requests that few servers support; the gateway translates them."""
+"""The actions of inference requests that few servers support. The gateway translates such
+requests."""
 
 
 @record
 class V2PathMatch:
-    """The operation and the names in a path; absent names are empty.
+    """The operation and the names in a path. Absent names are empty.
 
     ``method`` is the HTTP method that the path requires; ``allows_get`` also allows GET. ``action``
     distinguishes the kinds of inference requests. ``region`` is a shared memory region, on a GPU if
@@ -137,7 +138,8 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""Clients use few paths. The entries take under 1 MB, whatever paths clients request."""
+"""Caches matches, because clients use few paths. The entries take under 1 MB, whatever paths
+clients request."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:

@@ -1,9 +1,9 @@
-"""Raw binary requests: bare tensor data, which the model's metadata turns into an inference.
+"""Raw binary requests, which consist of tensor data only. The model's metadata turns them into
+inferences.
 
 If several dimensions are variable and the first dimension is among them, it is taken as the batch
-dimension and set to 1; the body's length determines one remaining variable dimension. BYTES data is
-one element without its length prefix. Source: the V2 binary tensor data extension.
-"""
+dimension and set to 1. The body's length determines one remaining variable dimension. BYTES data is
+one element without its length prefix. Source: the V2 binary tensor data extension."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
 
 def read_only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
-    """Return the only input of the model, with ``data``. Raises BAD_REQUEST, UNSUPPORTED."""
+    """Return the only input of the model, with ``data``. Raises BAD_REQUEST and UNSUPPORTED."""
     if len(metadata.inputs) != 1:
         raise bad_request(
             f"a raw binary request requires a model with one input; model '{metadata.name}' has "

@@ -1,4 +1,4 @@
-"""Loading and unloading models. A parameter whose name begins with ``file:`` holds base64."""
+"""Requests to load and unload models. A parameter whose name begins with ``file:`` holds base64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ACTIONS: Final = {ModelLoadRequest: "load", ModelUnloadRequest: "unload"}
 def read_request(
     match: V2PathMatch, body: bytes, limits: Limits
 ) -> ModelLoadRequest | ModelUnloadRequest:
-    """Parse a load or unload request. Raises BAD_REQUEST, TOO_LARGE."""
+    """Parse a load or unload request. Raises BAD_REQUEST and TOO_LARGE."""
     kind = ModelLoadRequest if match.operation is ModelLoadRequest else ModelUnloadRequest
     return kind(match.model, match.repository, _read_parameters(body, limits))
 

@@ -1,4 +1,5 @@
-"""Rounding of FP64 values to the float types: to nearest, ties to even, overflow to infinity."""
+"""Rounds FP64 values to the float types: to the nearest value, with ties to even and overflow to
+infinity."""
 
 from __future__ import annotations
 

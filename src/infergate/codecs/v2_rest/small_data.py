@@ -1,8 +1,7 @@
-"""Conversion of a few elements between JSON and the canonical layout with ``struct``.
+"""Converts a few elements between JSON and the canonical layout with ``struct``.
 
-Each numpy call costs 1 to 3 µs (docs/decisions/0016-small-json-reader.md). The result equals the
-result of ``json_data``; it is None if they might differ.
-"""
+This is faster than numpy, whose calls take 1 to 3 µs (docs/decisions/0016-small-json-reader.md).
+The result equals the result of ``json_data``, or is None if the results might differ."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ _PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], str, _Packer]]] = {
         for datatype, code in _STRUCT_CODES.items()
     },
 }
-"""Datatype, accepted Python types (Rule 1 of ``json_data``), and ``struct`` code or packing
-function, by name."""
+"""For each datatype name, the datatype, the accepted Python types (Rule 1 of ``json_data``), and
+the ``struct`` code or packing function."""
 _LIST_TYPES: Final = frozenset({list})
 
 

@@ -1,6 +1,6 @@
 """A fast reader for short inference requests (docs/decisions/0016-small-json-reader.md).
 
-*Rule 1.* This reader never rejects input; it leaves invalid and rare input to the full reader. For
+*Rule 1.* This reader never rejects input. It leaves invalid and rare input to the full reader. For
 all other input, both readers return the same result.
 
 *Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
@@ -38,8 +38,9 @@ _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` request binary
-    data for individual outputs and for all others (None if not given)."""
+    """The fields of a request's JSON. ``binary_by_output`` requests binary data for individual
+    outputs, and ``binary_by_default`` for all other outputs. ``binary_by_default`` is None if the
+    request does not set it."""
 
     id: str
     parameters: Parameters
@@ -58,7 +59,7 @@ class _NotSimpleError(Exception):
 
 
 def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
-    """Read ``body``, which is only JSON; None if the full reader must read it."""
+    """Read ``body``, which is only JSON. Return None if the full reader must read it."""
     if len(body) > MAX_BYTES or len(body) > limits.json:
         return None
     text = bytes(body)
@@ -124,9 +125,10 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
 
 
 def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
-    """Whether an object may have a duplicate name (Rule 2). ``members`` is the total count."""
+    """Whether an object may have a duplicate name (Rule 2). ``members`` is the total number of
+    members."""
     colons = text.count(b":")
-    # the text does not contain the escaped colons of strings
+    # The text does not contain the escaped colons of strings.
     return colons != members and (
         b"\\" in text or colons != members + _count_string_colons(document)
     )
@@ -221,7 +223,7 @@ def _check_parameters(parameters: Any) -> Parameters:
 
 
 def _pop_flag(parameters: Parameters, key: str) -> tuple[bool | None, Parameters]:
-    """Return the boolean ``key`` (None if absent) and the other parameters."""
+    """Return the boolean ``key``, or None if it is absent, and the other parameters."""
     if key not in parameters:
         return None, parameters
     value = parameters[key]

@@ -1,4 +1,4 @@
-"""Inferences with any number of responses: a stream of events, each with one response as JSON.
+"""Inferences with any number of responses, as a stream of events. Each event is a response as JSON.
 
 Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, or with
 ``stream: true`` in the parameters of ``infer``. Towards backends, Triton's ``generate_stream`` is
@@ -32,7 +32,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""The statuses for an unknown path. An unknown model has the same; the next request reports it."""
+"""The statuses for an unknown path. Servers use the same statuses for an unknown model, which the
+next request reports."""
 
 # ---- towards clients --------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
 
 
 def event_response(text: Sequence[Buffer]) -> HttpResponse:
-    """Return a response that begins with one event of ``text``, if there is any."""
+    """Return a response that begins with an event of ``text``, unless ``text`` is empty."""
     return HttpResponse(
         200, _HEADERS, server_sent_events.format_event(join_parts(text)) if text else ()
     )
@@ -80,7 +81,7 @@ def event_response(text: Sequence[Buffer]) -> HttpResponse:
 def build_request(
     operation: InferRequest, profile: Profile, model: ModelMetadata | None
 ) -> HttpRequest | None:
-    """Build a streaming request; None if ``infer`` must be used. Raises UNSUPPORTED."""
+    """Build a streaming request, or return None if ``infer`` must be used. Raises UNSUPPORTED."""
     if profile.has_generate_stream:
         return write_generate_request(operation, model) if model and model.decoupled else None
     if not profile.has_infer_stream:

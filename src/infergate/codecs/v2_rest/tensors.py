@@ -2,8 +2,7 @@
 
 ``binary_data_size``, ``binary_data`` and ``binary_data_output``, and ``content_type: base64`` of
 BYTES, describe the format of a message and are not passed to other protocols. Canonical parameters
-may contain the first three (KServe's responses over gRPC); these are dropped.
-"""
+may contain the first three parameters (in KServe's responses over gRPC), and these are dropped."""
 
 from __future__ import annotations
 
@@ -79,21 +78,22 @@ MAX_PARAMETER_VALUES: Final = 1 << 14
 
 @record
 class MessageBody:
-    """A message's JSON and the binary data after it, which is None without a length header."""
+    """A message's JSON and the binary data after it. The binary data is None without a length
+    header."""
 
     json: bytes
     binary: memoryview | None
 
 
 def split_body(headers: Mapping[str, str], body: Buffer, limits: Limits) -> MessageBody:
-    """Split ``body`` by the length header. Raises BAD_REQUEST, TOO_LARGE."""
+    """Split ``body`` by the length header. Raises BAD_REQUEST and TOO_LARGE."""
     header = headers.get(JSON_LENGTH_HEADER)
     return split_at(None if header is None else parse_json_length(header), body, limits)
 
 
 def split_at(length: int | None, body: Buffer, limits: Limits) -> MessageBody:
-    """Split ``body`` after ``length`` bytes of JSON; None: there is no length header. Raises
-    BAD_REQUEST, TOO_LARGE."""
+    """Split ``body`` after ``length`` bytes of JSON. None means that there is no length header.
+    Raises BAD_REQUEST and TOO_LARGE."""
     if length is None:
         check_json_size(len(body), limits)
         return MessageBody(body if isinstance(body, bytes) else bytes(body), None)
@@ -136,7 +136,7 @@ class BinaryDataReader:
         """The number of tensors read."""
 
     def take(self, name: str, size: int) -> Buffer:
-        """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
+        """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left."""
         if self._binary is None:
             raise bad_request(
                 f"tensor '{name}': {BINARY_DATA_SIZE} needs the header "
@@ -176,7 +176,7 @@ def read_tensors(
 @dataclass(frozen=True, slots=True)
 class TensorRules:
     """Rules for tensors of requests or responses. ``parse_datatype`` returns None for an unknown
-    name; ``default_data`` returns the data of a tensor that has neither data nor a size."""
+    name. ``default_data`` returns the data of a tensor that has neither data nor a size."""
 
     data_rules: DataRules
     parse_datatype: Callable[[str], Datatype | None]
@@ -191,7 +191,7 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """For a response, the requested regions of outputs by name; None for a request."""
+    """For a response, the requested regions of outputs by name. It is None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
@@ -207,7 +207,7 @@ class TensorReader:
 
 
 def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
-    """Read and validate one tensor. Raises BAD_REQUEST naming the field or the tensor."""
+    """Read and validate one tensor. Raises BAD_REQUEST, which names the field or the tensor."""
     members = reader.read_members(node, path, _TENSOR_FIELDS)
     name, datatype, shape = _read_description(members, path, reader)
     parameters: Parameters = read_parameters(members, path, reader)
@@ -275,7 +275,7 @@ def _read_region(
     parameters: Parameters,
     reader: TensorReader,
 ) -> tuple[RegionRef | None, Parameters]:
-    """Return the tensor's region, and its parameters without those of the region."""
+    """Return the tensor's region, and its parameters without the parameters of the region."""
     if reader.regions is None:
         region, parameters = parse_region_ref(parameters, f"tensor '{abbreviated(name)}'")
         if region is not None:
@@ -301,7 +301,7 @@ def _read_data(
 
 
 def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader) -> Parameters:
-    """Read the ``parameters`` of an object. Raises BAD_REQUEST, TOO_LARGE."""
+    """Read the ``parameters`` of an object. Raises BAD_REQUEST and TOO_LARGE."""
     if "parameters" not in members:
         return NO_PARAMETERS
     parameters_path = f"{path}.parameters" if path else "parameters"
@@ -361,9 +361,8 @@ def _required_member(members: Mapping[str, Node], key: str, path: str) -> Node:
 def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
     """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
 
-    ``wire_parameters`` are added to the tensor's own; a tensor in shared memory has only those of
-    its region.
-    """
+    ``wire_parameters`` are added to the tensor's own parameters. A tensor in shared memory has only
+    the parameters of its region."""
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.v2_name,

@@ -1,4 +1,5 @@
-"""Protects the console against other websites that an operator's browser visits. Pure.
+"""Protects the console against other websites that an operator's browser visits. This module has no
+I/O.
 
 A web page can make its visitor's browser send requests to the admin port, which the page's author
 cannot reach directly.
@@ -23,7 +24,7 @@ from infergate.core.hosts import is_ip_address
 from infergate.core.wire import HttpRequest, HttpResponse
 
 CONSOLE_HEADER: Final = "x-infergate-console"
-"""The header of Rule 1, with any value."""
+"""The header of Rule 1. Its value does not matter."""
 _BROWSER_HEADERS: Final = ("origin", "sec-fetch-site")
 _PRIVATE_SUFFIXES: Final = (
     ".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc", ".svc.cluster.local"
@@ -37,7 +38,7 @@ def is_from_browser(headers: Mapping[str, str]) -> bool:
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
-    """Return the name in the Host header if it may be an attacker's (Rule 2), else an empty
+    """Return the name in the Host header if the name may be an attacker's (Rule 2), else an empty
     string."""
     name = _host(headers.get("host", ""))
     if (
@@ -66,8 +67,8 @@ def reject_untrusted_host(
 
 
 def rejection_reason(headers: Mapping[str, str]) -> str:
-    """Return the reason for rejecting a request that changes something (Rule 1); empty if it is
-    allowed."""
+    """Return the reason for rejecting a request that changes something (Rule 1), or an empty string
+    if the request is allowed."""
     fetch_site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     if fetch_site != "same-origin" or (
         origin is not None and _netloc(origin) != headers.get("host", "").lower()

@@ -1,4 +1,5 @@
-"""The HTTP application below ``/console``: the page, its JSON, and test requests."""
+"""The HTTP application below ``/console``, which serves the page and its JSON, and sends test
+requests."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
 _MAX_BODY_BYTES: Final = MIB
 _MAX_CONCURRENT_ACTIONS: Final = 8
-"""Maximum number of concurrent actions: test requests are exempt from the limits of clients, and
+"""Maximum number of concurrent actions. Test requests are exempt from the limits of clients, and
 each may hold a whole body."""
 _MAX_LOGGED_CHARS: Final = 128
 _audit = logging.getLogger("infergate.audit")
@@ -42,8 +43,8 @@ Json = dict[str, Any]
 
 
 class Console:
-    """Responds to requests below ``/console``. ``source`` provides the data and performs actions,
-    and ``listener`` is the admin listener's configuration."""
+    """Responds to requests below ``/console``. ``source`` provides the data and performs actions.
+    ``listener`` is the admin listener's configuration."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Console:
         if wire.method not in {"GET", "HEAD"}:
             return _text_response(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
-            case "":  # relative, for proxies that add a path prefix
+            case "":  # a relative redirect works behind proxies that add a path prefix
                 return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
                 return await self._state()
@@ -92,7 +93,7 @@ class Console:
     async def _respond_to_action(
         self, action: str, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Perform an action of the console, and write it to the audit log."""
+        """Perform an action of the console, and record it in the audit log."""
         if wire.method != "POST":
             return _text_response(405, "method not allowed; use POST", {"allow": "POST"})
         if not self._listener.actions:
@@ -185,8 +186,8 @@ class Console:
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """Compare the configuration with the file in a thread, one comparison at a time: the file
-        system may hang, and reloads also need a thread."""
+        """Compare the configuration with the file. A thread does this, because the file system may
+        hang. Only one comparison runs at a time, because reloads also need a thread."""
         task = self._comparisons.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
@@ -215,7 +216,8 @@ class Console:
         return comparison
 
     def _config_text(self, config: Config, *, defaults: bool) -> str:
-        """Return the configuration as text, cached because thousands of routes take seconds."""
+        """Return the configuration as text. It is cached, because writing thousands of routes takes
+        seconds."""
         cached = self._config_texts.get(defaults)
         if cached is None or cached[0] is not config:
             cached = self._config_texts[defaults] = (
@@ -230,8 +232,8 @@ def _json_response(content: Mapping[str, Any], status: int = 200) -> HttpRespons
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:
-    # Text from clients may have lone surrogates, which JSON cannot express, and invisible or
-    # bidirectional characters, which would mislead the reader.
+    # Text from clients may have lone surrogates, which JSON cannot express. It may also have
+    # invisible or bidirectional characters, which would mislead the reader.
     try:
         encoded = orjson.dumps(content)
     except TypeError:

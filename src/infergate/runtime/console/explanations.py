@@ -33,11 +33,12 @@ _MEANINGS: Final = {
     Kind.INTERNAL: "A bug in infergate.",
 }
 MEANINGS: Final[Mapping[str, str]] = {kind.value: text for kind, text in _MEANINGS.items()}
-"""By the value of ``Kind``."""
+"""The meaning of each outcome, keyed by the value of ``Kind``."""
 
 
 def explain(kind: str) -> dict[str, str]:
-    """Return ``meaning`` and ``advice`` of an outcome as sentences; both empty if it is unknown."""
+    """Return ``meaning`` and ``advice`` of an outcome as sentences. Both are empty for an unknown
+    outcome."""
     advice = ADVICE.get(kind, "")
     end = "" if not advice or advice.endswith("?") else "."
     return {

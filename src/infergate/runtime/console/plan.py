@@ -1,4 +1,5 @@
-"""The configuration as JSON for the traffic graph: listeners, routes, backends, models. Pure."""
+"""The configuration as JSON for the traffic graph: listeners, routes, backends and models. This
+module has no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """Return the JSON of ``/console/plan``, with the bound ``addresses`` of listeners by name."""
+    """Return the JSON of ``/console/plan``. ``addresses`` are the bound addresses of listeners by
+    name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),

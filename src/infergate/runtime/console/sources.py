@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class WorkerCounts(NamedTuple):
-    """The number of processes: configured, and serving."""
+    """The number of worker processes: how many are configured, and how many serve requests."""
 
     wanted: int = 1
     serving: int = 1
@@ -31,7 +31,7 @@ class ConsoleSource(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """The addresses of all listeners, by configuration name."""
+        """The addresses of all listeners, keyed by configuration name."""
         ...
 
     @property
@@ -68,7 +68,8 @@ class SingleProcess:
     def __init__(
         self, running: Callable[[], _Running], metrics: Metrics, recent: RecentRequests
     ) -> None:
-        """``running`` is called lazily, because the gateway may not exist yet."""
+        """``running`` is called when data is requested, because the gateway may not exist
+        before."""
         self._running = running
         self._metrics = metrics
         self._recent = recent

@@ -1,8 +1,8 @@
-"""Aggregates the traffic that processes report into the JSON of ``/console/state``. Pure.
+"""Aggregates the traffic that processes report into the JSON of ``/console/state``. This module has
+no I/O.
 
-Counters of requests arrive as plain tuples, because metrics of thousands of routes would be
-expensive. Everything else arrives as metric families, summed as for a scrape.
-"""
+Processes send counters of requests as plain tuples, because metrics of thousands of routes would be
+expensive. They send everything else as metric families, which are summed as for a scrape."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GAUGES: Final = {
 
 def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
-    ``backends``. Counters count since the start, times are in seconds."""
+    ``backends``. Counters count since the start. Times are in seconds."""
     total = AggregatedMetrics()
     flows: list[RequestFlow] = []
     for process in processes:
@@ -160,9 +160,10 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up for
-    some addresses or processes); ``ejected``; ``down``; ``failing`` (no check or request has
-    succeeded, but some have failed); or ``unknown`` (no check or request so far)."""
+    """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up only
+    for some addresses or processes); ``ejected``; ``down``; ``failing`` (some checks or requests
+    have failed, and no check or request has succeeded); or ``unknown`` (there was no check or
+    request)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):
@@ -211,7 +212,7 @@ def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
 
 
 def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
-    """Return the last failures of all processes, newest first, with explanations."""
+    """Return the last failures of all processes with explanations. The newest comes first."""
     found = [(failure, process.worker) for process in processes for failure in process.failures]
     found.sort(key=lambda pair: pair[0].when, reverse=True)
     return [

@@ -1,4 +1,4 @@
-"""The console's JSON format of tensors. Pure."""
+"""The console's JSON format of tensors. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 64
-"""Maximum number of values in an example; a longer example has one value, which fills the
+"""Maximum number of values in an example. A longer example has a single value, which fills the
 tensor."""
 _DYNAMIC_SIZE: Final = 4
-"""The size of a dynamic dimension in an example. A dynamic first dimension of several has size 1,
-because it is often the batch."""
+"""The size of a dynamic dimension in an example. If the first of several dimensions is dynamic, it
+has size 1, because it is often the batch."""
 MAX_BYTES: Final = 16 * MIB
 """The maximum size of a tensor. Processing a tensor, especially as JSON, delays other requests."""
 _MAX_ELEMENTS: Final = 256
@@ -69,8 +69,8 @@ def _encode(datatype: Datatype, data: list[Any]) -> bytes:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Flatten nested lists. Not recursive, because JSON may be nested deeper than Python can
-    recurse."""
+    """Flatten nested lists without recursion, because JSON may be nested too deeply for Python's
+    stack."""
     elements: list[Any] = []
     iterators = [iter(data)]
     while iterators:
@@ -107,7 +107,7 @@ def _value(datatype: str, n: int) -> Any:
 
 
 def to_json(tensor: Tensor) -> Json:
-    """Return ``tensor`` as JSON, with at most ``_MAX_ELEMENTS`` elements."""
+    """Return ``tensor`` as JSON with at most ``_MAX_ELEMENTS`` elements."""
     if tensor.datatype is Datatype.BYTES:
         data: list[Any] = [
             _text(element) for element in islice(unpack_bytes(tensor.data), _MAX_ELEMENTS)

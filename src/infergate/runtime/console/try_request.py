@@ -56,11 +56,11 @@ _PEER: Final = "console"
 _EMPTY: Final[tuple[Any, ...]] = ("", None, [], {})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
-"""Headers that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
+"""Header values that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
 
 
 class _RecordingUpstream:
-    """An Upstream that adds its messages to ``exchanges``. It has no streams."""
+    """An upstream that adds its messages to ``exchanges``. It does not support streams."""
 
     def __init__(self, upstream: Upstream[Any, Any], exchanges: list[Json], backend: str) -> None:
         self._upstream: Final = upstream
@@ -88,12 +88,13 @@ class _RecordingUpstream:
         return response
 
     async def close(self) -> None:
-        """Do nothing: the upstream belongs to the real backend."""
+        """Do nothing, because the real backend owns the upstream."""
 
 
 async def run_action(config: Config, gateway: Gateway, action: str, request: Json) -> Json:
-    """Perform an action of the console: ``action`` is TRY or EXAMPLE, ``request`` is the JSON that
-    docs/console.md describes. Raises GatewayError if the request is invalid or cannot be sent."""
+    """Perform an action of the console. ``action`` is TRY or EXAMPLE, and ``request`` is the JSON
+    that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
+    sent."""
     return await {TRY: _try_request, EXAMPLE: _example}[action](config, gateway, request)
 
 
@@ -232,7 +233,7 @@ def _build_request(
             )
     wire = codec.build_request(operation, profile, metadata)
     if plugin.supports_framing and isinstance(wire, HttpRequest):
-        # The codec's request does not name the model, because such a server has one model.
+        # A GraphPipe server has only one model, so the codec's request does not name it.
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
         path = f"/{plugin.claims[0]}/{_quote_name(model)}"
@@ -246,7 +247,7 @@ def _quote_name(name: str) -> str:
 
 
 def wire_headers(wire: Any) -> Mapping[str, str]:
-    """Return the headers or metadata that a transport would put on the request."""
+    """Return the headers or metadata that a transport would send with the request."""
     return dict(wire.headers if isinstance(wire, HttpRequest) else wire.metadata)
 
 
@@ -256,7 +257,8 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
 def _recording_gateway(
     gateway: Gateway, model: str, version: str, context: RequestContext, exchanges: list[Json]
 ) -> Gateway:
-    """Return a gateway with only the model's route, if any, and backends that record messages."""
+    """Return a gateway with only the model's route, if there is one, and with backends that record
+    messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
         route = gateway.bind(model, version, context.child()).route
@@ -270,7 +272,7 @@ def _recording_gateway(
 
 def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:
     if not isinstance(backend, RemoteBackend):
-        return backend  # an embedded model, which has no messages
+        return backend  # an embedded model has no messages
     return backend.with_upstream(
         lambda upstream: _RecordingUpstream(upstream, exchanges, backend.name)
     )

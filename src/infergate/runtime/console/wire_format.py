@@ -1,8 +1,8 @@
-"""Human-readable wire messages for the console. Pure.
+"""Formats wire messages as readable text for the console. This module has no I/O.
 
-*Rule.* Messages are truncated, and long messages are truncated before they are decoded: a backend's
-message may be as long as ``limits.body``, and formatting delays other requests.
-"""
+*Rule.* Messages are truncated. Long messages are truncated before they are decoded, because a
+backend's message may be as long as ``limits.body``, and formatting it would delay other
+requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _MAX_TEXT_CHARS: Final = 8192
 _MAX_ITEMS: Final = 32
 """Maximum number of elements shown of a list."""
 _MAX_JSON_BYTES: Final = MIB
-"""JSON is decoded up to this size (about 10 ms); longer JSON is shown undecoded and truncated."""
+"""Maximum bytes of JSON that is decoded, in about 10 ms. Longer JSON is shown undecoded and
+truncated."""
 _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
@@ -51,7 +52,7 @@ def describe_request(wire: HttpRequest | RpcRequest) -> Json:
 
 
 def describe_response(wire: HttpResponse | RpcResponse, method: str = "") -> Json:
-    """Return the fields of ``describe_request`` for a response; ``method`` is the gRPC method."""
+    """Return the fields of ``describe_request`` for a response. ``method`` is the gRPC method."""
     if isinstance(wire, RpcResponse):
         details = f" {wire.details}" if wire.details else ""
         text = "" if wire.code else _decode_protobuf(method, wire.message, 1)
@@ -72,7 +73,7 @@ def _describe(start: str, headers: Mapping[str, str], body: Sequence[Buffer], te
 
 
 def truncate(text: str) -> str:
-    """Return ``text``, truncated if it is long."""
+    """Return ``text`` with at most ``_MAX_TEXT_CHARS`` characters, and "…" if it is longer."""
     return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
 
 
@@ -91,7 +92,8 @@ def hex_dump(data: bytes) -> Iterator[str]:
 
 
 def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
-    """Return a request (``index`` 0) or response (1) of ``method`` as text, empty if invalid."""
+    """Return a message of ``method`` as text, or an empty text if it is invalid. ``index`` is 0 for
+    a request and 1 for a response."""
     try:
         decoded = SCHEMA.method_classes(method)[index].FromString(bytes(join_parts(message)))
     except (KeyError, DecodeError):
@@ -102,8 +104,8 @@ def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
 
 
 def _shorten(message: Message) -> Iterator[str]:
-    """Truncate long values of ``message`` and yield a line for each; formatting a tensor takes
-    seconds."""
+    """Truncate the long values of ``message`` and yield a line for each, because formatting a whole
+    tensor takes seconds."""
     for field, value in message.ListFields():
         if isinstance(value, Message):
             yield from _shorten(value)
@@ -152,7 +154,8 @@ def _decode_json(data: bytes) -> str:
 
 
 def format_json(value: Any, indent: str = "") -> str:
-    """Format JSON with lists of plain values on one line; long or deep lists are truncated."""
+    """Format JSON. Lists of plain values stay on one line. Lists that are long or deeply nested are
+    truncated."""
     inner = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
         return "…"

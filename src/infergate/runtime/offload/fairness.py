@@ -1,18 +1,17 @@
 """A queue of jobs for helper processes that is fair between clients.
 
-Weighted fair queueing on two levels: between clients (an identity, else an address), and between
-the connections of a client. The next job is the job that would finish first if all clients and
-connections were served concurrently. Time is measured in estimated job costs, so small jobs of one
-client overtake large jobs of another.
+It uses weighted fair queueing on two levels: between clients (distinguished by identity, or else by
+address), and between the connections of a client. The next job is the job that would finish first
+if all clients and connections were served concurrently. Time is measured in estimated job costs, so
+small jobs of one client overtake large jobs of another.
 
-*Rule 1.* Jobs of one connection keep their order.
-*Rule 2.* A client's jobs may occupy at most as much of the queue as is free, so a client that fills
-the queue leaves half of it to others. The same applies to the connections of a client, because they
-may be several clients behind one address. A job that does not fit replaces the last jobs of the
-client's heaviest connection, unless the job's connection would then be as heavy.
-*Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
-by the number of sharing flows, and jobs of new flows start at the clock.
-"""
+*Rule 1.* Jobs of one connection keep their order. *Rule 2.* A client's jobs never occupy more of
+the queue than is left free, so a client alone can fill only half of the queue. The same applies to
+the connections of a client, because they may be several clients behind one address. A job that does
+not fit replaces the last jobs of the client's heaviest connection, unless the job's connection
+would then be as heavy. *Rule 3.* No job waits forever. Each job that is taken advances the virtual
+clock by the job's cost divided by the number of flows that share the helpers, and jobs of new flows
+start at the clock."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ T = TypeVar("T")
 MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
 """Limits of the waiting jobs: their number, and the bytes that they process. A single client gets
-half of both, a single connection a third."""
+half of each limit, a single connection a third."""
 
 
 @dataclass(slots=True)
@@ -46,8 +45,8 @@ class _Flow(Generic[T]):
 
     def earliest(self, max_cost: float) -> tuple[float, str, int]:
         """Return the next flow: the virtual finish time of its first job, its name, and the job's
-        cost. Flows with a first job above ``max_cost`` are skipped; if no flow is left, the time is
-        infinite."""
+        cost. Flows whose first job costs more than ``max_cost`` are skipped. If no flow is left,
+        the time is infinite."""
         best = (math.inf, "", 0)
         for name, flow in self.flows.items():
             cost = flow.jobs[0][0] if flow.jobs else flow.earliest(max_cost)[2]
@@ -57,14 +56,14 @@ class _Flow(Generic[T]):
         return best
 
     def add(self, name: str) -> _Flow[T]:
-        """Return the flow ``name``; a new flow starts at the clock."""
+        """Return the flow ``name``. A new flow starts at the clock."""
         flow = self.flows.get(name)
         if flow is None:
             flow = self.flows[name] = _Flow(self.clock)
         return flow
 
     def advance(self, name: str, end: float, cost: int) -> None:
-        """Record that a job of the flow ``name``, finishing at ``end``, was taken."""
+        """Record that a job of the flow ``name``, which finishes at ``end``, was taken."""
         flow = self.flows[name]
         flow.start = end
         self.clock += cost / len(self.flows)
@@ -93,13 +92,14 @@ class FairQueue(Generic[T]):
         return self._root.count
 
     def put(self, client: str, connection: str, cost: int, job: T) -> Sequence[T]:
-        """Add ``job`` if it fits. Return the rejected jobs: none, ``job`` itself, or the last jobs
-        of another connection of the client, which are removed from the queue."""
+        """Add ``job`` if it fits. Return the rejected jobs: an empty list, ``job`` itself, or the
+        last jobs of another connection of the client, which are removed from the queue."""
         cost = max(cost, 1)
         root, rejected = self._root, list[T]()
         group = root.flows.get(client) or _Flow[T](0.0)
         flow = group.flows.get(connection) or _Flow[T](0.0)
-        # The client may use the free part of the queue, its connection the free part of that.
+        # The client may use the free part of the queue. Its connection may use the free part of the
+        # client's share.
         exceeds_cost = group.cost + flow.cost + cost > self._max_cost - root.cost
         if exceeds_cost or group.count + flow.count >= self._max_waiting - root.count:
             rejected = self._displace_jobs(group, flow, cost, costly=exceeds_cost)
@@ -116,8 +116,8 @@ class FairQueue(Generic[T]):
         self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool
     ) -> list[T]:
         """Remove the last jobs of the heaviest flow of ``group`` to free capacity for a job of
-        ``cost``; remove none if ``flow`` would be as heavy with it. Weight is the exceeded
-        quantity: the cost if ``costly``, else the number of jobs."""
+        ``cost``. Remove nothing if ``flow`` would be as heavy with the job. The weight of a flow is
+        its cost if ``costly``, else its number of jobs."""
 
         def weight(cost: int, count: int) -> tuple[int, int]:
             return (cost, count) if costly else (count, cost)
@@ -139,8 +139,8 @@ class FairQueue(Generic[T]):
         return removed
 
     def take(self, max_cost: float = math.inf) -> T | None:
-        """Remove and return the next job, among the jobs that are first in their connection and
-        cost at most ``max_cost``; None if there is no such job."""
+        """Remove and return the next job. Only jobs that are first in their connection and cost at
+        most ``max_cost`` are considered. Return None if there is no such job."""
         root = self._root
         end, client, cost = root.earliest(max_cost)
         if not cost:

@@ -1,8 +1,7 @@
-"""Messages between processes: arguments and results.
+"""Messages between processes, which carry arguments and results.
 
 A message is a header, a pickle, and long buffers, to which the pickle refers by offset. Buffers are
-neither copied for sending nor after receiving.
-"""
+not copied, neither for sending nor after receiving."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 HEADER: Final = struct.Struct("<QQQ")
-"""The sizes of the parts that follow: the pickled function, the other pickle, and the buffers."""
+"""The sizes of the parts that follow: the pickled function, the pickled value, and the buffers."""
 MIN_BUFFER_BYTES: Final = 64 * KIB
 """Buffers of at least this size are not pickled."""
 _ALIGNMENT_BYTES: Final = 16
@@ -33,8 +32,8 @@ def pack(value: Any) -> tuple[bytes, list[Buffer]]:
 
 
 def message_parts(pickled: bytes, buffers: Sequence[Buffer], function: bytes = b"") -> list[Buffer]:
-    """Return the parts of a message; ``function`` is a separate pickle."""
-    # Bytes after the end of a pickle are ignored.
+    """Return the parts of a message. ``function`` is a separate pickle."""
+    # Unpickling ignores bytes after the end of the pickle.
     padding = bytes(-(HEADER.size + len(function) + len(pickled)) % _ALIGNMENT_BYTES)
     header = HEADER.pack(len(function), len(pickled) + len(padding), sum(map(len, buffers)))
     return [b"".join((header, function, pickled, padding)), *buffers]
@@ -53,7 +52,7 @@ class _MessagePickler(pickle.Pickler):
         self._end = 0
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle errors by their attributes; pickle would use only their ``args``."""
+        """Pickle errors by their attributes, because pickle would save only their ``args``."""
         if isinstance(value, GatewayError):
             return _rebuild_error, (type(value), value.args, vars(value))
         return NotImplemented

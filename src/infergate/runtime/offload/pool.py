@@ -1,13 +1,13 @@
 """The pool of helper processes and the assignment of jobs to them.
 
-Each slot of the pool starts its process on first use, and again if it has died. A process runs one
-job at a time; further jobs wait in a bounded queue that is fair between clients (``fairness``).
+Each slot of the pool starts its process on first use, and starts a new process if it has died. A
+process runs one job at a time. Further jobs wait in a bounded queue that is fair between clients
+(``fairness``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
 *Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
 period, because a new process costs more than most jobs.
-*Rule 3.* Large jobs leave one process free for others, if there are several.
-"""
+*Rule 3.* If there are several processes, large jobs leave one of them free for other jobs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job: a hundred times the duration of the worst document of the default
-size. A process that exceeds it is stuck and blocks its slot."""
+"""Maximum duration of a job, which is a hundred times the duration of the worst document of the
+default size. A process that exceeds it is stuck and blocks its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
-"""Maximum duration of a job after its caller was cancelled: several times the startup time of a
-process."""
+"""Maximum duration of a job after its caller was cancelled. It is several times the startup time of
+a process."""
 LARGE_JOB_COST: Final = 4 * MIB
-"""Jobs of a higher cost never get the last free process."""
+"""Jobs of a higher cost never use the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum duration of waiting and running, for a job without a deadline. It equals the default
+"""Maximum duration of waiting and running for a job without a deadline. It equals the default
 timeout of backends, which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class HelperPool:
-    """A pool of up to ``max_processes`` (at least 1); implements
+    """A pool of up to ``max_processes`` (at least 1), as an
     :class:`infergate.core.offload.Offload`. ``counters`` receives queue statistics."""
 
     def __init__(self, max_processes: int, counters: BackendCounters | None = None) -> None:
@@ -68,16 +68,15 @@ class HelperPool:
         memory: MemoryAccount = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """Return ``function(*arguments)``, run by a helper process; function, arguments and result
-        are pickled. ``client`` (identity or address, and connection) identifies the caller to
-        the fair queue; ``cost`` estimates the bytes that the job processes. While the job runs,
-        ``size`` bytes are charged to ``memory``, even if the caller was cancelled.
+        """Return ``function(*arguments)``, run by a helper process. The function, its arguments and
+        its result are pickled. ``client`` (identity or address, and connection) identifies the
+        caller in the fair queue. ``cost`` estimates the bytes that the job processes. While the job
+        runs, ``size`` bytes are charged to ``memory``, even if the caller was cancelled.
 
         Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
-        ``deadline`` (on the clock of ``time.monotonic`` and the event loop; None: after
-        ``DEFAULT_TIMEOUT_SECONDS``), INTERNAL if the process died, and OVERLOADED if the queue is
-        full or the system lacks memory.
-        """
+        ``deadline`` (on the clock of ``time.monotonic`` and the event loop) or, if it is None,
+        after ``DEFAULT_TIMEOUT_SECONDS``, INTERNAL if the process died, and OVERLOADED if the queue
+        is full or the system lacks memory."""
         slot: _HelperSlot | None = None
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT_SECONDS
@@ -106,14 +105,14 @@ class HelperPool:
         return None
 
     def _max_cost(self) -> float:
-        """Return the highest cost of a job that a free process may run now (Rule 3)."""
+        """Return the highest cost of a job that a free process may take now (Rule 3)."""
         return LARGE_JOB_COST if len(self._free_slots) == 1 < len(self._slots) else math.inf
 
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):
-            if not rejected.done():  # its caller may just have been cancelled
+            if not rejected.done():  # its caller may have just been cancelled
                 counters.queue_rejected += 1
                 rejected.set_exception(_queue_full_error())
         counters.queued += 1
@@ -121,7 +120,7 @@ class HelperPool:
         self._assign()  # a small job may take the process that large jobs leave free
         try:
             slot = await waiter
-        except asyncio.CancelledError:  # raised also at the deadline
+        except asyncio.CancelledError:  # also raised at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
             elif waiter.exception() is None:  # the slot was assigned in the meantime
@@ -138,7 +137,7 @@ class HelperPool:
 
     def _assign(self) -> None:
         while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # its caller may just have been cancelled
+            if not waiter.done():  # its caller may have just been cancelled
                 waiter.set_result(self._free_slots.pop())
 
     async def close(self) -> None:
@@ -147,15 +146,16 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
-    that exceeds the budget waits for running jobs; it is rejected only if no job is running."""
+    """The memory accounts of running jobs. Their sizes are upper bounds and are soon released. A
+    job that exceeds the budget therefore waits for running jobs, and is rejected only if no job is
+    running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     async def grow(self, memory: MemoryAccount, size: int) -> None:
-        """Charge ``size`` bytes to ``memory``, waiting if needed. Raises OVERLOADED."""
+        """Charge ``size`` bytes to ``memory``, and wait if needed. Raises OVERLOADED."""
         while True:
             try:
                 return memory.grow(size)
@@ -175,7 +175,8 @@ class _JobMemory:
 
 
 class _HelperSlot:
-    """A slot for one process. ``on_free`` is called after each ``run``, successful or not."""
+    """A slot for one process. ``on_free`` is called after each ``run``, whether or not it
+    succeeded."""
 
     def __init__(self, on_free: Callable[[_HelperSlot], None], job_memory: _JobMemory) -> None:
         self._on_free: Final = on_free
@@ -211,7 +212,7 @@ class _HelperSlot:
         try:
             return await response
         finally:
-            del response  # the error refers to this frame, and thereby to the job
+            del response  # the error refers to this frame, which refers to the job
 
     async def _running_process(self) -> _HelperProcess:
         starting = self._starting
@@ -255,15 +256,17 @@ async def _start_process() -> _HelperProcess:
 
 @functools.lru_cache
 def _pickled_function(function: Callable[..., Any]) -> bytes:
-    """Return the pickled function, cached because few functions recur."""
+    """Return the pickled function. It is cached, because there are only a few different
+    functions."""
     return pack(function)[0]
 
 
 class _HelperProcess(asyncio.SubprocessProtocol):
-    """A helper process, seen from the serving process. ``ended`` is done after its exit."""
+    """A helper process, seen from the serving process. ``ended`` is done when the process has
+    exited."""
 
     def __init__(self) -> None:
-        self._start = b""  # of a response, until it includes the header
+        self._start = b""  # the response's beginning, until it includes the header
         self._response = memoryview(b"")
         self._received = 0
         self._result: asyncio.Future[Any] | None = None
@@ -280,7 +283,8 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         on_finished: Callable[[], None],
     ) -> asyncio.Future[Any]:
         """Send a job and return a future of its result. ``on_finished`` is called when the result
-        has arrived or cannot arrive any more. Raises INTERNAL if the process has ended."""
+        has arrived, or when it is certain that it will not arrive. Raises INTERNAL if the process
+        has ended."""
         if self.ended.done():
             raise self._ended_error()
         pickled_function = _pickled_function(function)

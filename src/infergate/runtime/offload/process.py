@@ -1,8 +1,7 @@
 """The helper process: runs one job after another until its input ends.
 
-A job is a function and its arguments, the response is the returned value or the error; both are
-messages (``ipc_message``).
-"""
+A job is a function and its arguments; the response is the returned value or the error. Both are
+messages (``ipc_message``)."""
 
 from __future__ import annotations
 
@@ -22,23 +21,23 @@ from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 
 _NICENESS: Final = 5
-"""The niceness of a helper, which gives the serving process priority over long text."""
+"""The niceness of a helper. It gives the serving process priority."""
 _MAX_FREED_BYTES: Final = 128 * MIB
-"""Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a text."""
+"""Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a document."""
 IDLE_SECONDS: Final = 2.0
-"""Seconds without a job after which a helper releases the memory of earlier documents, possibly
+"""Seconds without a job after which a helper releases the memory of earlier documents, which may be
 hundreds of MiB."""
 
 
 def main() -> None:
     """Run the jobs of the parent process."""
-    # A signal to the process group is meant for the serving process, which ends this process.
+    # A signal to the process group is meant for the serving process, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICENESS)
     keep_freed_memory(_MAX_FREED_BYTES)
     responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not be mistaken for a response
+    os.dup2(2, 1)  # output of print must not be mistaken for a response
     _run_jobs(sys.stdin.buffer, responses)
 
 
@@ -51,8 +50,10 @@ def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
 
 
 def _next_header(jobs: BinaryIO) -> bytes:
-    """Return the header of the next job, empty at the end. While idle, release freed memory."""
-    # A job is sent whole and only after the previous response, so the reader buffers nothing.
+    """Return the header of the next job, or an empty result at the end. While idle, release freed
+    memory."""
+    # A job is sent as a whole, and only after the previous response. The reader therefore buffers
+    # nothing.
     if not select.select([jobs], [], [], IDLE_SECONDS)[0]:
         release_freed_memory()
     return jobs.read(HEADER.size)

@@ -1,8 +1,8 @@
 """Requests and responses between two processes, in both directions, over a socket pair.
 
-Each message is a pickle preceded by its length: both ends are the same program, and no other
-process can use the sockets. Responses may arrive in any order.
-"""
+Each message is a pickle preceded by its length. Pickles are safe on this connection, because both
+ends are the same program and no other process can use the sockets. Responses may arrive in any
+order."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from infergate.core.log_events import BUG
 
 _log = logging.getLogger(__name__)
 _HEADER: Final = struct.Struct("<QQB")
-"""The length of the pickle, the request number, and the type of the message:"""
+"""The length of the pickle, the request number, and the type of the message."""
 _REQUEST, _RESPONSE, _FAILURE = range(3)
 _MAX_DESCRIPTORS: Final = 200
-"""Descriptors sent in one message; Linux allows 253."""
+"""Descriptors sent in one message. Linux allows 253."""
 
 
 class RequestFailedError(Exception):
-    """The other process could not fulfill the request; the message is the reason."""
+    """The other process could not fulfill the request. The message is the reason."""
 
 
 class ChannelClosedError(Exception):
@@ -47,7 +47,8 @@ class WorkerChannel(asyncio.Protocol):
         self.closed: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     async def request(self, message: object) -> Any:
-        """Send a request, return the response. Raises RequestFailedError, ChannelClosedError."""
+        """Send a request and return the response. Raises RequestFailedError and
+        ChannelClosedError."""
         if self.closed.done():
             raise ChannelClosedError("the other process has ended")
         request_id = next(self._request_ids)
@@ -68,7 +69,7 @@ class WorkerChannel(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is not a subclass
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop has another class
 
     def data_received(self, data: bytes) -> None:
         """Handle all complete messages."""

@@ -17,7 +17,8 @@ first descriptor of an address is the memory with the workers' loads; the rest a
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """To a new worker: serve ``config``. Response: None, when it accepts connections."""
+    """A request to a new worker to serve ``config``. The response is None, when the worker accepts
+    connections."""
 
     config: Config
     sockets: SocketLayout
@@ -25,38 +26,40 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrepareConfig:
-    """To a worker: perform every step of activating ``config`` that can fail. Response: None."""
+    """A request to a worker to perform every step of activating ``config`` that can fail. The
+    response is None."""
 
     config: Config
     sockets: SocketLayout
 
 
 class WorkerCommand(enum.Enum):
-    """The messages to a worker that have no fields."""
+    """Requests to a worker that have no fields."""
 
     APPLY_PREPARED = enum.auto()
-    """Activate the prepared configuration. Response: None."""
+    """Activate the prepared configuration. The response is None."""
     DISCARD_PREPARED = enum.auto()
-    """Discard the prepared configuration, if any. Response: None."""
+    """Discard the prepared configuration, if there is one. The response is None."""
     GET_RECENT = enum.auto()
-    """Return the console's data. Response: ProcessSnapshot."""
+    """Return the console's data. The response is a ProcessSnapshot."""
     CHECK_READY = enum.auto()
-    """Check whether the worker can serve. Response: bool."""
+    """Check whether the worker can serve. The response is a bool."""
     DRAIN = enum.auto()
-    """Fail readiness. Response: None."""
+    """Fail readiness. The response is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectMetrics:
-    """To a worker: return the next batch of its metrics, or the first with ``restart``. Response: a
-    list of metric families; empty after the last batch."""
+    """A request to a worker to return the next batch of its metrics or, with ``restart``, the first
+    batch. The response is a list of metric families, which is empty after the last batch."""
 
     restart: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PerformConsoleAction:
-    """To a worker: perform a console action. Response: JSON data, or ErrorResponse."""
+    """A request to a worker to perform a console action. The response is JSON data, or an
+    ErrorResponse."""
 
     action: str
     arguments: dict[str, Any]
@@ -72,16 +75,18 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """To a worker: stop accepting, let requests finish for ``grace`` seconds, then exit. It may be
-    repeated to shorten the grace period. Response: None, immediately."""
+    """A request to a worker to stop accepting, let requests finish for up to ``grace`` seconds,
+    then exit. It may be repeated to shorten the grace period. The response is None, and is sent
+    immediately."""
 
     grace: float
 
 
 @dataclass(frozen=True, slots=True)
 class GetModelStatistics:
-    """Return the statistics of ``model`` and ``version``: a worker returns its own statistics, the
-    supervisor the sum over all workers. Response: ModelStatistics."""
+    """A request for the statistics of ``model`` and ``version``. A worker returns its own
+    statistics; the supervisor returns the sum over all workers. The response is a
+    ModelStatistics."""
 
     model: str
     version: str

@@ -58,7 +58,7 @@ def main(number: str, engine_name: str, *descriptors: str) -> None:
     control, passing, *shared = map(int, descriptors)
     for signal_number in _IGNORED_SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere the worker ends when the channel closes
+    if sys.platform == "linux":  # on other systems, the worker ends when the channel closes
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keep_freed_memory()
     with asyncio.Runner(loop_factory=load_engine(engine_name).make_loop) as runner:
@@ -203,7 +203,7 @@ class _WorkerProcess:
             os.close(loads)  # the memory stays mapped
 
     async def _bind(self, address: Address) -> BoundSockets:
-        """Return the received sockets of ``address``; a ``BindFunction``."""
+        """Return the received sockets of ``address``, as a ``BindFunction``."""
         return self._sockets.pop(str(address))
 
     def _close_unused_sockets(self) -> None:

@@ -10,12 +10,13 @@ _INITIAL_SECONDS: Final = 0.1
 _MAX_SECONDS: Final = 30.0
 _FACTOR: Final = 2.0
 _STABLE_SECONDS: Final = 60.0
-"""Seconds after which a process counts as stable: the next delay is ``_INITIAL_SECONDS`` again."""
+"""Seconds after which a process counts as stable. The next delay is then ``_INITIAL_SECONDS``
+again."""
 
 
 class RestartBackoff:
-    """The growing delay of one worker slot. ``random_float`` returns numbers from 0 to 1 and
-    shortens a delay by up to half, to spread the starts of processes that ended together."""
+    """The growing delay of one worker slot. ``random_float`` returns numbers from 0 to 1, which
+    shorten a delay by up to half. Processes that ended together are thus not started together."""
 
     def __init__(self, random_float: Callable[[], float] = random.random) -> None:
         self._random_float: Final = random_float

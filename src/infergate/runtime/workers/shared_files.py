@@ -10,7 +10,7 @@ from infergate.runtime.workers.log_lock import LogLock
 
 
 class SharedFiles(NamedTuple):
-    """The descriptors of the files, which the supervisor creates and which outlast every worker."""
+    """The descriptors of the files. The supervisor creates them, and they outlast every worker."""
 
     log_lock: int
     """The lock for writing log lines."""
@@ -22,6 +22,6 @@ class SharedFiles(NamedTuple):
         return cls(LogLock.create_file(), SharedBuckets.create_file())
 
     def close(self) -> None:
-        """Close the descriptors; workers keep theirs."""
+        """Close the descriptors of this process. Workers keep their descriptors."""
         for descriptor in self:
             os.close(descriptor)

@@ -2,8 +2,7 @@
 serves.
 
 *Rule.* Workers receive actual ports. If the configuration allows any free port, the supervisor
-picks one and keeps it until the listener's address changes.
-"""
+picks a port and keeps it until the listener's address changes."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from infergate.transport.worker_loads import WorkerLoads
 
 _GRAPHPIPE: Final = "graphpipe"
 _READER_SLOT: Final = 0
-"""The slot in the load table through which the supervisor reads; it never reports a load."""
+"""The slot in the load table through which the supervisor reads. It never contains a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class ListenerSockets:
         return [self._memory, *(sock.fileno() for sock in self.bound_sockets.sockets)]
 
     def close(self) -> None:
-        """Close this process's copies; workers keep listening."""
+        """Close this process's copies of the sockets. Workers continue to listen."""
         self.bound_sockets.close()
         os.close(self._memory)
 
@@ -46,7 +45,8 @@ class ListenerSockets:
 async def bind_listener(
     name: str, address: Address, bind: Callable[[Address], Awaitable[BoundSockets]], workers: int
 ) -> ListenerSockets:
-    """Bind the listener ``name`` for a number of workers. Raises OSError naming the address."""
+    """Bind the listener ``name`` for a number of workers. Raises OSError, which names the
+    address."""
     try:
         bound_sockets = await bind(address)
     except OSError as error:
@@ -67,7 +67,7 @@ def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, l
 
 
 def worker_addresses(config: Config) -> dict[str, Address]:
-    """Return the addresses that workers listen on, by configuration name."""
+    """Return the addresses on which workers listen, keyed by configuration name."""
     addresses = {
         name: value for name, value in compiled.addresses(config).items() if name != "admin"
     }
@@ -77,7 +77,8 @@ def worker_addresses(config: Config) -> dict[str, Address]:
 
 
 def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
-    """Return the worker's part of ``config``: no admin listener, others at ``addresses``."""
+    """Return the worker's part of ``config``, which has no admin listener. The other listeners get
+    ``addresses``."""
     listeners = config.listeners
     changes: dict[str, Any] = {"admin": None}
     for name in ("http", "grpc"):
@@ -93,7 +94,7 @@ def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
 def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
     unused_sections: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
-    unused_sections["access"] = None  # the admin listener has its own keys
+    unused_sections["access"] = None  # the admin listener has keys of its own
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
     rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})

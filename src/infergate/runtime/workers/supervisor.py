@@ -3,12 +3,12 @@
 A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`, and contains a
 RunningGateway for the admin listener.
 
-*Rule 1.* If a worker cannot start at first, the gateway fails with the worker's error. A worker
-that ends later is restarted, with growing delays.
-*Rule 2.* All workers accept a configuration, or none. A worker that ends during a reload is
-restarted with the active configuration.
-*Rule 3.* A worker that does not respond blocks nothing: its last reported metrics are used.
-"""
+*Rule 1.* If a worker cannot start when the gateway starts, the gateway fails with the worker's
+error. A worker that ends later is restarted after a delay, which grows.
+*Rule 2.* Either all workers accept a configuration or it is rejected. A worker that ends during a
+reload is restarted with the active configuration.
+*Rule 3.* The supervisor does not wait for a worker that does not respond. It uses the worker's last
+reported metrics."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout from a worker's process start until it accepts connections."""
+"""Seconds between a worker's process start and the time when it must accept connections."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
-"""Timeout of a status request."""
+"""Timeout of a status request in seconds."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
-"""Maximum time that a scrape waits for the workers' metrics, all batches together: half of
-Prometheus' default timeout."""
+"""Seconds that a scrape waits for all batches of the workers' metrics. They are half of Prometheus'
+default timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
-"""Timeout of a readiness check, which may contact backends."""
+"""Timeout of a readiness check, which may send requests to backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
-"""Timeout of a console action; the action's own limit is shorter."""
+"""Timeout of a console action. The action's own limit is shorter."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a worker has to exit after the grace period of requests."""
+"""Seconds within which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 
 
@@ -125,9 +125,9 @@ class Supervisor:
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Perform a console action in the first serving worker. No other worker repeats it,
-        because requests must not be sent twice, and an action that crashed one worker would
-        crash the next."""
+        """Perform a console action in the first serving worker. It is not repeated in another
+        worker, because requests must not be sent twice, and because an action that crashed one
+        worker would crash the next."""
         serving = self._serving()
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")
@@ -152,7 +152,7 @@ class Supervisor:
 
     @property
     def listeners(self) -> Mapping[str, HasAddress]:
-        """The sockets of all listeners, by configuration name."""
+        """The sockets of all listeners, keyed by configuration name."""
         listeners: dict[str, HasAddress] = {
             name: self._sockets[_socket_key(name, address)]
             for name, address in worker_addresses(self._config).items()
@@ -165,8 +165,8 @@ class Supervisor:
     # ---- startup
 
     async def start(self) -> None:
-        """Bind every address and start every worker; if either fails, stop everything. Raises
-        OSError naming the address, or ProcessEndedError if a worker cannot serve."""
+        """Bind every address and start every worker. If either fails, stop everything. Raises
+        OSError, which names the address, or ProcessEndedError if a worker cannot serve."""
         try:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
@@ -186,7 +186,7 @@ class Supervisor:
     async def _bind_all(
         self, config: Config, existing: Mapping[str, ListenerSockets]
     ) -> dict[str, ListenerSockets]:
-        """Return the sockets of ``config``: existing sockets (``existing``) and newly bound
+        """Return the sockets of ``config``, which are the sockets in ``existing`` and newly bound
         sockets. Raises OSError."""
         sockets: dict[str, ListenerSockets] = {}
         bind_grpc = load_engine(config.engine).bind_grpc
@@ -211,7 +211,7 @@ class Supervisor:
             sockets[key].close()
 
     async def _start_worker(self, slot: WorkerSlot) -> None:
-        """Start a worker in ``slot``. Raises ProcessEndedError, OSError."""
+        """Start a worker in ``slot``. Raises ProcessEndedError and OSError."""
         assert self._files is not None
         worker = slot.worker = Worker()
         await worker.start(slot.number, self._config.engine, self._files, self._handle)
@@ -304,7 +304,7 @@ class Supervisor:
     async def _request(
         worker: Worker, message: object, seconds: float = _STATUS_TIMEOUT_SECONDS
     ) -> Any:
-        """Return the response; None if the worker fails or does not respond in time."""
+        """Return the response, or None if the worker fails or does not respond in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await worker.channel.request(message)
@@ -312,8 +312,8 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """Return the metrics of all workers. Concurrent scrapes share one collection; late batches
-        are used by the next scrape."""
+        """Return the metrics of all workers. Concurrent scrapes share one collection. Batches that
+        arrive late are used by the next scrape."""
         collection = self._collection
         if collection is None:
             collection = self._collection = asyncio.create_task(self._collect_metrics())
@@ -324,8 +324,8 @@ class Supervisor:
         return exposition(await self._sum_metrics(), accept)
 
     async def _collect_metrics(self) -> None:
-        """Collect the metrics of all workers, keeping a worker's previous snapshot until a
-        complete one has arrived."""
+        """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
+        snapshot has arrived."""
 
         async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
@@ -403,7 +403,8 @@ class Supervisor:
         sockets: Mapping[str, ListenerSockets],
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
-        """Make every worker prepare ``config``, or none. Raises ConfigRejectedError."""
+        """Make every worker prepare ``config``. If a worker fails, all workers discard it. Raises
+        ConfigRejectedError."""
         layout, descriptors = socket_layout(
             item for key, item in sockets.items() if key not in old_sockets
         )
@@ -429,7 +430,8 @@ class Supervisor:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then stop all processes."""
+        """Stop accepting, let requests finish for up to ``grace`` seconds, then stop all
+        processes."""
         self._is_stopping = True
         self._admin_gateway.drain()
         await self._cancel(self._restart_tasks)
@@ -460,6 +462,6 @@ class Supervisor:
 
 
 def _socket_key(name: str, address: Address) -> str:
-    """Return the key that identifies a listener's sockets. An address with any free port belongs to
-    its listener."""
+    """Return the key that identifies a listener's sockets. If the address has any free port, the
+    key includes the listener's name."""
     return str(address) if address.port or address.unix else f"{name} {address}"

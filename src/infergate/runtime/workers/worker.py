@@ -1,4 +1,4 @@
-"""A worker process, seen from the supervisor: a fresh interpreter with two socket pairs."""
+"""A worker process, seen from the supervisor. It is a new interpreter with two socket pairs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _WORKER_MODULE: Final = "infergate.runtime.workers.process"
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """A worker process. ``exited`` is done, with the exit code (negative: a signal's number), when
-    the process has ended; ``channel`` exists after ``start``."""
+    """A worker process. When it has ended, ``exited`` is done and has the exit code, or the
+    negative number of a signal. ``channel`` exists after ``start``."""
 
     def __init__(self) -> None:
         self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
@@ -36,8 +36,8 @@ class Worker(asyncio.SubprocessProtocol):
         files: SharedFiles,
         handle: Callable[[Any], Awaitable[Any]],
     ) -> None:
-        """Start the process of worker ``number``; ``handle`` responds to its requests. Raises
-        OSError if the system cannot start a process."""
+        """Start the process of worker ``number``. ``handle`` responds to the worker's requests.
+        Raises OSError if the system cannot start a process."""
         loop = asyncio.get_running_loop()
         supervisor_end, worker_end = socket.socketpair()
         self._descriptors, descriptors = socket.socketpair()
@@ -65,7 +65,7 @@ class Worker(asyncio.SubprocessProtocol):
         )
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
-        """Send descriptors for the next request. Raises ChannelClosedError, OSError."""
+        """Send descriptors for the next request. Raises ChannelClosedError and OSError."""
         if self.exited.done():
             raise ChannelClosedError("the worker has ended")
         self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it
@@ -80,16 +80,15 @@ class Worker(asyncio.SubprocessProtocol):
         return self._process is not None and not self.exited.done()
 
     def kill(self) -> None:
-        """Kill the process, if it is running."""
+        """Kill the process if it is running."""
         if self._process is not None and not self.exited.done():
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is not a subclass
+        # uvloop's class is not a subclass
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def process_exited(self) -> None:
-        """Set ``exited``."""
         assert self._process is not None
         code = self._process.get_returncode()
         self._process.close()
@@ -98,7 +97,7 @@ class Worker(asyncio.SubprocessProtocol):
 
 
 def describe_exit(code: int) -> str:
-    """Describe an exit code for a log line."""
+    """Return a description of an exit code for a log line."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -15,7 +15,7 @@ from infergate.runtime.workers.restart_backoff import RestartBackoff
 from infergate.runtime.workers.worker import Worker
 
 _PREPARE_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds for preparing a configuration."""
+"""Seconds within which a worker must prepare a configuration."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class WorkerSlot:
             async with asyncio.timeout(_PREPARE_TIMEOUT_SECONDS):
                 await worker.channel.request(message)
         except ChannelClosedError:
-            return ""  # the next worker starts with the active configuration
+            return ""  # a new worker will start with the active configuration
         except TimeoutError:
             worker.kill()
             seconds = _PREPARE_TIMEOUT_SECONDS
@@ -53,7 +53,7 @@ class WorkerSlot:
 
 
 async def wait_for_exit(slots: Iterable[WorkerSlot], seconds: float | None) -> None:
-    """Wait until the slots' workers have exited, for ``seconds`` at most."""
+    """Wait until the slots' workers have exited, but at most ``seconds``."""
     exits = [slot.worker.exited for slot in slots if slot.worker is not None]
     if exits:
         await asyncio.wait(exits, timeout=seconds)

@@ -1,5 +1,5 @@
 """The parts shared by the upstreams of all protocols.
 
 ``connect`` opens one connection to an endpoint, ``pool`` keeps idle connections and runs one
-exchange at a time on each, and ``concurrency_limit`` bounds the exchanges per endpoint.
-"""
+exchange at a time on each connection, and ``concurrency_limit`` limits the exchanges per
+endpoint."""

@@ -1,4 +1,4 @@
-"""Limits the number of concurrent exchanges per endpoint; further exchanges wait. Some servers
+"""Limits the number of concurrent exchanges per endpoint. Further exchanges wait. Some servers
 (graphpipe-py) serve one connection at a time, and refuse connections beyond a short backlog."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDi
 
 
 class LimitedUpstream:
-    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint; further exchanges queue."""
+    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint. Further exchanges wait."""
 
     def __init__(self, upstream: HttpStreamingUpstream, max_exchanges: int) -> None:
         self._upstream: Final = upstream
@@ -24,7 +24,8 @@ class LimitedUpstream:
         )
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Wait for a free slot, then run the exchange. ``timeout`` covers both."""
+        """Wait for a free slot, then run the exchange. ``timeout`` limits the wait and the exchange
+        together."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._slot(endpoint, deadline):
@@ -57,7 +58,7 @@ class LimitedUpstream:
             slots.release()
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint`` and forget its slots."""
+        """Close all connections to ``endpoint`` and delete its slots."""
         self._slots.pop(endpoint, None)
         if isinstance(self._upstream, SupportsDisconnect):
             await self._upstream.disconnect(endpoint)

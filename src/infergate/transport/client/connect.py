@@ -1,4 +1,4 @@
-"""Opening a connection to an endpoint, on asyncio or uvloop."""
+"""Opens a connection to an endpoint, on asyncio or uvloop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from infergate.transport.base import Endpoint
 from infergate.transport.tls.client_context import ClientTlsContext
 
 _HAPPY_EYEBALLS_DELAY: Final = 0.25
-"""Seconds until the next address of a name is also tried, in parallel (RFC 8305)."""
+"""Seconds after which the next address of a name is also tried, in parallel (RFC 8305)."""
 
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the first probe and between probes; number of unanswered probes."""
+"""Seconds of silence before the first probe, seconds between probes, and the number of unanswered
+probes after which the connection is closed."""
 
 _EXHAUSTED: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
@@ -38,15 +39,15 @@ async def open_connection(
     endpoint: Endpoint,
     tls: ClientTlsContext | None,
 ) -> AnyProtocol:
-    """Connect a protocol to ``endpoint``, with TLS if ``tls`` is given. Raises OSError."""
+    """Connect a protocol to ``endpoint``. TLS is used if ``tls`` is given. Raises OSError."""
     if endpoint.unix:
         _, connection = await loop.create_unix_connection(create_protocol, endpoint.unix)
         return connection
     options: dict[str, Any] = {}
     if tls is not None:
         options |= {"ssl": tls.context(), "server_hostname": tls.server_name(endpoint.host)}
-    # uvloop does not race addresses. asyncio may leak the winning socket if it is cancelled during
-    # the race, so a single address is not raced.
+    # uvloop does not try addresses in parallel. asyncio tries them in parallel, and may leak the
+    # winning socket if it is cancelled at that time, so a single address is tried alone.
     if isinstance(loop, asyncio.BaseEventLoop) and not is_ip_address(endpoint.connect_host):
         options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_DELAY
     transport, connection = await loop.create_connection(

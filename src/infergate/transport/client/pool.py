@@ -1,10 +1,9 @@
-"""Pools of connections to backends, with one exchange at a time on each.
+"""Pools of connections to backends. Each connection has one exchange at a time.
 
-The most recently used idle connection is reused first, so the others age and are closed. A
-connection returns to the pool only if its response is complete with nothing after it, the request
-was sent completely, and neither side wants to close; otherwise it is closed. ``Admission``, not the
-pool, limits the load.
-"""
+The most recently used idle connection is reused first, so that the others become old and are
+closed. A connection returns to the pool only if the response is complete and followed by nothing,
+the request was sent completely, and neither side wants to close. Otherwise the connection is
+closed. The pool does not limit the load; ``Admission`` does."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from infergate.transport.client.response_waiter import ResponseWaiter
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
-"""Seconds until an idle connection is closed. This is less than the idle timeout of servers
-(uvicorn, used by MLServer and KServe: 5 s), to avoid sending a POST on a connection that is
+"""Seconds until an idle connection is closed. They are less than the idle timeout of servers
+(uvicorn, used by MLServer and KServe: 5 s), so that no POST is sent on a connection that is
 closing."""
 
 
@@ -47,18 +46,18 @@ class PooledConnection(asyncio.BaseProtocol):
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._callbacks: ExchangeCallbacks[HttpResponse] | None = None  # of the request in progress
+        self._callbacks: ExchangeCallbacks[HttpResponse] | None = None  # of the current exchange
         self._timeout_handle: asyncio.TimerHandle | None = None
         self._response_started = False
         self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
-        self._counted = 0  # response bytes counted in _memory
+        self._counted = 0  # response bytes charged to _memory
         self.idle_since = 0.0
 
     async def _exchange(
         self, parts: Sequence[Buffer], deadline: float, memory: MemoryAccount
     ) -> HttpResponse:
         """Send ``parts`` and wait for the response until ``deadline`` (loop time). A complete
-        response stays counted in ``memory``."""
+        response stays charged to ``memory``."""
         if not self.is_usable:
             raise StaleError(str(self._endpoint))
         waiter = ResponseWaiter[HttpResponse](self._loop)
@@ -86,7 +85,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
     def cancel_exchange(self, callbacks: ExchangeCallbacks[HttpResponse]) -> None:
         """Cancel the exchange that reports to ``callbacks``, unless it has ended."""
-        if self._callbacks is callbacks:  # otherwise the connection may already be in use again
+        if self._callbacks is callbacks:  # another exchange may already use the connection
             self._take_callbacks()
             self._transport.abort()
             self._uncount_bytes()
@@ -100,7 +99,8 @@ class PooledConnection(asyncio.BaseProtocol):
         return callbacks
 
     def _count_bytes(self, size: int) -> bool:
-        """Count ``size`` more bytes; return False, and fail, if memory does not suffice."""
+        """Charge ``size`` more bytes. If memory does not suffice, fail the exchange and return
+        False."""
         try:
             self._memory.grow(size)
         except GatewayError as error:
@@ -213,8 +213,8 @@ class Pool(Generic[PooledT]):
         return None
 
     async def connect(self, timeout: float) -> PooledT:
-        """Return a new connection. Raises CONNECT (also after ``limits.connect_time``) and
-        TIMEOUT."""
+        """Return a new connection. Raises TIMEOUT, and CONNECT (also after
+        ``limits.connect_time``)."""
         limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
         if timeout < limit:
@@ -237,7 +237,7 @@ class Pool(Generic[PooledT]):
         return connection
 
     async def close(self) -> None:
-        """Close all connections, including busy ones."""
+        """Close all connections, including those with an exchange in progress."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for connection in tuple(self._open):
@@ -256,7 +256,6 @@ class Pool(Generic[PooledT]):
             self._sweep_timer = self.loop.call_later(_MAX_IDLE_SECONDS, self._close_idle)
 
     def forget(self, connection: PooledT) -> None:
-        """Forget a closed connection."""
         self._open.discard(connection)
         if self._all_closed is not None and not self._open and not self._all_closed.done():
             self._all_closed.set_result(None)
@@ -282,9 +281,9 @@ AnyPool = TypeVar("AnyPool", bound=_Closable)
 
 
 class EndpointPools(dict[Endpoint, AnyPool]):
-    """The pool of each endpoint, created with ``create`` when first used. ``tls`` holds the
-    authorities and the client certificate; None selects the system's authorities. ``protocol`` is
-    offered in ALPN. Raises CertificateError."""
+    """The pool of each endpoint. ``create`` creates it on first use. ``tls`` holds the authorities
+    and the client certificate; None selects the system's authorities. ``protocol`` is offered in
+    ALPN. Raises CertificateError."""
 
     def __init__(
         self,
@@ -305,7 +304,7 @@ class EndpointPools(dict[Endpoint, AnyPool]):
 
 
 class PooledUpstream:
-    """An upstream whose connections are all in ``pools``."""
+    """An upstream that uses the connections in ``pools``."""
 
     def __init__(self, *pools: EndpointPools[Any]) -> None:
         self._all_pools: Final = pools

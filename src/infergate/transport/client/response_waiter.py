@@ -9,7 +9,7 @@ Resp = TypeVar("Resp")
 
 
 class ResponseWaiter(Generic[Resp]):
-    """The callbacks of an exchange whose caller is a coroutine."""
+    """The callbacks of an exchange that a coroutine awaits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: Final[asyncio.Future[None]] = loop.create_future()

@@ -1,5 +1,4 @@
-"""The alternative engine ``compat``: HTTP on aiohttp's parser and gRPC on grpcio.
+"""The alternative engine ``compat``, which uses aiohttp's parser for HTTP and grpcio for gRPC.
 
-Entry points: ``aiohttp_server``, ``aiohttp_client``, ``grpcio_server``, ``grpcio_client``. No other
-package uses the two libraries to serve or send requests.
-"""
+The entry points are ``aiohttp_server``, ``aiohttp_client``, ``grpcio_server`` and
+``grpcio_client``. No other package uses the two libraries to serve or send requests."""

@@ -1,5 +1,5 @@
 """aiohttp's parsers. They never decompress and never pause, because the body is removed after each
-read. Requests are parsed strictly, responses as leniently as by aiohttp's client."""
+read. Requests are parsed strictly. Responses are parsed as leniently as in aiohttp's client."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _MAX_RESPONSE_HEADERS: Final = 256
 
 
 class _NoFlowControl:
-    """A protocol without flow control, which the parser requires."""
+    """Satisfies the parser, which requires a protocol with flow control."""
 
     _reading_paused = False
 
     def pause_reading(self) -> None:
-        """Do nothing: the buffer stays empty."""
+        """Do nothing, because the buffer stays empty."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Do nothing: the buffer stays empty."""
+        """Do nothing, because the buffer stays empty."""
 
 
 _NO_FLOW_CONTROL: Final = cast("Any", _NoFlowControl())
@@ -67,7 +67,7 @@ def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpReque
 
 
 class AiohttpReader:
-    """A ``ResponseReader`` on aiohttp's parser."""
+    """A ``ResponseReader`` that uses aiohttp's parser."""
 
     __slots__ = (
         "_message",

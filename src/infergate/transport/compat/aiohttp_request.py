@@ -18,8 +18,8 @@ _JOIN_BELOW: Final = 16 * 1024
 
 
 class AiohttpRequest(IncomingHttpRequest):
-    """A request. ``wire`` holds the body when it is complete. ``received`` counts the received
-    bytes of the body, ``missing`` the announced bytes that have not arrived."""
+    """A request. ``wire`` holds the body when the body is complete. ``received`` counts the bytes
+    of the body that have arrived. ``missing`` counts the announced bytes that have not arrived."""
 
     __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 
@@ -38,7 +38,7 @@ class AiohttpRequest(IncomingHttpRequest):
         else:
             path, query = message.url.raw_path, message.url.raw_query_string
             if authority := message.url.raw_authority:
-                headers["host"] = authority  # the Host field is ignored (RFC 9112, 3.2.2)
+                headers["host"] = authority  # the Host header is ignored (RFC 9112, 3.2.2)
         super().__init__(HttpRequest(message.method, path, query, headers), context, admission)
         self.keep_alive = not (
             message.should_close or message.upgrade or message.method == "CONNECT"
@@ -67,7 +67,7 @@ class AiohttpRequest(IncomingHttpRequest):
         return not self.is_http10 and self.wire.headers.get("expect", "").lower() == "100-continue"
 
     def read_body(self) -> None:
-        """Take the received part of the body out of the parser. Raises TOO_LARGE, OVERLOADED."""
+        """Take the received part of the body out of the parser. Raises TOO_LARGE and OVERLOADED."""
         payload = self._payload
         self.is_complete = payload.is_eof()
         chunk = payload.read_nowait()
@@ -79,8 +79,8 @@ class AiohttpRequest(IncomingHttpRequest):
                 self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
-            # Large chunks are kept; small chunks are joined, so that a slow body does not cost an
-            # object per byte.
+            # Large chunks are kept. Small chunks are joined, because a slow body could otherwise
+            # cost an object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)
             elif isinstance(last := self._parts[-1], bytearray):
@@ -92,6 +92,6 @@ class AiohttpRequest(IncomingHttpRequest):
             self.context.record.bytes_in = self.received
 
     def release(self) -> None:
-        """Release the request if it was admitted, and drop the body."""
+        """Drop the body, and release the request if it was admitted."""
         super().release()
         self._parts = []

@@ -1,10 +1,10 @@
 """An HTTP/1.1 listener that parses requests with aiohttp.
 
-The parser stops after each request: pipelined requests wait unparsed, and bytes beyond
-``_MAX_READ_AHEAD`` wait in the client's socket.
+The parser stops after each request. Pipelined requests wait unparsed, and bytes beyond
+``_MAX_READ_AHEAD`` stay in the socket.
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
-and Transfer-Encoding, because only the start of the first request is certain. The connection is
+and Transfer-Encoding, because only the first request begins at a known position. The connection is
 closed after it (RFC 9112, 6.1).
 """
 
@@ -59,7 +59,8 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         return bool(self._partial_head)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the current request or, during a response, of the next one."""
+        """Process bytes of the current request. During a response, keep the bytes of the next
+        request."""
         state = self._state
         if state is ConnectionState.HEAD or state is ConnectionState.BODY:
             if self._accepts_both_lengths:
@@ -100,7 +101,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
                 if data:
                     self._collect_head(data)
                 return
-            data = b""  # the request was rejected; the parser may hold the next one
+            data = b""  # the request was rejected; the parser may hold the next request
 
     def _collect_head(self, data: bytes | bytearray) -> None:
         limits = self._listener.limits
@@ -160,7 +161,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     def _continue(self, *, receiving: bool) -> None:
         self._parser.message_consumed()
         if receiving:
-            return  # rejected within _feed, which continues with its data
+            return  # _feed has rejected the request and continues
         pending = self._read_ahead
         if pending:
             self._read_ahead = bytearray()

@@ -2,10 +2,9 @@
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
-considers grpc-core's texts. CONNECT is raised only if the call certainly was not sent: the channel
+considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: the channel
 is not connected *and* grpc-core reports a failed connection. Any other failure is BACKEND_GARBAGE,
-which is never retried.
-"""
+which is never retried."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _NOT_CONNECTED: Final = (
 )
 """Prefixes of the messages of grpc-core's load balancer and resolver if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Messages of failures after TCP has connected; they only select an error text."""
+"""Messages of failures after the TCP connection exists. They only select an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -47,8 +46,8 @@ _LOCAL_STATUSES: Final = (
 )
 """Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
 _SERVER_PREFIX: Final = "SERVER:"
-"""grpc-core's prefix if the server, not the client, rejected a message."""
-_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop's
+"""grpc-core's prefix if the server rejected a message, rather than the client."""
+_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop
 
 _MethodStubs = dict[str, Any]
 
@@ -65,7 +64,7 @@ class GrpcioUpstream:
         self._channels: dict[Endpoint, tuple[Any, _MethodStubs]] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send a request and return the whole response, or the status that the server sent."""
+        """Send a request. Return the whole response, or the status that the server sent."""
         message = self._message(wire)
         channel, methods = self._channels.get(endpoint) or self._open(endpoint)
         stub = methods.get(wire.method)
@@ -89,8 +88,8 @@ class GrpcioUpstream:
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Yield each response message; a status other than OK is the last response. The first
-        message carries the metadata, and a last response without a message carries the trailing
+        """Yield each response message. A status other than OK is the last response. The first
+        message has the metadata, and a last response without a message has the trailing
         metadata."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
@@ -196,8 +195,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         # The same interval as in `grpc.client_connection`: servers treat more pings as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # A restarted backend is found within two seconds. The first option also limits the
-        # time of one connection attempt.
+        # A restarted backend is found within two seconds. The first option also limits the time of
+        # a connection attempt.
         ("grpc.min_reconnect_backoff_ms", connect),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),

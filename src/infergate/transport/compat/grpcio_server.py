@@ -1,6 +1,6 @@
-"""A gRPC server on grpcio; messages of all methods pass as bytes. One generic handler serves all
-calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams (server
-streaming looks the same on the wire); all other methods are unary."""
+"""A gRPC server on grpcio. Messages of all methods pass as bytes. One generic handler serves all
+calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server
+streaming looks the same on the wire.) All other methods are unary."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ FIXED_LIMITS: Final = (
     "connections",
 )
 """Limits that cannot change while a grpcio server listens."""
-_STATUS_SECONDS: Final = 1.0  # seconds for clients to receive the status of their calls
+_STATUS_SECONDS: Final = 1.0  # seconds within which clients receive the status of their calls
 _CACHED_METHODS: Final = 256
 _MIN_PING_INTERVAL_MS: Final = 500
-"""Minimum interval between a client's pings. (grpc's default of 300,000 would disconnect many
-clients that use tritonclient's KeepAliveOptions.)"""
+"""Minimum interval between a client's pings. With grpc's default of 300,000, many clients that use
+tritonclient's KeepAliveOptions would be disconnected."""
 
 
 class GrpcioServer:
@@ -93,7 +93,7 @@ class GrpcioServer:
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Bind the address, which no other listener of this process may share."""
+        """Bind the address. No other listener of this process may share it."""
         del closing
         address = self._requested_address
         if bind is not None:
@@ -112,19 +112,20 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Prevents another process from sharing the port by accident.
+            # This prevents another process from sharing the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
-            # Between the soft and the hard limit, grpc refuses at random, so the limits are equal.
+            # Between the soft and the hard limit, grpc rejects headers at random, so the limits are
+            # equal.
             ("grpc.max_metadata_size", limits.headers),
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
             ("grpc.max_allowed_incoming_connections", self._max_connections),
-            # For the TLS handshake and the client's HTTP/2 SETTINGS.
+            # This applies to the TLS handshake and the client's HTTP/2 SETTINGS.
             ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
-            # A silent client is pinged, and disconnected without a response. (The library's
-            # own option for this, keepalive_timeout, has no effect.)
+            # A silent client is pinged, and disconnected if it does not respond. (The library's own
+            # option for this, keepalive_timeout, has no effect.)
             ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
             ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
             ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
@@ -147,7 +148,7 @@ class GrpcioServer:
         return tuple(self._methods.active)
 
     def stop_accepting(self) -> None:
-        """Do nothing: grpcio cannot stop accepting before `stop`."""
+        """Do nothing, because grpcio cannot stop accepting before `stop`."""
 
     async def stop(self, grace: float) -> None:
         """Stop accepting, end the input of streams, wait `grace` seconds, then cancel all calls."""
@@ -164,7 +165,8 @@ class GrpcioServer:
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the error of binding `address`, or an error with `message` if binding succeeds."""
+    """Return the error of binding `address`, or an error with `message` if the address can be
+    bound."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -180,7 +182,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves all methods with `app`. `stopped` is set when the server stops; `active` holds the
+    """Serves all methods with `app`. `stopped` is set when the server stops. `active` holds the
     calls in progress."""
 
     def __init__(

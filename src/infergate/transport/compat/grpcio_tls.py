@@ -1,5 +1,5 @@
-"""TLS of a listener on grpcio, which accepts every client with a valid certificate. Each call of a
-client whose names are not allowed is therefore rejected."""
+"""TLS of a listener on grpcio. grpcio accepts every client with a valid certificate, so the calls
+of clients whose names are not allowed are rejected one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infergate.transport.tls.server_context import ServerTlsContext
 
 
 def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) -> int:
-    """Make `server` listen on `address`; return the bound port. Raises RuntimeError."""
+    """Make `server` listen on `address`. Return the bound port. Raises RuntimeError."""
     if certificates is None:
         return int(server.add_insecure_port(address))
     return int(server.add_secure_port(address, _credentials(certificates)))
@@ -41,7 +41,8 @@ def _credentials(certificates: ServerTlsContext) -> Any:
     loaded_generation = certificates.generation
 
     def renew() -> Any:
-        """Return new certificates, or None if they are unchanged. Called for each handshake."""
+        """Return new certificates, or None if they are unchanged. grpcio calls this for each
+        handshake."""
         nonlocal loaded_generation
         certificates.reload_if_changed()
         if loaded_generation == certificates.generation:

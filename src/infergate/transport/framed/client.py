@@ -31,7 +31,7 @@ _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
 
 
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
-    """One connection to a backend that responds with frames."""
+    """A connection to a backend that responds with frames."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         super().__init__(pool)
@@ -49,7 +49,7 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the response; unsolicited bytes end the connection."""
+        """Process bytes of the response. Unsolicited bytes end the connection."""
         if self._callbacks is None:
             self._transport.abort()
             return
@@ -92,7 +92,8 @@ class FrameUpstream(PooledUpstream):
         super().__init__(self._pools)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than POST."""
+        """Run an exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than
+        POST."""
         if wire.method != "POST":
             public = "a backend that uses frames does not support this request"
             raise GatewayError(Kind.UNSUPPORTED, public)
@@ -112,7 +113,7 @@ class HttpOrFrameUpstream:
         create_http: Callable[[Limits, ClientTls | None], HttpStreamingUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
-        """``create_http`` creates the HTTP upstream, the only one that supports TLS."""
+        """``create_http`` creates the HTTP upstream. Only this upstream supports TLS."""
         self._http: Final = create_http(limits, tls)
         self._begin: Final = self._http.begin if isinstance(self._http, CallbackUpstream) else None
         self._frames: Final = FrameUpstream(limits)
@@ -135,7 +136,7 @@ class HttpOrFrameUpstream:
     def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
+        """Run a stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
         if endpoint.framed:
             public = "a backend that uses frames does not support streams"
             raise GatewayError(Kind.UNSUPPORTED, public)

@@ -1,10 +1,10 @@
 """Size-prefixed frames: a little-endian uint32 with the length of the message, then the message.
-No sockets, no clock.
+This module has no I/O.
 
-Bytes are received into a small fixed buffer, so a short frame needs one system call; the rest of a
-longer frame is received directly into its own buffer. Only ``open`` allocates that buffer, after
-the caller has checked the length; the buffer is not zeroed, so a length that is only announced uses
-no memory.
+Bytes are received into a small fixed buffer, so a short frame needs only one system call. The rest
+of a longer frame is received directly into its own buffer. Only ``open`` allocates that buffer,
+after the caller has checked the length. The buffer is not zeroed, so a length that is only
+announced uses no memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FrameReader:
         self.received = 0  # received bytes of the open frame
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes; empty if ``is_full``."""
+        """Return the buffer for the next bytes. It is empty if ``is_full``."""
         if self._body is not None:
             return self._body[self.received :]
         if self._start == self._end:
@@ -68,7 +68,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """Number of bytes of the open frame that have not arrived."""
+        """The number of bytes of the open frame that have not arrived."""
         return self._length - self.received
 
     @property
@@ -78,12 +78,12 @@ class FrameReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more bytes can be received ahead."""
+        """Whether no more bytes can be received until a frame is opened or skipped."""
         return self._end - self._start == MAX_READ_AHEAD
 
     @property
     def announced_length(self) -> int | None:
-        """The length of the next frame; None if its prefix is incomplete."""
+        """The length of the next frame, or None if its prefix is incomplete."""
         if self._end - self._start < PREFIX.size:
             return None
         length: int = PREFIX.unpack_from(self._read_ahead, self._start)[0]
@@ -94,7 +94,7 @@ class FrameReader:
         return bytes(self._read_ahead[self._start : min(self._end, self._start + count)])
 
     def has_complete_frame(self, length: int) -> bool:
-        """Whether the next frame, of ``length`` bytes, has arrived completely."""
+        """Whether the next frame, which has ``length`` bytes, has arrived completely."""
         return self._end - self._start - PREFIX.size >= length
 
     def skip(self, length: int) -> None:
@@ -102,7 +102,7 @@ class FrameReader:
         self._start += PREFIX.size + length
 
     def open(self, length: int) -> None:
-        """Start receiving the next frame, of ``length`` bytes."""
+        """Start receiving the next frame, which has ``length`` bytes."""
         start = self._start + PREFIX.size
         self._length = length
         if self.has_complete_frame(length):

@@ -1,10 +1,10 @@
-"""A listener for size-prefixed frames: requests and responses in frames, in order.
+"""A listener for size-prefixed frames. Each request and each response is a frame, and they have the
+same order.
 
 To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent,
 so the application must report errors in the body. A response without a body is an empty frame. A
-frame is rejected as soon as its length is known. A rejected frame that has arrived completely is
-skipped, and the connection continues; otherwise, the connection is closed.
-"""
+frame is rejected as soon as its length is known. If a rejected frame has arrived completely, it is
+skipped and the connection continues. Otherwise the connection is closed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current frame or, during a response, of the next one. Bytes after
+        """Process bytes of the current frame or, during a response, of the next frame. Bytes after
         an early rejection are overwritten."""
         state, frames = self._state, self._frames
         if state is ConnectionState.BODY:
@@ -86,7 +86,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def _begin_request(self, length: int) -> None:
         listener, frames = self._listener, self._frames
-        # Interpreted as a length, the start of a ClientHello is many megabytes.
+        # The start of a ClientHello, read as a length, is many megabytes.
         if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
             listener.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED
@@ -140,8 +140,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Whether the connection is closed after this response. The protocol cannot announce a
-        shutdown, so requests that have already arrived still get responses."""
+        """Whether the connection is closed after this response. The protocol has no way to announce
+        a shutdown, so requests that have already arrived still get responses."""
         return self._listener.is_stopping and not self._frames.has_partial_frame
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002
@@ -149,11 +149,11 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def _continue(self, *, receiving: bool) -> None:
         if receiving:
-            return  # rejected within _receive, which continues
+            return  # _receive has rejected the frame and continues
         if not self._transport.is_reading():
             self._transport.resume_reading()
         self._receive()
 
     def _linger(self) -> None:
-        self._frames.discard()  # frees the buffer for data that is discarded
+        self._frames.discard()  # frees the buffer; its data is not needed
         super()._linger()

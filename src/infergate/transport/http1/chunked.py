@@ -1,5 +1,5 @@
-"""Strict decoding of the chunked transfer coding (RFC 9112, 7.1). Lines end with CRLF only;
-extensions and trailers are limited in size, and discarded."""
+"""Strict decoding of the chunked transfer coding (RFC 9112, 7.1). Lines must end with CRLF.
+Extensions and trailers are discarded; their size is limited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CRLF: Final = b"\r\n"
 
 
 class ChunkedBody:
-    """A body in chunked coding; ``body`` is the part decoded so far."""
+    """A body in chunked coding. ``body`` is the part decoded so far."""
 
     __slots__ = (
         "_expects_crlf",
@@ -40,8 +40,8 @@ class ChunkedBody:
         self._trailers = 0
 
     def feed(self, data: bytes, at: int) -> int:
-        """Decode ``data`` from ``at`` on; return the position up to which it was consumed. Raises
-        HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the limit."""
+        """Decode ``data`` from ``at`` on. Return the position after the last byte that was used.
+        Raises HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the limit."""
         with memoryview(data) as view:
             while not self._in_trailers:
                 if self._missing:

@@ -1,6 +1,6 @@
-"""A pooled HTTP/1.1 client that parses plain responses; ``LenientReader`` parses all others.
-Connections share a scratch buffer for received bytes; the rest of a plain response's body is
-received directly into its own buffer."""
+"""A pooled HTTP/1.1 client that parses plain responses. ``LenientReader`` parses all other
+responses. Connections share a scratch buffer for received bytes. The rest of a plain response's
+body is received directly into its own buffer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCRATCH_BYTES: Final = 64 * KIB
 
 
 class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
-    """A connection that parses plain responses."""
+    """A connection to a backend that speaks HTTP/1.1."""
 
     def __init__(self, scratch: memoryview, pool: Pool[Any]) -> None:
         super().__init__(LenientReader, pool)
@@ -36,7 +36,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         self._body_buffer: memoryview | None = None  # one byte longer than the body
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes; never empty."""
+        """Return the buffer for the next bytes. It is never empty."""
         memory = self._body_buffer
         return self._scratch if memory is None else memory[self._received :]
 
@@ -52,7 +52,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
             self._finish_plain(plain, memory[: plain.length])
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the response; unsolicited bytes end the connection."""
+        """Process bytes of the response. Unsolicited bytes end the connection."""
         if self._callbacks is None:
             self._transport.abort()
             return

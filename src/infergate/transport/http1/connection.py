@@ -1,4 +1,4 @@
-"""Writing responses on an HTTP/1 server connection, independent of the request parser."""
+"""Writes responses on an HTTP/1 server connection, whichever parser reads the requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Http1Connection(HttpServerConnection):
             method, is_http10 = request.wire.method, request.is_http10
             keep = request.is_complete and request.keep_alive and not self._is_last()
         if response.body_stream is not None:
-            keep = keep and not is_http10  # closing the connection ends an HTTP/1.0 body
+            keep = keep and not is_http10  # the end of the connection ends an HTTP/1.0 body
             self._is_chunked = not is_http10
         try:
             response_writer.write_response(

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange whose response may be a stream of server-sent events. The socket is read
+"""An HTTP/1.1 exchange whose response may be a stream of server-sent events. The socket is read
 only when the caller has pulled all complete events, so a slow caller slows down the server."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.pause_reading()
         self._has_arrived.set()
-        return not self._is_over  # memory may have been refused
+        return not self._is_over  # the exchange may have failed for lack of memory
 
     def _complete_response(self, reader: ResponseReader) -> None:  # noqa: ARG002
         self._end(None)
@@ -106,7 +106,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._has_arrived.set()
 
     def _count_held(self, size: int) -> None:
-        """Count ``size`` bytes of the response as held until the next pull."""
+        """Charge ``size`` bytes of the response to memory until the next pull."""
         more = size - self._counted
         if more < 0:
             self._memory.shrink(-more)

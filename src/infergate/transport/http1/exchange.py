@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange on a pooled connection to a backend, with a new reader for its response."""
+"""An HTTP/1.1 exchange on a pooled connection to a backend. Each response has a new reader."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from infergate.transport.http1 import message_head
 
 class ResponseReader(Protocol):
     """Parses the response to one request and skips 1xx responses before it. ``status`` is 0, and
-    all other fields undefined, until the head is complete. ``keep_alive``: the connection can carry
-    another exchange; no bytes followed the response."""
+    all other fields are undefined, until the head is complete. ``keep_alive`` means that the
+    connection can carry another exchange and no bytes followed the response."""
 
     status: int
     headers: Mapping[str, str]
@@ -68,7 +68,8 @@ class HttpExchangeConnection(PooledConnection):
         deadline: float,
         callbacks: ExchangeCallbacks[HttpResponse],
     ) -> None:
-        """Like ``send``, but report the response to ``callbacks``. Raises ValueError."""
+        """Send ``wire`` like ``send``, but report the response to ``callbacks``. Raises
+        ValueError."""
         self._begin(self._prepare(wire, target), deadline, wire.memory, callbacks)
 
     def _prepare(self, wire: HttpRequest, target: str) -> Sequence[Buffer]:
@@ -121,7 +122,7 @@ class HttpExchangeConnection(PooledConnection):
     # ---- the response
 
     def _begin_response(self, reader: ResponseReader) -> bool:
-        """Check the head of the response; return False if that ended the exchange."""
+        """Check the head of the response. Return False if the exchange has ended."""
         length = reader.headers.get("content-length", "")
         if not reader.is_complete and length.isdecimal() and int(length) > self._limits.body:
             self._too_large()
@@ -129,7 +130,7 @@ class HttpExchangeConnection(PooledConnection):
         return True
 
     def _read_body(self, reader: ResponseReader) -> bool:
-        """Take the received part of the body; return False if that ended the exchange."""
+        """Take the received part of the body. Return False if the exchange has ended."""
         chunk = reader.take()
         if chunk:
             self._received += len(chunk)
@@ -142,6 +143,6 @@ class HttpExchangeConnection(PooledConnection):
         return True
 
     def _complete_response(self, reader: ResponseReader) -> None:
-        self._reader = None  # an idle connection holds no response
+        self._reader = None  # an idle connection must not hold a response
         parts, self._parts = self._parts, []
         self._complete(HttpResponse(reader.status, reader.headers, parts), keep=reader.keep_alive)

@@ -1,5 +1,5 @@
-"""Heads of HTTP/1 messages (RFC 9110, 9112): validation, errors, serialization. No sockets or
-clock."""
+"""Heads of HTTP/1 messages (RFC 9110, 9112): validation, errors and serialization. This module has
+no I/O."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding"
 
 _TARGET = re.compile("[\x21-\x7e]+")
 _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
-"""RFC 3986, 3.2.2 and 3.2.3: a name or address with an optional port."""
+"""A host name or address with an optional port (RFC 3986, 3.2.2 and 3.2.3)."""
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-"""Characters forbidden in fields (RFC 9110, 5.5); CR and LF would start a new field."""
+"""Characters forbidden in fields (RFC 9110, 5.5). CR and LF would start a new field."""
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
@@ -53,7 +53,7 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _MAX_VALID_NAMES: Final = 256
 _MAX_VALID_NAME_CHARS: Final = 64
 _valid_names: Final = BoundedCache[str, None](_MAX_VALID_NAMES)
-"""Cache of valid field names, because nearly all heads have the same names."""
+"""Cached valid field names. Nearly all heads have the same names."""
 _status_lines: Final = {
     status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in _REASONS.items()
 }
@@ -62,7 +62,8 @@ JOIN_BELOW: Final = 64 * 1024
 
 
 class HeadError(GatewayError):
-    """The error for a request rejected with an HTTP status that no ``Kind`` has."""
+    """The error for a request that is rejected with an HTTP status for which there is no
+    ``Kind``."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -72,7 +73,7 @@ class HeadError(GatewayError):
 
 
 def head_error(head: bytes, limits: Limits) -> HeadError:
-    """Return the error for a request head, complete or not, that the parser rejected."""
+    """Return the error for a request head that the parser rejected. The head may be incomplete."""
     line, _, fields = head.partition(b"\r\n\r\n")[0].partition(b"\r\n")
     if len(line) > limits.headers:
         return uri_too_long(limits)
@@ -139,13 +140,14 @@ def check_head(
         raise body_too_large(announced, limits)
     codings = headers.get("transfer-encoding")
     if codings is not None:
-        if version == (1, 0):  # RFC 9112, 6.1: the end of the body is uncertain
+        if version == (1, 0):  # the end of the body is uncertain (RFC 9112, 6.1)
             raise HeadError(BAD_REQUEST, "HTTP/1.0 does not support Transfer-Encoding")
         check_codings(codings)
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
-    """Check the number and size of header lines, with ``": "`` and CRLF. Raises HeadError."""
+    """Check the number and size of header lines. The size includes ``": "`` and CRLF. Raises
+    HeadError."""
     if len(fields) > limits.header_count:
         raise too_many_headers(limits)
     if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:
@@ -153,12 +155,12 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
 
 
 def is_host(value: str) -> bool:
-    """Whether ``value`` is a valid Host field (RFC 9112, 3.2: else 400). ``value`` may be empty."""
+    """Whether ``value`` is valid in a Host field (RFC 9112, 3.2). ``value`` may be empty."""
     return _HOST.fullmatch(value) is not None
 
 
 def check_codings(value: str) -> None:
-    """Reject any Transfer-Encoding but ``chunked`` (RFC 9112, 6.1). Raises HeadError."""
+    """Reject any Transfer-Encoding other than ``chunked`` (RFC 9112, 6.1). Raises HeadError."""
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
@@ -190,8 +192,8 @@ def drop_content_length(data: bytes) -> bytes:
 
 
 def merge_headers(items: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return header lines as a mapping with lower-case names; values of repeated names are joined.
-    A value that is not UTF-8 is decoded as Latin-1, so that it can be written to a log or a
+    """Return header lines as a mapping with lower-case names. The values of a repeated name are
+    joined. A value that is not UTF-8 is decoded as Latin-1, so that it can be written to a log or a
     socket."""
     headers: dict[str, str] = {}
     for name, value in items:
@@ -228,8 +230,8 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
 def request_head(
     method: str, target: str, headers: Mapping[str, str], length: int, own_lines: str
 ) -> bytes:
-    """Return the head of a request; ``own_lines`` include Host and User-Agent. Raises
-    ValueError for a target or field that would break the message framing."""
+    """Return the head of a request. ``own_lines`` include Host and User-Agent. Raises ValueError
+    for a target or field that would break the message framing."""
     if _TARGET.fullmatch(target) is None:
         raise ValueError("the request target contains a character that HTTP does not allow")
     line = f"{method} {target} HTTP/1.1\r\n{own_lines}"
@@ -240,11 +242,12 @@ def request_head(
 
 
 def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]) -> str:
-    """Return ``lines`` with the fields of ``headers`` appended, except the ``omitted`` ones."""
+    """Return ``lines`` with the fields of ``headers`` appended, except the fields in
+    ``omitted``."""
     for name, value in headers.items():
         if name in omitted:
             continue
-        # Most values need no regular expression; checking them is as fast as looking up the whole
+        # Most values need no regular expression. Checking them is as fast as looking up the whole
         # head in a cache.
         if name not in _valid_names or not (value.isascii() and value.isprintable()):
             value = _field_value(name, value)  # noqa: PLW2901
@@ -266,7 +269,7 @@ def has_body(method: str, status: int) -> bool:
 
 
 def join_small(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
-    """Join ``head`` and ``parts`` into few buffers. Only small parts are copied."""
+    """Join ``head`` and ``parts`` into a few buffers. Only small parts are copied."""
     buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     pending = len(head)

@@ -1,4 +1,4 @@
-"""Parsing of request heads with ``httptools`` (llhttp, strict), plus further checks.
+"""Parses request heads with ``httptools`` (llhttp, strict), and checks them further.
 
 The parser receives a whole head and nothing else, so it never decides where a body ends. Clients
 repeat their heads, so each connection caches the heads that passed every check.
@@ -43,15 +43,16 @@ _SINGLE_VALUED: Final = frozenset(
         "user-agent",
     }
 )
-"""Fields with a single value (aiohttp's list). Implementations disagree on repeated fields."""
+"""Fields with a single value (aiohttp's list). Implementations interpret repeated fields
+differently."""
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 
 
 class HttpRequestHead:
     """A parsed request head. ``headers`` have lower-case names; ``length`` is 0 without
-    Content-Length. ``keep_alive``: the client wants to keep the connection.
-    ``expects_continue``: it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set if the
+    Content-Length. ``keep_alive`` means that the client wants to keep the connection,
+    ``expects_continue`` that it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set if the
     head is well-formed but the request must be rejected."""
 
     __slots__ = (
@@ -82,7 +83,7 @@ class HttpRequestHead:
         self.query = query
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.is_chunked = "transfer-encoding" in headers  # llhttp: as the last coding
+        self.is_chunked = "transfer-encoding" in headers  # llhttp checks that it is last
         self.is_http10 = is_http10
         self.keep_alive = keeps_alive(headers, is_http10=is_http10)
         self.expects_continue = (
@@ -141,12 +142,12 @@ def _parse_target(method: bytes, target: str, headers: dict[str, str]) -> tuple[
     parts = _ABSOLUTE.fullmatch(target)
     if parts is None or not message_head.is_host(parts[1]):
         raise message_head.not_http()
-    headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
+    headers["host"] = parts[1]  # the Host header is ignored (3.2.2)
     return parts[2] or "/", parts[3] or ""
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
-    """Whether the client wants to keep the connection (RFC 9112, 9.3) and requests no upgrade."""
+    """Whether the client wants to keep the connection (RFC 9112, 9.3), and requests no upgrade."""
     connection = headers.get("connection")
     if connection is None:
         return not is_http10
@@ -157,8 +158,9 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 
 
 class HeadFields:
-    """Collects the fields that the parser's callbacks report, with ``headers`` as returned by
-    ``message_head.merge_headers``. ``has_repeated``: a single-valued field is repeated."""
+    """Collects the fields that the parser's callbacks report. ``headers`` has the form that
+    ``message_head.merge_headers`` returns. ``has_repeated`` means that a single-valued field is
+    repeated."""
 
     __slots__ = ("has_repeated", "headers", "lines", "size", "target")
 
@@ -170,11 +172,11 @@ class HeadFields:
         self.has_repeated = False
 
     def on_url(self, target: bytes) -> None:
-        """Parser callback: the target or a part of the target."""
+        """Handle the target, or a part of the target."""
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Parser callback: a header line."""
+        """Handle a header line."""
         value = value.rstrip(b" \t")
         key = name.decode("ascii").lower()
         try:
@@ -196,24 +198,23 @@ ParsedT = TypeVar("ParsedT")
 class HeadCache(WeightedCache[bytes, ParsedT]):
     """A cache of the parsed heads of one connection, keyed by their bytes.
 
-    The last head is also a template for heads that differ from it only in plain values, such as a
-    request id, a trace or a legacy status. Such heads are not cached, because each is different.
-    """
+    The last head is also a template for heads that differ only in plain values, such as a request
+    id, a trace or a legacy status. Such heads are not cached, because they are all different."""
 
     __slots__ = ("_headers", "_lines", "_names", "template")
 
     def __init__(self) -> None:
         super().__init__(MAX_CACHE_BYTES // _BYTES_PER_FIELD, MAX_CACHE_BYTES)
         self.template: ParsedT | None = None
-        """The parsed form of the last head; None if heads are not compared with it."""
+        """The parsed form of the last head, or None if heads are not compared with it."""
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []
         """For each line, the field name with its colon, and the name in lower case. Both are empty
-        for a line that must stay the same."""
+        for a line in which heads must not differ."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
-        """Cache the parsed form of ``raw``, whose headers are ``headers``."""
+        """Cache ``parsed``, the parsed form of ``raw``, whose headers are ``headers``."""
         weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
         self.add(raw, parsed, weight)
         self.template = None
@@ -229,7 +230,7 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
                 self._names[index] = b"%b:" % name, key
 
     def similar_headers(self, raw: bytes) -> dict[str, str] | None:
-        """Return the headers of ``raw`` if it differs from the template only in plain values, else
+        """Return the headers of ``raw`` if it differs from the template only in plain values, or
         None."""
         known = self._lines
         lines = raw.split(b"\r\n")
@@ -301,7 +302,7 @@ class PartialHeadChecker:
         self._parsed_bytes = 0
 
     def allows(self, received: bytes) -> bool:
-        """Whether ``received``, which grows with each call, may be the start of a head."""
+        """Whether ``received`` may be the start of a head. ``received`` grows with each call."""
         try:
             self._parser.feed_data(received[self._parsed_bytes :])
         except httptools.HttpParserError:

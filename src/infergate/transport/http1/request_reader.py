@@ -1,11 +1,11 @@
-"""Splits the bytes of a client into requests, one at a time; pipelined bytes stay unparsed.
+"""Splits the bytes of a client into requests, one at a time. Pipelined bytes stay unparsed.
 
 Bytes are received into a shared scratch buffer. The rest of an incomplete body of known length is
 received into its own buffer. ``get_buffer`` allocates this buffer, so a request that was rejected
 before has no buffer.
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
-and Transfer-Encoding, because only the start of the first request is certain. The connection is
+and Transfer-Encoding, because only the first request begins at a known position. The connection is
 closed after it (RFC 9112, 6.1).
 """
 
@@ -20,7 +20,7 @@ from infergate.transport.http1.chunked import ChunkedBody
 from infergate.transport.net.buffer_pool import allocate
 
 _EMPTY_LINE = b"\r\n\r\n"
-_PREFIX_BYTES: Final = 16  # number of bytes returned to recognize data that is not HTTP
+_PREFIX_BYTES: Final = 16  # number of bytes by which other protocols are recognized
 
 
 class RequestReader:
@@ -62,7 +62,8 @@ class RequestReader:
             return self._scratch
         memory = self._body_buffer
         if memory is None:
-            # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
+            # Unlike a bytearray, this buffer is not zeroed, so bytes that are only announced cost
+            # nothing.
             memory = self._body_buffer = allocate(self._length)
             memory[: self.received] = self._data[self._at :]
             self._data, self._at = b"", 0
@@ -79,12 +80,12 @@ class RequestReader:
 
     @property
     def missing(self) -> int:
-        """Number of bytes of the body that have not arrived; 0 if its length is unknown."""
+        """The number of bytes of the body that have not arrived, or 0 if its length is unknown."""
         return self._length - self.received if self._chunked_body is None else 0
 
     @property
     def untaken_bytes(self) -> int:
-        """Number of received bytes that belong to no request yet."""
+        """The number of received bytes that belong to no request yet."""
         return len(self._data) - self._at
 
     def discard(self) -> None:
@@ -94,7 +95,7 @@ class RequestReader:
 
     @property
     def prefix(self) -> bytes:
-        """The first untaken bytes."""
+        """The first bytes that belong to no request yet."""
         return self._data[self._at : self._at + _PREFIX_BYTES]
 
     # ---- taking
@@ -158,7 +159,7 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark the bytes up to ``at`` as taken; free the data if no bytes are left."""
+        """Mark the bytes up to ``at`` as used. Free the data if no bytes are left."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

@@ -1,5 +1,5 @@
-"""Fast parsing of plain response heads: complete, strict HTTP/1.1, with exactly one length.
-``response_reader`` parses all other responses."""
+"""Fast parsing of plain response heads, which are complete, strict HTTP/1.1 with exactly one
+length. ``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LINES: Final = 100
 
 
 class PlainResponseHead:
-    """The head, of ``size`` bytes, of a plain response with a body of ``length`` bytes."""
+    """The head of a plain response. It has ``size`` bytes, and the body has ``length`` bytes."""
 
     __slots__ = ("headers", "keep_alive", "length", "size", "status")
 
@@ -37,7 +37,7 @@ class PlainResponseParser:
         self._cache: HeadCache[PlainResponseHead] = HeadCache()
 
     def parse(self, data: bytes, method: str) -> PlainResponseHead | None:
-        """Return the head at the start of ``data``; None if the response is not plain."""
+        """Return the head at the start of ``data``, or None if the response is not plain."""
         size = data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES) + 4
         if size < 4 or method == "HEAD":
             return None

@@ -1,4 +1,4 @@
-"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client."""
+"""Parses backend responses with ``httptools`` (llhttp), as leniently as aiohttp's client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum bytes without progress: an unfinished head, or chunk sizes and trailers."""
+"""Maximum bytes without progress: the bytes of an unfinished head, or of chunk sizes and
+trailers."""
 
 
 class LenientReader:
@@ -54,7 +55,7 @@ class LenientReader:
         )
 
     def feed(self, data: bytes) -> None:
-        # After a HEAD request the parser would treat bytes after the head as the announced body.
+        # After a HEAD request, the parser would read bytes after the head as the announced body.
         for piece in (data,) if self._has_body else data.splitlines(keepends=True):
             if self._parser is None:
                 self.keep_alive = False
@@ -91,12 +92,12 @@ class LenientReader:
     # ---- called by the parser
 
     def on_message_begin(self) -> None:
-        """Parser callback: a response begins."""
+        """Handle the beginning of a response."""
         if self.status:
             self.keep_alive = False  # a second response
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Parser callback: a line of a head, or of a trailer, which is discarded."""
+        """Handle a line of a head, or discard a line of a trailer."""
         fields = self._fields
         if fields is None:
             return
@@ -107,7 +108,7 @@ class LenientReader:
         fields.on_header(name.rstrip(b" "), value)  # the parser allows spaces after the name
 
     def on_headers_complete(self) -> None:
-        """Parser callback: a head is complete."""
+        """Handle the end of a head."""
         fields, parser = self._fields, self._parser
         if fields is None or parser is None:
             return
@@ -129,7 +130,7 @@ class LenientReader:
         self._ends_with_connection = coding != "chunked" and "content-length" not in headers
 
     def on_body(self, data: bytes) -> None:
-        """Parser callback: a piece of a body."""
+        """Handle a piece of a body."""
         if self.is_complete:
             return  # the data belongs to a second response
         if not self.status:
@@ -138,6 +139,6 @@ class LenientReader:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """Parser callback: the response is complete."""
+        """Handle the end of the response."""
         if self.status:
             self.is_complete = True

@@ -22,7 +22,7 @@ from infergate.transport.http1 import message_head
 log = logging.getLogger(__name__)
 
 FALLBACK_RESPONSE: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-"""Replaces a response whose headers would break the message framing."""
+"""Sent instead of a response whose headers would break the message framing."""
 _CLOSE: Final = "connection: close\r\n"
 _KEEP: Final = "connection: keep-alive\r\n"
 _CHUNKED: Final = "transfer-encoding: chunked\r\n"
@@ -46,7 +46,8 @@ def _is_being_cancelled() -> bool:
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the response to a ``failure`` of the application. Re-raises a task's cancellation."""
+    """Return the response to a ``failure`` of the application. Raises the exception again if a task
+    was cancelled."""
     if isinstance(failure, asyncio.CancelledError) and _is_being_cancelled():
         try:
             raise failure
@@ -80,9 +81,10 @@ def write_response(
     keep_alive: bool,
     is_http10: bool,
 ) -> None:
-    """Write ``response`` to a request of ``method``; ``write_part`` continues a streamed body.
-    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client does not
-    assume. Raises ValueError, and writes nothing, if a header would break the message framing."""
+    """Write ``response`` to a request of ``method``. ``write_part`` continues a streamed body.
+    ``keep_alive`` announces that the connection stays open, because an HTTP/1.0 client does not
+    assume this. Raises ValueError, and writes nothing, if a header would break the message
+    framing."""
     connection = _CLOSE
     if keep_alive:
         connection = _KEEP if is_http10 else ""
@@ -104,7 +106,7 @@ def write_response(
 def write_part(
     transport: asyncio.WriteTransport, body: Sequence[Buffer] | None, *, is_chunked: bool
 ) -> None:
-    """Write another part of a response of unknown length; None ends it."""
+    """Write another part of a response of unknown length. None ends the response."""
     if is_chunked:
         body = (_LAST_CHUNK,) if body is None else _chunk(body)
     for part in message_head.join_small(b"", body or ()):
@@ -112,6 +114,6 @@ def write_part(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1); no parts for an empty body."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1). An empty body has no parts."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -1,6 +1,6 @@
 """An HTTP/1.1 listener on the built-in engine. All its connections share one scratch buffer,
-because an event loop processes received bytes before it fills the buffer again. Pipelined
-requests wait unparsed, and bytes beyond ``MAX_READ_AHEAD`` wait in the client's socket."""
+because an event loop processes received bytes before it fills the buffer again. Pipelined requests
+wait unparsed, and bytes beyond ``MAX_READ_AHEAD`` stay in the socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
 _SCRATCH_BYTES: Final = 64 * KIB
-"""Maximum bytes of a body that are copied; the rest is received into its final buffer."""
+"""Maximum bytes of a body that are copied. The rest is received into its final buffer."""
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
 """If at least this many bytes of a long body arrive in one read, the loop is next notified after
@@ -69,7 +69,8 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current request or, during a response, of the next one."""
+        """Process bytes of the current request. During a response, keep the bytes of the next
+        request."""
         state, reader = self._state, self._reader
         if state is ConnectionState.HEAD:
             reader.buffer_written(nbytes)
@@ -79,7 +80,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
             self._read_body()
             if self._state is ConnectionState.BODY:
                 self._set_watermark(reader.missing, nbytes)
-            elif self._state is ConnectionState.HEAD:  # rejected, but it had arrived completely
+            elif self._state is ConnectionState.HEAD:  # rejected, after it arrived completely
                 self._receive()
         elif state is ConnectionState.BUSY or state is ConnectionState.FLUSH:
             reader.buffer_written(nbytes)
@@ -120,7 +121,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
 
     def _read_body(self) -> None:
-        """Take the received part of the body; serve the request when it is complete."""
+        """Take the received part of the body. Serve the request when the body is complete."""
         request, reader = self._request, self._reader
         assert request is not None
         try:
@@ -139,7 +140,8 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark; ``arrived`` body bytes were just read, ``missing`` are due."""
+        """Set the receive watermark. ``arrived`` bytes of the body have just been read, and
+        ``missing`` bytes will follow."""
         watermark = self._watermark
         if watermark is None:
             if missing < BODY_WATERMARK:
@@ -150,7 +152,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         )
 
     def _reset_watermark(self) -> bool:
-        """Reset the receive watermark; return whether it was set."""
+        """Reset the receive watermark. Return whether it was set."""
         watermark = self._watermark
         if watermark is None or watermark.min_bytes == 1:
             return False
@@ -174,7 +176,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         if self._watermark is not None:
             self._reset_watermark()
         if receiving:
-            return  # rejected within _receive or _read_body, whose caller continues
+            return  # the caller of _receive or _read_body continues
         if not self._transport.is_reading():
             self._transport.resume_reading()
         if self._reader.untaken_bytes:
@@ -182,5 +184,5 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         self._reset_watermark()
-        self._reader.discard()  # frees the buffer for data that is discarded
+        self._reader.discard()  # frees the buffer; its data is not needed
         super()._linger()

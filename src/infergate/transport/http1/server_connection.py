@@ -2,15 +2,15 @@
 
 The callbacks of the asyncio protocol drive a state machine. Subclasses (``http1``, ``framed``,
 ``compat``) parse the bytes and collect a request. The connection's only task starts when the
-request is complete; until then a rejection is written directly from the callback. One timer covers
-all limits.
+request is complete. Before that, a rejection is written directly from the callback. A single timer
+serves all time limits.
 
 - Rule 1. The task is cancelled when the client disconnects. End of file counts as a disconnect,
   because TCP does not distinguish a half-close from a close.
-- Rule 2. Every request is released, when its response is known or when its task ends.
+- Rule 2. Every request is released when its response is known or when its task ends.
 - Rule 3. If a request is rejected before its body is read, the connection sends the response,
-  discards the rest of the body for a while, then closes. Closing immediately would reset the
-  connection and could destroy the response in transit.
+  discards the rest of the body for a while, and closes. If it closed immediately, the system would
+  reset the connection, and the client might not receive the response.
 - Rule 4. The next part of a streamed response is pulled only when the write buffer is nearly empty.
 """
 
@@ -40,11 +40,12 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 5.0
-"""Seconds to keep reading after an early rejection (nginx lingering_timeout: 5 s)."""
+"""Seconds for which bytes are still read after an early rejection (nginx lingering_timeout: 5
+s)."""
 
 
 class ConnectionState(enum.Enum):
-    """The state of a connection with regard to its current request."""
+    """The state of a connection, which depends on its current request."""
 
     HEAD = "waiting for a request, or reading its head"
     BODY = "reading the body"
@@ -86,7 +87,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._task: asyncio.Task[None] | None = None
         self._relayed: Cancellable | None = None  # the application's work, until a task takes over
         self._has_early_response = False  # ``relay`` has responded before it returned
-        self._completion: asyncio.Future[None] | None = None  # see ``active_requests``
+        self._completion: asyncio.Future[None] | None = None  # the result of ``active_requests``
         self._transport: asyncio.Transport
         self._is_paused = False
         self._drained: asyncio.Event | None = None  # set when the write buffer has drained
@@ -97,28 +98,30 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     @property
     def _has_partial_head(self) -> bool:
-        """Whether part of a head has arrived; meaningful in state HEAD."""
+        """Whether a part of a head has arrived. This has a meaning only in the state HEAD."""
         raise NotImplementedError
 
     def _placeholder_request(self) -> HttpRequest:
         raise NotImplementedError
 
     def _write_response(self, response: HttpResponse) -> bool:
-        """Write ``response`` without its body stream; return whether another may follow."""
+        """Write ``response`` without its body stream. Return whether another response may
+        follow."""
         raise NotImplementedError
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:
-        """Write another part of the response; None ends it."""
+        """Write another part of the response. None ends the response."""
         raise NotImplementedError
 
     def _continue(self, *, receiving: bool) -> None:
-        """Continue with the next request. ``receiving``: the caller processes received bytes."""
+        """Continue with the next request. ``receiving`` means that the caller processes received
+        bytes."""
         raise NotImplementedError
 
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register with the listener, or abort if the gate refuses."""
+        """Register with the listener, or abort if the gate refuses the connection."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._peer = peer_address(transport)
         self._identity = transport.get_extra_info("peer_identity", ())
@@ -137,7 +140,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         if self._task is None:
             self._cleanup(None)
         else:
-            # Not a ``finally`` in the task, which might be cancelled before its first step.
+            # A ``finally`` in the task would not run if the task is cancelled before its first
+            # step.
             self._task.add_done_callback(self._cleanup)
             self._task.cancel()
 
@@ -146,7 +150,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._stop_awaiting_body()
         if self._request is not None:
             self._request.release()
-        # The error of a cancelled task refers to frames, whose data would stay alive until
+        # The error of a cancelled task refers to frames, which would keep their data alive until
         # garbage collection.
         self._task = None
         self._complete()
@@ -157,8 +161,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Continue in the next event loop iteration: asyncio's transport would report its end twice
-        if it were closed inside this callback."""
+        """Continue in the next event loop iteration. If asyncio's transport were closed inside this
+        callback, it would report its end twice."""
         self._is_paused = False
         self._unsent_response.finish()
         if self._state is ConnectionState.FLUSH:
@@ -174,7 +178,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
     # ---- receiving
 
     def _await_body(self, received: int, missing: int) -> None:
-        """Wait for more of the body; ``missing`` bytes are due (0 if unknown)."""
+        """Wait for more of the body. ``missing`` bytes will follow, or an unknown number if it is
+        0."""
         request, listener = self._request, self._listener
         assert request is not None
         now = listener.loop.time()
@@ -190,7 +195,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._incoming_body.finish()
 
     def reject_slow_body(self) -> None:
-        """Read the bytes pending in the socket, then reject the body if it is still slow."""
+        """Read the bytes that the socket has, then reject the body if it is still slow."""
         self._listener.loop.call_later(CATCH_UP_SECONDS, self._reject_if_slow)
 
     def _reject_if_slow(self) -> None:
@@ -321,7 +326,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._finish_response(response.body, keep=keep)
 
     def _finish_response(self, body: Sequence[Buffer], *, keep: bool) -> None:
-        """Finish a response that has been written completely; ``body`` is its last part."""
+        """Finish a response that has been written completely. ``body`` is its last part."""
         if not keep:
             self._close(body)
         elif self._is_paused:
@@ -343,7 +348,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Wait until the client has read the written bytes, which end with ``body``."""
         self._state = state
         unsent = self._transport.get_write_buffer_size()
-        if unsent:  # the whole last part stays in memory until all of it is written
+        if unsent:  # the whole last part stays in memory until all of it is sent
             unsent = max(unsent, total_size(body))
         self._unsent_response.start(unsent, self._listener.loop.time(), self)
         self._timer.set_at(self._unsent_response.deadline(self._listener.limits))
@@ -353,7 +358,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.close()
 
     def _wait_for_last_read(self) -> None:
-        """Wait until the client, which has closed its half, has read earlier responses."""
+        """Wait until the client, which has closed its half of the connection, has read earlier
+        responses."""
         if self._state is not ConnectionState.CLOSED:
             self._wait_for_client(ConnectionState.LAST)
 
@@ -392,7 +398,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.abort()
 
     def _disconnect_if_unread(self) -> None:
-        if not self._unsent_response.size:  # the client has read everything in the meantime
+        if not self._unsent_response.size:  # the client has just read everything
             return
         reason = "the client does not read its response"
         self._listener.gate.refuse(ConnectionRefusal.SLOW_READER, self._peer, reason)
@@ -402,7 +408,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         return self._transport.get_write_buffer_size()
 
     def disconnect_soon(self) -> None:
-        """Disconnect the client soon if it still has not read its response."""
+        """Disconnect the client soon unless it reads its response."""
         self._listener.loop.call_soon(self._disconnect_if_unread)
 
     def close_when_idle(self) -> None:
@@ -428,7 +434,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        elif self._state is not ConnectionState.BUSY:  # if busy, it sends an early response next
+        elif self._state is not ConnectionState.BUSY:  # if busy, it sends a response next
             self._transport.abort()
 
     def _is_last(self) -> bool:
@@ -436,7 +442,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:
-        """Return the task that is serving the request, or a future for a relayed request."""
+        """Return the task that serves the request, or a future for a relayed request."""
         if self._relayed is not None and self._task is None and self._completion is None:
             self._completion = self._listener.loop.create_future()
         future = self._completion or self._task

@@ -1,6 +1,6 @@
-"""A pooled HTTP/1.1 client, independent of the response parser. Only a GET or HEAD is sent twice,
-on a new connection, if the backend was closing the first one. Cookies, redirects and proxies are
-not supported. Content encodings are decoded, but never requested."""
+"""A pooled HTTP/1.1 client for any response parser. If the backend was closing the connection, a
+GET or HEAD is sent again on a new connection. No other request is sent twice. Cookies, redirects
+and proxies are not supported. Content encodings are decoded, but never requested."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Http1Upstream(PooledUpstream):
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Send a request and yield the data of each event as a response; other responses are
+        """Send a request and yield the data of each event as a response. Any other response is
         yielded whole. Each stream uses a new connection, because no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
@@ -131,7 +131,7 @@ class _BegunExchange:
         self._task: asyncio.Task[None] | None = None
 
     def on_response(self, response: HttpResponse) -> None:
-        """Pass the response to the caller's callbacks, after decoding it if it is compressed."""
+        """Pass the response to the caller's callbacks. A compressed response is decoded first."""
         if "content-encoding" in response.headers:
             self._task = asyncio.get_running_loop().create_task(self._decode(response))
             return
@@ -146,7 +146,7 @@ class _BegunExchange:
             callbacks.on_error(error)
 
     def cancel(self) -> None:
-        """Stop the exchange or the decoding; no callback is called afterwards."""
+        """Stop the exchange or the decoding. No callback is called afterwards."""
         self._callbacks = None
         if self._task is None:
             self._connection.cancel_exchange(self)
@@ -167,7 +167,8 @@ class _BegunExchange:
 async def _decode_content(
     response: HttpResponse, max_bytes: int, memory: MemoryAccount
 ) -> HttpResponse:
-    """Decode the content encoding, present only if an operator forwards Accept-Encoding."""
+    """Decode the content encoding, which is present only if an operator forwards
+    Accept-Encoding."""
     data = join_parts(response.body)
     encoding = response.headers["content-encoding"].strip().lower()
     window = inflation.zlib_window_bits(encoding, data)

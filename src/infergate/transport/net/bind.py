@@ -1,5 +1,5 @@
 """Opens listening sockets, unless a worker process receives them from the supervisor. The sockets
-listen before anything accepts, because only then does the system report an address in use."""
+listen before any process accepts, because the system reports an address in use only then."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ async def bind_sockets(
 ) -> BoundSockets:
     """Open listening sockets for ``address``. Raises OSError.
 
-    With ``listen=False`` the sockets only reserve the port, and processes of the same user may
-    listen next to them with SO_REUSEPORT. The address may overlap those of ``closing``, sockets
-    that will be closed soon. A closing socket is duplicated if the new socket covers its address,
-    so that clients that connect meanwhile are not refused.
-    """
+    With ``listen=False``, the sockets only reserve the port, and processes of the same user may
+    listen on it with SO_REUSEPORT. The address may overlap with the addresses of ``closing``, which
+    are sockets that will be closed soon. If the new socket covers the address of a closing socket,
+    that socket is duplicated, so that clients can connect at any time."""
     if address.unix:
         file = SocketFile(address.unix, address.mode)
         sock = file.bind()
@@ -57,7 +56,7 @@ async def bind_sockets(
                     sock.listen(BACKLOG)
             if not listen:
                 _share_port(sock)
-            port = sock.getsockname()[1]  # all addresses of a host name use the same free port
+            port = sock.getsockname()[1]  # all addresses of a host name use the same port
     except OSError:
         for sock in sockets:
             sock.close()
@@ -71,8 +70,9 @@ def _tcp_port(sock: socket.socket) -> int | None:
 
 @contextmanager
 def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
-    """Let ``new_sock`` bind an address that overlaps those of ``others``, and restore their options
-    afterwards. The system gives each connection to the socket with the most specific address."""
+    """Let ``new_sock`` bind an address that overlaps with the addresses of ``others``. Restore the
+    options of ``others`` afterwards. The system gives each connection to the socket with the most
+    specific address."""
     changed = [
         sock
         for sock in ([new_sock, *others] if others else [])
@@ -88,7 +88,7 @@ def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -
 
 
 def _share_port(sock: socket.socket) -> None:
-    """Let sockets with SO_REUSEPORT, and no others, listen on the port of ``sock``. Called after
-    binding: with the option, bind would not report a port that is in use."""
+    """Let sockets with SO_REUSEPORT, but no other sockets, listen on the port of ``sock``. This is
+    called after binding, because with the option, bind would not report a port that is in use."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

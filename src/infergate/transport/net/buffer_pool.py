@@ -2,8 +2,7 @@
 
 The C library returns blocks of this length to the system immediately, and new memory can take
 longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at most
-twice as long as requested, so counting bodies counts memory.
-"""
+twice as long as requested, so the size of the bodies limits the memory of the buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ import numpy.typing as npt
 from infergate.core.limits import MIB
 
 MIN_POOLED_BYTES: Final = 32 * MIB
-"""Minimum size in bytes. The C library keeps shorter blocks itself (``runtime.memory``)."""
+"""Minimum size in bytes of a pooled buffer. The C library keeps shorter blocks itself
+(``runtime.memory``)."""
 MAX_UNUSED_BYTES: Final = 640 * MIB
 IDLE_SECONDS: Final = 30.0
 
@@ -27,7 +27,7 @@ Memory = npt.NDArray[np.uint8]
 
 class BufferPool:
     """Allocates buffers, and takes them back when they are no longer referenced. At most
-    ``max_unused_bytes`` of unused buffers are kept, for ``IDLE_SECONDS``."""
+    ``max_unused_bytes`` of unused buffers are kept, each for ``IDLE_SECONDS``."""
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
@@ -36,7 +36,8 @@ class BufferPool:
         self._next_sweep = 0.0
 
     def allocate(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` arbitrary bytes. Untouched new pages use no memory."""
+        """Return a buffer of ``size`` bytes with arbitrary content. New pages use no memory until
+        they are written."""
         if size < MIN_POOLED_BYTES:
             return np.empty(size, np.uint8).data
         memory = self._take_unused(size)
@@ -58,7 +59,7 @@ class BufferPool:
     def _take_back(self, memory: Memory) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # without a loop, no timer would drop it later
+        except RuntimeError:  # without a loop, no timer could drop the buffer
             return
         now = time.monotonic()
         self._unused.append((now, memory))
@@ -94,5 +95,5 @@ allocate: Final = POOL.allocate
 
 
 def limit_unused_bytes(size: int) -> None:
-    """Keep at most ``size`` unused bytes, and never more than ``MAX_UNUSED_BYTES``."""
+    """Keep at most ``size`` unused bytes, but never more than ``MAX_UNUSED_BYTES``."""
     POOL.max_unused_bytes = min(size, MAX_UNUSED_BYTES)

@@ -1,9 +1,9 @@
-"""Decompression of long messages, one piece at a time.
+"""Decompresses long messages, one piece at a time.
 
-A message that inflates to at most one piece is inflated immediately. Of a longer message, only the
-beginning, which identifies the request, is inflated before the request is admitted. All such
-messages of an event loop share one piece per iteration, and each piece is counted in the memory
-budget.
+A message that inflates to at most one piece is inflated immediately. If a message is longer, only
+its beginning is inflated before the request is admitted, because the beginning identifies the
+request. All such messages of an event loop share one piece per iteration, and each piece is charged
+to the memory budget.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_IMMEDIATE_PIECES: Final = 8  # maximum number of pieces inflated immediatel
 def inflate_or_defer(
     pieces: Iterator[bytes], length: int, max_bytes: int
 ) -> Buffer | DeferredInflation:
-    """Inflate a message of ``length`` compressed bytes, or defer the inflation of a long message.
+    """Inflate a message of ``length`` compressed bytes, or defer the inflation if it is long.
     ``pieces`` yields at most ``max_bytes`` bytes in total; errors of ``pieces`` are raised."""
     beginning: list[bytes] = []
     size = 0
@@ -41,7 +41,7 @@ def inflate_or_defer(
 
 
 class DeferredInflation:
-    """A compressed ``DeferredMessage`` of which only ``beginning`` is inflated."""
+    """A ``DeferredMessage`` that is compressed. Only ``beginning`` has been inflated."""
 
     __slots__ = ("_length", "_max_bytes", "_pieces", "error", "prefix")
 
@@ -49,18 +49,17 @@ class DeferredInflation:
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
     ) -> None:
         self.prefix: Final = beginning
-        self.error: Exception | None = None  # the error found while inflating, if any
+        self.error: Exception | None = None  # the error found while inflating, or None
         self._pieces: Final = pieces
         self._length: Final = length
         self._max_bytes: Final = max_bytes
 
     def __len__(self) -> int:
-        """Return the compressed length."""
         return self._length
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
         """Inflate the whole message. Raises OVERLOADED, and the errors of the pieces."""
-        # Pages use memory only once they are written.
+        # Pages use memory only when they are written.
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
         inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         filled = 0

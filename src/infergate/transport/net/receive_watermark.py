@@ -1,6 +1,6 @@
 """The number of bytes that must arrive before the event loop is notified (SO_RCVLOWAT). A long body
-arrives in pieces of about 16 KiB, and a notification for each costs more than reading it. Fewer
-bytes cause no notification, so the caller must lower the watermark when it expects fewer bytes."""
+arrives in pieces of about 16 KiB, and a notification costs more than reading a piece. Fewer bytes
+cause no notification, so the caller must lower the watermark when it expects fewer bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from typing import Final
 
 _FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-"""Address families that support the option, which has no effect on others."""
+"""Address families that support the option. The option has no effect on other families."""
 
 
 class ReceiveWatermark:
-    """The receive watermark of one connection; ``min_bytes`` is its current value."""
+    """The receive watermark of one connection. ``min_bytes`` is its current value."""
 
     __slots__ = ("_socket", "min_bytes")
 
@@ -31,7 +31,7 @@ class ReceiveWatermark:
         self.min_bytes = 1
 
     def set_min_bytes(self, min_bytes: int) -> None:
-        """Notify the loop only when ``min_bytes`` (at least 1) bytes have arrived."""
+        """Notify the loop only when ``min_bytes`` have arrived. The minimum is 1."""
         if min_bytes == self.min_bytes or self._socket is None:
             return
         try:

@@ -1,6 +1,6 @@
-"""One timer for all time limits of a connection, and the deadline of a request body. If the event
-loop was delayed past a deadline, pending input is read before the timer fires, because loops
-check timers before sockets."""
+"""A timer for all time limits of a connection, and the deadline of a request body. If the event
+loop was delayed past a deadline, pending input is read before the timer fires, because loops check
+timers before sockets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Minimum average rate of a body in bytes per second (Apache RequestReadTimeout: 500)."""
 LATE_SECONDS: Final = 0.1  # a timer that fires later than this counts as delayed
-CATCH_UP_SECONDS: Final = 0.01  # seconds to read the bytes pending in the sockets
+CATCH_UP_SECONDS: Final = 0.01  # seconds in which the bytes pending in the sockets are read
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return the deadline for the next bytes of a body that began to arrive at ``since`` and of
-    which ``received`` bytes have arrived. Both the pause between bytes and the average rate are
-    limited."""
+    """Return the deadline for the next bytes of a body that began to arrive at ``since``.
+    ``received`` bytes of the body have arrived. Both the pause between bytes and the average rate
+    are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 
@@ -36,19 +36,19 @@ class Timer:
         self._loop = loop
         self._callback = callback
         self._due = _NEVER
-        self._postponed = _NEVER  # the deadline that was postponed; each is postponed once
+        self._postponed = _NEVER  # the postponed deadline; each is postponed only once
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Fire in ``seconds``, unless the timer is set again before."""
+        """Fire in ``seconds``, unless the timer is set again before then."""
         due = self._loop.time() + seconds
         if self._handle is not None and self._handle.when() <= due:
-            self._due = due  # without another call: most timers are set again and again
+            self._due = due  # set without another call, because timers are often set again
         else:
             self.set_at(due)
 
     def set_at(self, due: float) -> None:
-        """Fire at ``due`` on the loop's clock, unless the timer is set again before."""
+        """Fire at ``due`` on the loop's clock, unless the timer is set again before then."""
         self._due = due
         handle = self._handle
         if handle is None or handle.when() > due:
@@ -57,11 +57,11 @@ class Timer:
             self._handle = self._loop.call_at(due, self._fire)
 
     def stop(self) -> None:
-        """Do not fire until set again."""
+        """Do not fire until the timer is set again."""
         self._due = _NEVER
 
     def close(self) -> None:
-        """Stop the timer for good."""
+        """Stop the timer permanently."""
         self._due = _NEVER
         if self._handle is not None:
             self._handle.cancel()
@@ -119,7 +119,7 @@ class DeadlineTimer:
             self._handle = self._loop.call_at(due, self._expire_calls)
 
     def close(self) -> None:
-        """Do not fire until set again."""
+        """Do not fire until the timer is set again."""
         self.set_at(_NEVER)
 
     def _expire_calls(self) -> None:

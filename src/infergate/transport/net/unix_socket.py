@@ -1,8 +1,9 @@
-"""The file of a Unix socket: claimed when a listener binds, removed when it stops.
+"""The file of a Unix socket. A listener claims it when it binds, and removes it when it stops.
 
 - Rule 1. A socket file on which nothing listens is replaced, because a killed process leaves its
   file behind. A file on which something listens, or that is not a socket, is never changed.
-- Rule 2. Only the file created here is removed; another process may have replaced it.
+- Rule 2. A file is removed only if this object created it, because another process may have
+  replaced it.
 - Rule 3. A socket that is bound but not listening yet looks abandoned, so the path is claimed by
   locking ``<path>.lock`` until the socket is closed. The system releases the lock when the process
   ends.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 
 class SocketFile:
-    """The socket file at ``path``, created with ``mode``."""
+    """The socket file at ``path`` with the permissions ``mode``."""
 
     def __init__(self, path: str, mode: int) -> None:
         self._path = Path(path)
@@ -29,7 +30,7 @@ class SocketFile:
         self._lock: int | None = None
 
     def bind(self) -> socket.socket:
-        """Return a socket bound to the path that does not listen yet. Raises OSError."""
+        """Return a socket that is bound to the path and does not listen yet. Raises OSError."""
         self._acquire_lock()
         sock = socket.socket(socket.AF_UNIX)
         try:
@@ -94,7 +95,7 @@ class SocketFile:
             message = "the file exists and is not a socket"
             raise FileExistsError(errno.EEXIST, message, str(self._path))
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(0)  # connecting blocks if the backlog of a listener is full
+            probe.settimeout(0)  # connect would block if the backlog of a listener is full
             try:
                 probe.connect(str(self._path))
             except ConnectionRefusedError:

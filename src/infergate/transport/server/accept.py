@@ -1,11 +1,12 @@
-"""Accepts from sockets that several worker processes share, so that connections spread evenly.
+"""Accepts connections from sockets that several worker processes share, and spreads the connections
+evenly.
 
 The first process to wake up would otherwise accept all waiting connections, and gRPC clients keep
 their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
 and a process with more connections than another waits briefly before it accepts. If no other
-process accepts during that time, it accepts a growing number, so that a busy or hanging process
-delays a connection by only two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
-"""
+process accepts during that time, the process accepts a growing number of connections. A busy or
+hanging process thus delays a connection by only two milliseconds. (Measurements:
+docs/decisions/0025-workers.md.)"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from infergate.transport.worker_loads import WorkerLoads
 
 _log = logging.getLogger(__name__)
 _WAIT_FOR_OTHERS: Final = 0.002
-"""Seconds to wait for another process; an idle process wakes up in a tenth of that time."""
+"""Seconds to wait for another process. An idle process wakes up in a tenth of that time."""
 _MAX_BATCH: Final = 64
 """Maximum number of connections accepted in a row if other processes do not accept."""
 _RETRY_AFTER_EXHAUSTION: Final = 1.0
@@ -83,7 +84,7 @@ class Acceptor:
         self._timers[sock.fileno()] = self._loop.call_later(seconds, callback, sock)
 
     def _accept_batch(self, sock: socket.socket) -> None:
-        """Accept several connections if no other process has accepted any."""
+        """Accept several connections if no other process has accepted a connection."""
         self._listen(sock)
         if self._other_loads != self._loads.others():
             self._batch = 1
@@ -94,11 +95,11 @@ class Acceptor:
         self._batch = min(2 * self._batch, _MAX_BATCH)
 
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept one connection; return whether there was one."""
+        """Accept one connection. Return False if no connection is waiting."""
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return False  # another process accepted it, or the client disconnected
+            return False  # another process has accepted it, or the client has disconnected
         except OSError as error:
             _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
             self._pause(sock, _RETRY_AFTER_EXHAUSTION, self._listen)
@@ -114,7 +115,7 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._create_protocol, connection)
         except OSError:
-            connection.close()  # the client disconnected first
+            connection.close()  # the client has disconnected
 
     def _started(self, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)

@@ -13,13 +13,13 @@ from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES
 from infergate.transport.net.timer import body_deadline
 
 MAX_STREAMS = 1024
-"""Maximum number of streams per process; they may stay open for hours."""
+"""Maximum number of streams per process. Streams may stay open for hours."""
 RESERVED_PART: Final = 16
-"""1/``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies."""
+"""The divisor of the part of ``limits.in_flight_bytes`` that is reserved for short bodies."""
 READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
-"""Seconds without progress after which a client is stalled; also a sender's initial grace period.
-"""
+"""Seconds without progress after which a client is stalled. A sender also has this long to
+start."""
 CHECK_INTERVAL: Final = 0.5  # seconds between two searches for slow clients
 _RETRY_AFTER: Final = 1.0
 
@@ -44,30 +44,33 @@ class Admission:
         self.apply_limits(limits)
         self.requests = 0
         self.bytes = 0
-        """Bytes of request bodies as announced, data derived from them, and unsent responses."""
+        """Bytes of request bodies as announced, of data derived from them, and of unsent
+        responses."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
         """Transfers that wait for a client to read a response or to send a body."""
         self._checked_at = -math.inf
         self.streams = 0
 
     def apply_limits(self, limits: Limits) -> None:
-        """Apply new limits from now on; admitted requests stay."""
+        """Apply new limits from now on. Requests that were admitted before are not affected."""
         self._max_requests = limits.in_flight
         self._max_bytes = limits.in_flight_bytes
         self._patience = limits.idle_body_time
 
     def admit(self, size: int) -> None:
-        """Count a new request of ``size`` bytes. Raises OVERLOADED without counting the request."""
+        """Count a new request of ``size`` bytes. Raises OVERLOADED, in which case the request is
+        not counted."""
         if self.requests >= self._max_requests:
             raise _limit_reached(f"{self._max_requests} requests", "in_flight")
         if size <= MIN_ACCOUNTED_BYTES and self.bytes + size <= self._max_bytes:
-            self.bytes += size  # as `grow` does for a short request
+            self.bytes += size  # the same as `grow` for a short request
         else:
             self.grow(size)
         self.requests += 1
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes of a request. Raises OVERLOADED without counting them."""
+        """Count ``size`` more bytes of a request. Raises OVERLOADED, in which case the bytes are
+        not counted."""
         allowed = self._max_bytes
         if size > MIN_ACCOUNTED_BYTES:
             allowed -= allowed // RESERVED_PART
@@ -77,7 +80,7 @@ class Admission:
         self.bytes += size
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free, beginning with the clients
+        """Disconnect slow clients until a quarter of the memory is free. The first are the clients
         that would hold the most memory for the longest time."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
@@ -105,7 +108,7 @@ class Admission:
         self.bytes -= size
 
     def admit_stream(self) -> None:
-        """Count a new stream. Raises OVERLOADED without counting the stream."""
+        """Count a new stream. Raises OVERLOADED, in which case the stream is not counted."""
         if self.streams >= MAX_STREAMS:
             raise _limit_reached(f"{MAX_STREAMS} streams", "transport.server.admission.MAX_STREAMS")
         self.streams += 1
@@ -116,7 +119,7 @@ class Admission:
 
 
 class RequestAccount:
-    """The memory account of one request in ``admission``; it is released at most once."""
+    """The memory account of one request in ``admission``. It is released at most once."""
 
     __slots__ = ("_admission", "_bytes", "is_admitted")
 
@@ -132,7 +135,8 @@ class RequestAccount:
         self._bytes = size
 
     def count_body(self, size: int) -> None:
-        """Count a body of ``size`` bytes. Admits the request if needed. Raises OVERLOADED."""
+        """Count a body of ``size`` bytes, and admit the request if it is not admitted yet. Raises
+        OVERLOADED."""
         if not self.is_admitted:
             self._admission.admit(size)
             self.is_admitted = True
@@ -142,7 +146,8 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes. A request that holds all memory in use may always grow."""
+        """Count ``size`` more bytes. The growth is not limited if this request holds all memory in
+        use."""
         if self.is_admitted:
             if self._bytes == self._admission.bytes:
                 self._admission.bytes += size
@@ -157,7 +162,8 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account without a request; ``close`` it, not ``release``."""
+        """Move ``size`` bytes to a new account without a request. Its owner calls ``close``, not
+        ``release``."""
         account = RequestAccount(self._admission)
         if self.is_admitted:
             self._bytes -= size
@@ -197,15 +203,15 @@ class BodySender(Protocol):
     """A client that is sending a body."""
 
     def reject_slow_body(self) -> None:
-        """Reject the body soon, but not inside this call, if it is still slow then."""
+        """Reject the body soon if it is still slow, but not inside this call."""
         ...
 
 
 class PendingTransfer:
-    """Memory held from ``start`` to ``finish``, until a client has read or sent all of it. When
-    memory is short, ``admission`` disconnects the slowest clients. Times are on the loop's clock.
-    The rate is measured from a mark that moves while memory is short, so that a fast start does not
-    excuse a slow client."""
+    """Memory that is held from ``start`` to ``finish``, while a client reads or sends a message.
+    When memory is short, ``admission`` disconnects the slowest clients. Times are on the loop's
+    clock. The rate is measured from a point in time that moves forward while memory is short, so
+    that a client that becomes slow is detected even after a fast start."""
 
     __slots__ = (
         "_admission",
@@ -222,7 +228,7 @@ class PendingTransfer:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        # Set only while waiting, to leave no reference cycle.
+        # It is set only while waiting, so that no reference cycle remains.
         self._client: ResponseReceiver | None = None
         self.size = self._remaining = self._transferred = self._rate_transferred = 0
         self._started_at = self._last_progress = self._rate_since = 0.0
@@ -251,7 +257,8 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds needed for the rest: infinite if paused, 0 if the rate is unknown."""
+        """Return the seconds that the client needs for the rest of the transfer. They are infinite
+        if the client has paused, and 0 if the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:
@@ -264,7 +271,7 @@ class PendingTransfer:
         return self._remaining * elapsed / transferred
 
     def is_slow(self, now: float, patience: float) -> bool:
-        """Whether the client needs more than ``patience`` seconds for the rest."""
+        """Whether the client needs more than ``patience`` seconds for the rest of the transfer."""
         return self.seconds_left(now) > patience
 
     def restart_rate(self, now: float) -> None:
@@ -279,14 +286,15 @@ class PendingTransfer:
 
 
 class UnsentResponse(PendingTransfer):
-    """The unsent part of a response that waits for a slow reader. The response counts as memory but
-    is never refused. It is counted until all of it is sent, because buffers are freed in one piece.
-    The reader must read at least once per ``limits.idle_body_time``, at the minimum body rate."""
+    """The unsent part of a response that waits for a slow reader. The response counts as memory,
+    but is never refused. All of it counts until it is sent completely, because its buffers are
+    freed only then. The reader must read at least once per ``limits.idle_body_time``, at the
+    minimum body rate."""
 
     __slots__ = ()
 
     def start(self, size: int, now: float, client: ResponseReceiver) -> None:
-        """Start waiting for ``client`` to take ``size`` bytes, and count them."""
+        """Start waiting for ``client`` to read ``size`` bytes, and count the bytes."""
         self._admission.bytes += size - self.size
         super().start(size, now, client)
 
@@ -307,8 +315,8 @@ class UnsentResponse(PendingTransfer):
 
 
 class IncomingBody(PendingTransfer):
-    """A request body that is still arriving; the request's account counts its memory. Without an
-    announced length, the missing part is assumed to be as long as the received part."""
+    """A request body that is still arriving. The request's account counts its memory. If no length
+    was announced, the missing part is assumed to be as long as the received part."""
 
     __slots__ = ("_sender",)
     _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly
@@ -318,7 +326,8 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that ``missing`` of the body's ``size`` bytes have not arrived (0 if unknown)."""
+        """Record that ``missing`` of the body's ``size`` bytes have not arrived. 0 means
+        unknown."""
         if self._sender is None:
             self._sender = sender
             self._start(size, now)

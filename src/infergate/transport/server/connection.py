@@ -15,7 +15,7 @@ class AcceptedConnection(Protocol):
     """The listener's view of a client's connection."""
 
     def close_when_idle(self) -> None:
-        """Close after the request in progress, or now if there is none."""
+        """Close after the request in progress, or now if there is no request."""
         ...
 
     def cancel_with(self, error: GatewayError) -> None:
@@ -43,7 +43,7 @@ class ConnectionHost(Protocol):
         ...
 
     def register(self, connection: AcceptedConnection, peer: str) -> bool:
-        """Register a new connection; return False if it is refused and must be aborted."""
+        """Register a new connection. Return False if it is refused and must be aborted."""
         ...
 
     def unregister(self, connection: AcceptedConnection) -> None:

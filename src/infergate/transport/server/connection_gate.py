@@ -1,5 +1,5 @@
-"""The gate of a listener, which limits its connections and holds its TLS settings. A refused
-connection is closed, counted by reason, and logged, with at most 20 lines a second."""
+"""The gate of a listener, which limits its connections and holds its TLS settings. Each refused
+connection is closed, counted by reason, and logged in at most 20 lines per second."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from infergate.transport.tls.server_context import ServerTlsContext
 
 log = logging.getLogger(__name__)
 
-CLIENT_HELLO_PREFIX: Final = 9  # number of received bytes that suffice to recognize a ClientHello
+CLIENT_HELLO_PREFIX: Final = 9  # number of bytes by which a ClientHello is recognized
 _MAX_LOG_LINES: Final = 20  # log lines per second
 _UNLIMITED: Final = 2**31
 
 
 class ConnectionRefusal(enum.Enum):
-    """The reason a connection was refused or closed; a metric label."""
+    """The reason why a connection was refused or closed. The value is a metric label."""
 
     FULL = "connections"
     PLAIN_TEXT = "plain_text"
@@ -39,14 +39,14 @@ class ConnectionRefusal(enum.Enum):
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:
-    """Return the peer address of ``transport`` for logs; "unix" for a Unix socket."""
+    """Return the peer address of ``transport`` for logs. It is "unix" for a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
 
 
 def is_client_hello(received: bytes) -> bool:
     """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
-    and 4). No message of the plain-text protocols served here starts like this."""
+    and 4). No message of the plain-text protocols that infergate serves starts like this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"
@@ -63,9 +63,9 @@ class ConnectionCount:
 
 
 class ConnectionGate:
-    """The connection gate of one listener. ``connections`` may be shared with other listeners;
-    together they have at most ``max_connections``. ``closed_idle`` counts connections closed
-    for inactivity, which is normal and not logged."""
+    """The connection gate of one listener. Several listeners may share ``connections``; all of them
+    together have at most ``max_connections``. ``closed_idle`` counts connections closed for
+    inactivity, which is normal and not logged."""
 
     __slots__ = (
         "_connections",
@@ -90,8 +90,8 @@ class ConnectionGate:
         *,
         max_connections: int = _UNLIMITED,
     ) -> None:
-        """``listener`` is the name for the log. ``on_limit_reached`` is called with the name of a
-        limit that a request exceeded before it reached the application."""
+        """``listener`` is the listener's name for the log. ``on_limit_reached`` is called with the
+        name of a limit that a request exceeded before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -118,7 +118,7 @@ class ConnectionGate:
         return None if self.certificates is None else self.certificates.expires()
 
     def admit(self, peer: str) -> bool:
-        """Count a new connection; return False if it exceeds the limit."""
+        """Count a new connection. Return False if the connection exceeds the limit."""
         if self._connections.open >= self.max_connections:
             reason = f"the limit of {self.max_connections} connections is reached"
             self.refuse(ConnectionRefusal.FULL, peer, reason)
@@ -128,7 +128,7 @@ class ConnectionGate:
         return True
 
     def release(self) -> None:
-        """Count a connection that was admitted as closed."""
+        """Count the end of a connection that was admitted."""
         self._connections.open -= 1
         self.open -= 1
 
@@ -138,7 +138,7 @@ class ConnectionGate:
         self.refuse(ConnectionRefusal.TLS, peer, reason)
 
     def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
-        """Count and log a connection that is closed for ``reason``; ``detail`` is logged."""
+        """Count and log a connection that is closed for ``reason``. ``detail`` is only logged."""
         self._on_refused(reason)
         second = int(time.monotonic())
         if second != self._second:

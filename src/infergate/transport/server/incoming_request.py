@@ -10,7 +10,7 @@ from infergate.transport.server.admission import Admission, RequestAccount
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingRequest:
-    """A request that is arriving or being served. ``account`` counts its memory."""
+    """A request that is arriving or being served. ``account`` counts the request's memory."""
 
     __slots__ = ("account", "context")
 
@@ -21,13 +21,13 @@ class IncomingRequest:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingHttpRequest(IncomingRequest):
-    """A request to an ``HttpApp``. ``is_complete``: it has arrived completely. ``body_started_at``:
-    the loop time at which the body began to arrive, or 0."""
+    """A request to an ``HttpApp``. ``is_complete`` means that the request has arrived completely.
+    ``body_started_at`` is the loop time at which the body began to arrive, or 0."""
 
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 
     def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
-        self.context = context  # not by super(): the call would slow down each request
+        self.context = context  # set here, because super() would slow down each request
         self.account = context.memory = RequestAccount(admission)
         self.wire = wire
         self.is_complete = False

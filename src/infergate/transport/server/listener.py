@@ -1,5 +1,6 @@
-"""The base of all listeners on asyncio sockets: bind, track connections, drain. When a listener
-stops, it closes idle connections; each busy connection closes itself after its response."""
+"""The base class of all listeners on asyncio sockets: it binds, tracks connections and drains. When
+a listener stops, it closes idle connections, and each busy connection closes itself after its
+response."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
 
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds for clients to read the final responses, and for cancelled requests to clean up."""
+"""Seconds in which clients read the final responses and cancelled requests clean up."""
 
 AppT = TypeVar("AppT")
 RelayFunction = Callable[[Any, RequestContext, Any], Cancellable | None]
@@ -38,8 +39,8 @@ def _relay_of(app: object) -> RelayFunction | None:
 
 
 class SocketListener(Generic[AppT]):
-    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. Without ``gate`` it admits
-    all connections, without TLS."""
+    """A ``Server`` on TCP or on a Unix socket, which serves ``app``. Without ``gate``, it admits
+    all connections and does not use TLS."""
 
     def __init__(
         self,
@@ -50,10 +51,10 @@ class SocketListener(Generic[AppT]):
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
-        self.address = address  # the address that was actually bound
+        self.address = address  # the bound address
         self.app = app
         self.relay: RelayFunction | None = _relay_of(app)
-        """The application's ``relay``, if it has one."""
+        """The application's ``relay``, or None."""
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
         self.limits = limits
@@ -91,7 +92,7 @@ class SocketListener(Generic[AppT]):
         self.address = replace(address, port=bound.port)
 
     async def start(self) -> None:
-        """Start accepting on every socket."""
+        """Accept connections on every socket."""
         self.loop = asyncio.get_running_loop()
         if self._bound_sockets is None:
             await self.bind()
@@ -131,7 +132,7 @@ class SocketListener(Generic[AppT]):
             self._bound_sockets = None
 
     async def stop(self, grace: float) -> None:
-        """Drain: let requests finish for ``grace`` seconds, then end them with an error."""
+        """Let requests finish for up to ``grace`` seconds, then end them with an error."""
         self.stop_accepting()
         self.is_stopping = True
         for connection in tuple(self._connections):
@@ -156,7 +157,7 @@ class SocketListener(Generic[AppT]):
     # ---- called by connections
 
     def register(self, connection: AcceptedConnection, peer: str) -> bool:
-        # A connection may be accepted at the moment at which the listener closes.
+        # A connection may be accepted at the moment when the listener closes.
         if self.is_stopping or not self.gate.admit(peer):
             return False
         self._connections.add(connection)
@@ -174,7 +175,7 @@ class SocketListener(Generic[AppT]):
 
 
 class HttpAppListener(SocketListener[HttpApp]):
-    """A listener that serves an ``HttpApp``. ``accept_both_lengths``: a request may have both
+    """A listener that serves an ``HttpApp``. With ``accept_both_lengths``, a request may have both
     Content-Length and Transfer-Encoding (docs/decisions/0009-content-length-with-chunked.md)."""
 
     def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener

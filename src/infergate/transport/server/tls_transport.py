@@ -3,7 +3,7 @@
 A ``TlsTransport`` is the protocol of the socket's transport, and the transport of the protocol that
 serves the client. OpenSSL works between two memory BIOs. All connections of a listener share the
 receive buffers, because an event loop delivers bytes of one connection at a time.
-(docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
+docs/decisions/0026-tls.md explains why the loops' own TLS is not used.
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
   reader waits in plain text and counts in ``get_write_buffer_size``. The socket's buffer is paused
@@ -36,7 +36,8 @@ from infergate.transport.tls.client_hello import NO_APPLICATION_PROTOCOL, AlpnOf
 from infergate.transport.tls.san_match import SanMatcher, san_names
 
 _MAX_PIECE: Final = 256 * KIB
-"""Maximum bytes received in one read, or encrypted before the socket's buffer is checked again."""
+"""Maximum bytes that are received in one read, or encrypted before the socket's buffer is checked
+again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
 _HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
@@ -44,7 +45,7 @@ _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
 class TlsBuffers:
-    """Receive buffers for encrypted and decrypted bytes, shared by a listener's connections."""
+    """Buffers for encrypted and decrypted bytes, which the connections of a listener share."""
 
     def __init__(self) -> None:
         self.encrypted: Final[memoryview] = np.empty(_MAX_PIECE, np.uint8).data
@@ -52,7 +53,7 @@ class TlsBuffers:
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
-    """The TLS layer of one connection; ``app`` is the serving protocol."""
+    """The TLS layer of one connection. ``app`` is the serving protocol."""
 
     def __init__(
         self, host: ConnectionHost, app: asyncio.BaseProtocol, buffers: TlsBuffers
@@ -127,7 +128,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._continue_handshake()
 
     def eof_received(self) -> None:
-        """End the connection: the client sends no more."""
+        """End the connection, because the client will send no more data."""
         if self._is_established:
             self._on_client_end()
 
@@ -143,12 +144,12 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._host.unregister(self)
 
     def pause_writing(self) -> None:
-        """Stop sending: the socket's buffer is full."""
+        """Stop sending, because the socket's buffer is full."""
         self._is_socket_paused = True
 
     def resume_writing(self) -> None:
-        """Send more in the next event loop iteration: asyncio's transport would report its end
-        twice if it were closed inside this callback."""
+        """Send more in the next event loop iteration. If asyncio's transport were closed inside
+        this callback, it would report its end twice."""
         self._is_socket_paused = False
         self._host.loop.call_soon(self._resume_app)
 
@@ -221,14 +222,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:
-        """Decrypt into ``buffer``; return the size, and whether there is more. Raises SSLError."""
+        """Decrypt into ``buffer``. Return the size of the data, and whether there is more. Raises
+        SSLError."""
         filled, capacity = 0, len(buffer)
         while filled < capacity:
             try:
                 size = self._ssl.read(capacity - filled, buffer[filled:])
             except ssl.SSLWantReadError:
                 return filled, False
-            if not size:  # close_notify
+            if not size:  # the client has sent close_notify
                 self._has_client_ended = True
                 return filled, False
             filled += size
@@ -236,7 +238,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _on_client_end(self) -> None:
         self._app.eof_received()
-        self.close()  # no server here supports half-closed connections
+        self.close()  # no server of infergate supports half-closed connections
 
     # ---- sending
 
@@ -286,7 +288,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
 
     def _next_piece(self) -> Buffer:
-        """Return the next data in as few parts as possible: each part starts a TLS record."""
+        """Return the next data in as few parts as possible, because each part starts a TLS
+        record."""
         waiting, parts, size = self._unsent, [], 0
         while waiting and size < _MAX_PIECE:
             part = waiting.popleft()
@@ -344,7 +347,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self.abort()
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
-        """Return nothing: no request exists before the handshake is complete."""
+        """Return no requests, because requests exist only after the handshake."""
         return ()
 
     def is_closing(self) -> bool:
@@ -356,7 +359,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._socket_transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading; bytes already received are delivered in the next event loop iteration."""
+        """Resume reading. Bytes that were already received are delivered in the next event loop
+        iteration."""
         if not self._is_reading and not self._socket_transport.is_closing():
             self._is_reading = True
             self._socket_transport.resume_reading()

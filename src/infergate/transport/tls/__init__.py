@@ -1,4 +1,4 @@
-"""TLS settings and certificates for both ends of a connection; no sockets.
+"""TLS settings and certificates for both ends of a connection. This package opens no sockets.
 
 ``server_context`` and ``client_context`` build the ``ssl.SSLContext`` of the next connection and
 reload changed files (``file_watch``, ``certificates``). ``san_match`` matches the names of client

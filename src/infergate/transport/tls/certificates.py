@@ -1,5 +1,5 @@
 """Loads certificates and keys from PEM files, and reads when a certificate expires.
-``CertificateError`` names the file and the cause, which most of OpenSSL's errors do not."""
+``CertificateError`` names the file and the cause; most of OpenSSL's errors name neither."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _REASONS: Final = {
 }
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """The TLS 1.2 cipher suites, for listeners and backends: forward secrecy and AEAD only. CBC suites
-(Lucky 13 and its successors) and RSA key exchange are excluded; RFC 9113, 9.2.2 forbids both."""
+(Lucky 13 and its successors) and RSA key exchange are excluded; RFC 9113, 9.2.2 forbids CBC suites
+and RSA key exchange."""
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _EXPLICIT_0: Final = 0xA0
 
@@ -47,7 +48,7 @@ def load_certificate_chain(context: ssl.SSLContext, certificate: Path, key: Path
     except ssl.SSLError as error:
         reason = _REASONS.get(error.reason or "", f"cannot be used: {error.reason or error}")
         raise CertificateError(f"{certificate} and {key}: {reason}") from None
-    except OSError as error:  # OpenSSL reads the files again; they may have changed since
+    except OSError as error:  # OpenSSL reads the files again, and they may have changed
         raise CertificateError(f"{certificate} and {key}: {error.strerror}") from None
 
 
@@ -101,7 +102,7 @@ def _not_after(der: bytes) -> float:
     _, _, position = _read_element(der, position)
     tag, begin, end = _read_element(der, position)
     text = der[begin:end].decode("ascii")
-    if tag == _UTC_TIME:  # RFC 5280, 4.1.2.5.1: two-digit years are 1950 to 2049
+    if tag == _UTC_TIME:  # two-digit years are 1950 to 2049 (RFC 5280, 4.1.2.5.1)
         text = ("19" if text >= "50" else "20") + text
     elif tag != _GENERALIZED_TIME:
         raise ValueError(tag)
@@ -109,7 +110,8 @@ def _not_after(der: bytes) -> float:
 
 
 def _read_element(der: bytes, position: int) -> tuple[int, int, int]:
-    """Return the tag of the DER element at ``position``, and where its contents begin and end."""
+    """Return the tag of the DER element at ``position``, and the positions where its content begins
+    and ends."""
     tag, length, begin = der[position], der[position + 1], position + 2
     if length & 0x80:
         size = length & 0x7F

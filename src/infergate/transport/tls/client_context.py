@@ -20,9 +20,9 @@ from infergate.transport.tls.file_watch import FileWatch
 log = logging.getLogger(__name__)
 
 NO_TLS: Final = "no TLS connection to the backend could be made"
-"""Error for the client if the backend is not trusted or does not speak TLS."""
+"""The client's error if the backend is not trusted or does not speak TLS."""
 NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
-"""Error for the client if the backend does not agree on HTTP/2."""
+"""The client's error if the backend does not agree on HTTP/2."""
 
 _HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 """Matches the file names that OpenSSL looks up in a directory (openssl-rehash)."""
@@ -40,11 +40,12 @@ class ClientTlsContext:
         self._context = self._load()
 
     def server_name(self, host: str) -> str:
-        """Return the name that the certificate of ``host`` must be valid for."""
+        """Return the name for which the certificate of ``host`` must be valid."""
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection; it verifies certificate and host name."""
+        """Return the context for the next connection. It verifies the certificate and the host
+        name."""
         if self._watch.has_changed():
             try:
                 self._context = self._load()
@@ -70,13 +71,13 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return OpenSSL's default authorities in PEM; empty if there are none."""
+    """Return OpenSSL's default authorities in PEM, or an empty text without default authorities."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():
         try:
             found = certificates.CERTIFICATE_PATTERN.findall(path.read_bytes())
             authorities.update(dict.fromkeys(found))
-        except OSError:  # missing or unreadable: OpenSSL skips it too
+        except OSError:  # the file is missing or unreadable; OpenSSL also skips it
             continue
     return b"\n".join(authorities)
 

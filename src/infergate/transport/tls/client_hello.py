@@ -1,8 +1,7 @@
 """Reads the application protocols (ALPN) that a TLS client offers, before OpenSSL does.
 
-With Python's settings, OpenSSL continues without a protocol if client and server share none; RFC
-7301, 3.2 requires a fatal alert. Sources: RFC 8446, 4.1.2 and 5.1; RFC 7301, 3.1.
-"""
+If client and server share no protocol, OpenSSL with Python's settings continues without a protocol,
+although RFC 7301, 3.2 requires a fatal alert. Sources: RFC 8446, 4.1.2 and 5.1; RFC 7301, 3.1."""
 
 from __future__ import annotations
 
@@ -10,9 +9,10 @@ from collections.abc import Collection
 from typing import Final
 
 NO_APPLICATION_PROTOCOL: Final = b"\x15\x03\x03\0\2\2\x78"
-"""The fatal alert as a record, in plain text because the server has not sent any bytes yet."""
+"""The fatal alert as a record. It is in plain text, because the server has not sent any bytes
+yet."""
 _MAX_HELLO: Final = 64 * 1024
-"""Maximum size of a ClientHello that is examined; OpenSSL handles longer ClientHellos."""
+"""Maximum size of a ClientHello that is examined. OpenSSL handles longer ClientHellos."""
 _HANDSHAKE, _CLIENT_HELLO, _ALPN = 0x16, 1, 16
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
 _VERSION_AND_RANDOM: Final = 34
@@ -30,7 +30,8 @@ class AlpnOffer:
         self._hello = bytearray()
 
     def excludes(self, data: memoryview) -> bool:
-        """Whether the client offers only unsupported protocols; ``data`` is the next part."""
+        """Whether the client offers only unsupported protocols. ``data`` is the next part of its
+        bytes."""
         if self._received is None:
             return False
         self._received += data
@@ -44,8 +45,8 @@ class AlpnOffer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, received: bytearray) -> bool:
-        """Move whole records from ``received``; return whether the ClientHello is complete. Raises
-        ValueError if it is not a ClientHello."""
+        """Move whole records from ``received``. Return whether the ClientHello is complete. Raises
+        ValueError if the bytes are not a ClientHello."""
         hello = self._hello
         while len(received) >= _RECORD_HEAD:
             if received[0] != _HANDSHAKE:
@@ -63,9 +64,10 @@ class AlpnOffer:
 
 
 def _offered_protocols(hello: bytes) -> set[bytes] | None:
-    """Return the protocols in the ALPN extension, if any. Raises IndexError, ValueError."""
+    """Return the protocols in the ALPN extension, or an empty result without the extension. Raises
+    IndexError and ValueError."""
     at = _VERSION_AND_RANDOM
-    for size in (1, 2, 1):  # session ID, cipher suites, compression methods
+    for size in (1, 2, 1):  # skips session ID, cipher suites and compression methods
         at = _vector_end(hello, at, size)
     for kind, content in _extensions(hello[at + 2 : _vector_end(hello, at, 2)]):
         if kind == _ALPN:

@@ -1,4 +1,4 @@
-"""Detection of changed certificate files."""
+"""Detects changed certificate files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _CHECK_INTERVAL: Final = 1.0  # seconds between two checks
 
 
 class FileWatch:
-    """Detects changed or replaced ``files``, checking them at most once a second."""
+    """Detects changed or replaced ``files``. It checks them at most once a second."""
 
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Any None in ``files`` is ignored. ``clock`` returns seconds."""
+        """Elements of ``files`` that are None are ignored. ``clock`` returns seconds."""
         self._files: Final = [file for file in files if file is not None]
         self._clock: Final = clock
         self._checked_at = clock()

@@ -18,7 +18,8 @@ def san_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 class SanMatcher:
-    """Admits clients with a name that matches any of ``globs``, or all clients without globs."""
+    """Admits clients with a name that matches any of ``globs``. Without globs, it admits all
+    clients."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         self._patterns: Final = [re.compile(fnmatch.translate(glob)) for glob in globs]

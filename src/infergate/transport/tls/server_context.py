@@ -1,10 +1,9 @@
 """TLS settings of a listener: its certificate, client authentication, and reloading of changed
 files, which are checked at most once a second.
 
-Unusable files (for example, half of a new pair) are ignored until they change again. A client
-certificate must be presented on every connection: a resumed session could outlive the certificate
-or its authority.
-"""
+Unusable files (for example, half of a new pair) are ignored until they change again. Clients must
+present their certificate on every connection, because a resumed session could outlive the
+certificate or its authority."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _VERIFY_MODES: Final = {
 
 
 class ServerTlsContext:
-    """The TLS context of the listener ``name``, reloaded when its files change."""
+    """The TLS context of the listener ``name``. It is reloaded when its files change."""
 
     def __init__(
         self,
@@ -41,8 +40,9 @@ class ServerTlsContext:
         on_reload: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``protocols`` are the ALPN names served, if any. ``on_reload`` is called after each
-        change of the files; its argument says whether they were loaded. Raises CertificateError."""
+        """``protocols`` are the ALPN names of the listener's protocols. ``on_reload`` is called
+        after each change of the files; its argument says whether the files were loaded. Raises
+        CertificateError."""
         self._name: Final = name
         self.settings: Final = settings
         self.san_matcher: Final = SanMatcher(settings.allowed_names)
@@ -65,7 +65,7 @@ class ServerTlsContext:
         return self._expires
 
     def reload_if_changed(self) -> bool:
-        """Load the files again if they have changed; return whether new files were loaded."""
+        """Load the files again if they have changed. Return whether new files were loaded."""
         if not self._watch.has_changed():
             return False
         try:
@@ -101,7 +101,7 @@ class ServerTlsContext:
         context.verify_mode = _VERIFY_MODES[settings.client_certificates]
         if settings.client_ca is not None:
             certificates.load_authorities(context, settings.client_ca)
-        if context.verify_mode != ssl.CERT_NONE:  # no session resumption
+        if context.verify_mode != ssl.CERT_NONE:  # disables session resumption
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         self._expires = certificates.read_expiry(settings.certificate)
