@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
-_WHOLE: Final = os.environ.get("INFERGATE_SEARCH") == "whole"
+WHOLE: Final = os.environ.get("INFERGATE_SEARCH") == "whole"
 _SHARE: Final = 3
 
 
 def examples(count: int) -> int:
     """Return how many of ``count`` examples this run tries."""
-    return count if _WHOLE else max(1, count // _SHARE)
+    return count if WHOLE else max(1, count // _SHARE)

@@ -71,8 +71,8 @@ def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
 
 DEAREST = (
     "v2-rest, to JSON",
-    "v2-grpc, a million typed",
-    "graphpipe, a million empty texts",
+    "v2-grpc, very many typed",
+    "graphpipe, very many empty texts",
     "trtis-http, forwarded",
     "trtis-grpc, forwarded",
 )
