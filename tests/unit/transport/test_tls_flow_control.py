@@ -28,11 +28,11 @@ class SlowSocket(asyncio.transports._FlowControlMixin, asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1)}, asyncio.get_running_loop())
         self._protocol = protocol
         self._buffer = bytearray()
-        self.most = 0
+        self.peak = 0
 
     def write(self, data: Any) -> None:
         self._buffer += data
-        self.most = max(self.most, len(self._buffer))
+        self.peak = max(self.peak, len(self._buffer))
         self._maybe_pause_protocol()
 
     def take(self, size: int) -> bytes:
@@ -117,7 +117,7 @@ async def test_the_app_is_resumed_when_the_client_has_read(
     data = bytes(range(256)) * (2 * PIECE // 256 + 4 * rest)
     connection.transport.write(data)
     assert connection.app.is_paused
-    assert connection.socket.most < PIECE + 2 * KIB, "the rest waits in plain text"
+    assert connection.socket.peak < PIECE + 2 * KIB, "the rest waits in plain text"
     assert await connection.read(step) == data
     assert not connection.app.is_paused
 
@@ -136,7 +136,7 @@ async def test_the_app_is_resumed_at_its_own_marks(authority: Authority) -> None
     assert not connection.app.is_paused
 
 
-async def test_the_app_is_paused_until_the_client_has_read_most(authority: Authority) -> None:
+async def test_the_app_is_paused_until_the_client_has_read_its_data(authority: Authority) -> None:
     connection = Connection(authority)
     while not connection.app.is_paused:
         connection.transport.write(bytes(10 * KIB))
