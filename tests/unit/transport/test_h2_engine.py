@@ -122,27 +122,6 @@ def is_end(received: ReceivedFrame) -> bool:
     return received[:2] == (frames.HEADERS, END)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", frames.PREFACE, HELLO[:10], HELLO + frame(1, 0, 1, b"\x83"), HELLO + b"\0\0\x09\1"],
-    ids=["nothing", "no settings", "half a preface", "half a block", "half a frame"],
-)  # fmt: skip
-async def test_missing_headers_time_out(connect: Connect, data: bytes) -> None:
-    _, peer = await connect(data=data)
-    await peer.read_to_end()
-
-
-async def test_an_incomplete_message_times_out(connect: Connect) -> None:
-    harness, peer = await connect()
-    peer.send(open_stream(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
-    peer.send(open_stream(3, "Echo"))
-    codes = [status(await peer.until(is_end))[0] for _ in range(2)]
-    assert codes == [headers.DEADLINE_EXCEEDED] * 2
-    assert harness.admission.requests == 0
-    peer.send(open_stream(5, "Echo") + message(5, b"x"))  # the connection continues
-    assert status(await peer.until(is_end))[0] == 0
-
-
 async def test_an_unread_response_is_reset(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(open_stream(1, "Large") + message(1, b""))

@@ -68,19 +68,6 @@ async def test_a_streams_message_is_counted_before_it_is_received(
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_an_incomplete_message_of_a_stream_times_out(connect: Connect) -> None:
-    harness, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    peer.send(open_stream(1, "Repeat") + open_stream(3, "Repeat") + open_stream(5, "Repeat"))
-    peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
-    ends = [await peer.until(is_end) for _ in range(2)]
-    assert sorted(received[2] for received in ends) == [1, 3]
-    assert {status(received)[0] for received in ends} == {headers.DEADLINE_EXCEEDED}
-    peer.send(message(5, b"hi 1"))  # idle between two requests
-    assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 5
-    await peer.until(is_end)
-    assert harness.admission.bytes == 0
-
-
 async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     wire = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
@@ -165,21 +152,6 @@ async def test_a_client_that_acknowledges_pings_may_wait(connect: Connect) -> No
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     harness.app.release.set()
     assert status(await peer.until(is_end))[0] == 0
-
-
-async def test_windows_of_one_byte(connect: Connect) -> None:
-    _, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 1)]))
-    peer.send(open_stream(1, "Echo") + message(1, b"y" * 3000))
-    got = b""
-    while True:
-        received = await peer.read_frame()
-        if is_end(received):
-            break
-        if received[0] == frames.DATA:
-            assert len(received[3]) == 1
-            got += received[3]
-            peer.send(frames.window_update(1, 1))
-    assert got == b"\0\0\0\x0b\xb8" + b"y" * 3000
 
 
 async def test_responses_continue_after_a_window_setting(connect: Connect) -> None:
