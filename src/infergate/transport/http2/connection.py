@@ -21,7 +21,6 @@ from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
-from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
@@ -65,9 +64,6 @@ class Http2Connection(Http2FrameReader):
         self._closed_streams = ClosedStreams()
 
     # ---- to be implemented by subclasses
-
-    def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
-        raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
         return number > self.last_stream or not number % 2
@@ -118,15 +114,13 @@ class Http2Connection(Http2FrameReader):
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.progress_count += 1
-        fields = self._cached_blocks.get(block)
-        if fields is None:
-            try:
-                fields = self._header_decoder.decode(block)
-            except HeaderBlockTooLargeError:
-                if not self._can_skip_block():
-                    raise
-                self._on_skipped_block(number)
-                return
+        try:
+            fields = self._header_decoder.decode(block)
+        except HeaderBlockTooLargeError:
+            if not self._can_skip_block():
+                raise
+            self._on_skipped_block(number)
+            return
         self._on_headers(number, fields, end=end)
 
     def _can_skip_block(self) -> bool:
@@ -277,10 +271,10 @@ class Http2Connection(Http2FrameReader):
             return
         if not increment:
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
-        sent = out.grow_stream_window(stream, increment)
-        if sent is None:
+        stream.send_window += increment
+        if stream.send_window > frames.LARGEST_WINDOW:
             raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
-        if sent:
+        if stream.send_queue is not None and out.resume(stream):
             self._on_queue_sent(stream)
 
     def _on_queue_sent(self, stream: Stream) -> None:
@@ -342,10 +336,10 @@ class Http2Connection(Http2FrameReader):
         out = self.outbound
         grown, out.initial_window = initial - out.initial_window, initial
         for stream in tuple(self.streams.values()):
-            sent = out.grow_stream_window(stream, grown)
-            if sent is None:
+            stream.send_window += grown
+            if stream.send_window > frames.LARGEST_WINDOW:
                 raise Http2ConnectionError("a stream window overflows", Code.FLOW_CONTROL_ERROR)
-            if sent:
+            if stream.send_queue is not None and out.resume(stream):
                 self._on_queue_sent(stream)
 
     def _check_push(self, value: int) -> None:

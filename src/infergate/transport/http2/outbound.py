@@ -207,19 +207,12 @@ class OutboundFrames:
         for stream in tuple(self._waiting):
             if self.window <= 0:
                 break
-            if self._resume(stream):
+            if self.resume(stream):
                 done.append(stream)
         return done
 
-    def grow_stream_window(self, stream: Stream, increment: int) -> bool | None:
-        """Enlarge the stream's window. Return whether its queued data is sent; None if it
-        overflows."""
-        stream.send_window += increment
-        if stream.send_window > LARGEST_WINDOW:
-            return None
-        return stream in self._waiting and self._resume(stream)
-
-    def _resume(self, stream: Stream) -> bool:
+    def resume(self, stream: Stream) -> bool:
+        """Send the queue of `stream` as far as the windows allow; return whether it is empty."""
         if self._send(stream):
             del self._waiting[stream]
             return True
