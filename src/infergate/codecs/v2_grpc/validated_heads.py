@@ -20,7 +20,7 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     string_field,
 )
-from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
+from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, MIN_MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.infer_request import RAW_FIELD as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequence, requests_classes
 from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
@@ -120,9 +120,8 @@ class SplitRequest(NamedTuple):
         )
 
     def renamed(self, names: HeadNames, model: str, version: str) -> Sequence[Buffer]:
-        """Return the message, whose head has `names`, with `model` and `version`."""
-        if names.model == model and names.version == version:
-            return self.message
+        """Return the message, whose head has `names`, with the other names `model` and
+        `version`."""
         return [names.renamed(model, version), self.split.id_field, *self.split.entries(self.data)]
 
 
@@ -138,14 +137,18 @@ class RequestHeads:
         cached = wire.codec_state
         if type(cached) is SplitRequest and cached.message is wire.message:
             return cached
-        data = join_parts(wire.message)
+        message = wire.message
+        data = message[0] if len(message) == 1 else join_parts(message)
         split = split_message(data, RAW_INPUTS)
         if split is None:
             return None
-        head = self._heads.get(split.head)
-        has_recurred = head is None and self._heads.has_recurred(split.head)
+        heads, has_recurred = self._heads, False
+        head = heads.entries.get(split.head)
+        if head is None:
+            head = heads.get(split.head)
+            has_recurred = head is None and heads.has_recurred(split.head)
         wire.codec_state = request = _new_tuple(
-            SplitRequest, (wire.message, data, split, head, has_recurred)
+            SplitRequest, (message, data, split, head, has_recurred)
         )
         return request
 
@@ -297,11 +300,14 @@ class PassThroughHeads:
     def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
         """Split `message` and find its head; None if the fast path does not apply or elements may
         be typed."""
-        data = join_parts(message)
+        data = message[0] if len(message) == 1 else join_parts(message)
         split = split_message(data, RAW_OUTPUTS)
-        if split is None or split.fields + len(split.raw) >= max_fields(limits):
+        if split is None:
             return None
-        head = self._heads.get(split.head)
+        count = split.fields + len(split.raw)
+        if count >= MIN_MAX_FIELDS and count >= max_fields(limits):
+            return None
+        head = self._heads.entries.get(split.head) or self._heads.get(split.head)
         if head is None:
             try:
                 head = _pass_through_head(split.head)

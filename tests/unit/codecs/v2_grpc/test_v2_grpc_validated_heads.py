@@ -297,7 +297,7 @@ def test_the_names_of_a_recurring_head_are_read_once(monkeypatch: pytest.MonkeyP
         return codec.rewrite_request(wire, "other", "2", GENERIC)
 
     first = forward(1)
-    assert not codec._request_heads._heads._entries, "a head seen once is not cached"
+    assert not codec._request_heads._heads.entries, "a head seen once is not cached"
     forward(2)
     monkeypatch.setattr(codec_module, "read_strings", None)
     monkeypatch.setattr(codec_module, "remove_fields", None)
@@ -318,16 +318,16 @@ def test_a_head_that_was_not_validated_gets_the_full_check_later() -> None:
         wire = RpcRequest(INFER, (message,))
         codec.summarize(wire)
         codec.rewrite_request(wire, "other", "", GENERIC)
-    assert codec._request_heads._heads._entries
+    assert codec._request_heads._heads.entries
     for _ in range(2):
         with pytest.raises(GatewayError, match="needs 4 bytes"):
             codec.validate(RpcRequest(INFER, (message,)), LIMITS)
     valid = request(*RAW).SerializeToString()
     codec.validate(RpcRequest(INFER, (valid,)), LIMITS)
-    (head,) = codec._request_heads._heads._entries.values()
+    (head,) = codec._request_heads._heads.entries.values()
     assert head.validated is not None, "the results of the full check are cached too"
     codec.rewrite_request(RpcRequest(INFER, (valid,)), "other", "", GENERIC)
-    assert list(codec._request_heads._heads._entries.values()) == [head]
+    assert list(codec._request_heads._heads.entries.values()) == [head]
 
 
 # ---- bounds
