@@ -254,7 +254,8 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def _finish(self, response: RpcResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.metadata = {**context.response_headers, **response.metadata}
-        context.record.bytes_out = total_size(response.message)
+        message = response.message
+        context.record.bytes_out = len(message[0]) if len(message) == 1 else total_size(message)
         self._record(context)
 
 
