@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
 from infergate.backends.codec_offload import BackendCodecOffload
-from infergate.backends.relayed_exchange import RelayedExchange
+from infergate.backends.relayed_exchange import RelayedExchange, RelayState
 from infergate.codecs.base import (
     OutputsNeedTranslationError,
     ParsedRequest,
@@ -39,6 +39,7 @@ from infergate.core.request_context import RequestContext
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.internal_error import internal_error
 from infergate.gateway.pass_through import PassThrough
+from infergate.gateway.rename import inference_to_backend
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.transport.base import Cancellable, RelayCallbacks
@@ -47,7 +48,6 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 P = TypeVar("P")
 
-_UNCHANGED: Final = "", ""  # the names of model and version in a response
 _INFER: Final = OPERATION_NAMES[InferRequest]
 _Factory = Callable[
     [Req, RequestSummary, RouteBinding, RequestContext, RelayCallbacks[Resp]],
@@ -140,7 +140,6 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
     __slots__ = (
         "_binding",
         "_callbacks",
-        "_has_task",
         "_pipeline",
         "_relay",
         "_response",
@@ -159,9 +158,9 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         callbacks: RelayCallbacks[Resp],
     ) -> None:
         self.context = context  # not by super(): the call would slow down each request
+        self.state = RelayState.LOCAL
         self.exchange = None
         self.error = None
-        self.is_counted = False
         self.summary = summary
         self._relay: Final = relay
         self._pipeline: Final = pipeline
@@ -169,7 +168,6 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         self._binding: Final = binding
         self._callbacks: RelayCallbacks[Resp] | None = callbacks
         self._response: Resp | None = None
-        self._has_task = False
 
     # ---- to be implemented by subclasses
 
@@ -191,12 +189,13 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     def refuse(self, error: GatewayError) -> None:
         """Respond with ``error``."""
-        if self.is_counted:  # a bug has interrupted the exchange
+        if self.state is RelayState.EXCHANGING:  # a bug has interrupted it
             self._cancel_exchange()
         self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
 
     def _respond(self, response: Resp) -> None:
         callbacks, self._callbacks = self._callbacks, None
+        self.state = RelayState.OVER
         try:
             self._relay.finish(response, self.context)
             if callbacks is not None:
@@ -215,7 +214,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
         """Finish the request in a task, like ``Dispatch.respond``."""
-        self._has_task = True
+        self.state = RelayState.IN_TASK
         self._callbacks = None
         relay, context = self._relay, self.context
         try:
@@ -240,23 +239,23 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     def cancel(self) -> None:
         """Cancel the request; its task, if it has one, is cancelled by the transport."""
-        if self._has_task or self._callbacks is None:
+        state = self.state
+        if state is RelayState.IN_TASK or state is RelayState.OVER:
             return
         self._callbacks = None
-        if self.is_counted:
+        if state is RelayState.EXCHANGING:
             self._cancel_exchange()
+        self.state = RelayState.OVER
         self._relay.record_cancelled(self.context)
 
 
 class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     """A relayed request whose message passes through."""
 
-    __slots__ = ("_checked", "_names", "_sent")
+    __slots__ = ("_checked", "_sent")
 
     _checked: Any
     """The result of ``validate``, if it differs from the message."""
-    _names: tuple[str, str]
-    """The names of model and version in the response."""
     _sent: Any
     """The validated message from which the request was built."""
 
@@ -265,7 +264,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     def send(self) -> None:
         """Check, rewrite and send the message, like ``PassThrough.infer``. Raises GatewayError."""
         pipeline = self._pipeline
-        self._checked, self._names = None, _UNCHANGED
+        self._checked = None
         self.context.record.pipeline = pipeline.name
         if not self.summary.can_pass_through:
             self._continue(self._translate)
@@ -305,7 +304,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
             return None
         model, version = summary.model, summary.version
         if pipeline.renames:
-            model, version, self._names = pipeline.rename(summary)
+            model, version, _ = pipeline.rename(summary)
         profile = pipeline.profile or relaying.current_profile()
         if profile is None or model in pipeline.translated_models:
             return None
@@ -342,9 +341,12 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
             if pipeline.is_always_inline or pipeline.codec_offload.can_rewrite_inline(
                 response, checked
             ):
-                limits = pipeline.limits
-                rewritten = pipeline.rewrite_response(response, checked, *self._names, limits)
-                self._respond(rewritten)
+                model = version = ""  # unchanged
+                if pipeline.renames:
+                    _, _, (model, version) = pipeline.rename(self.summary)
+                self._respond(
+                    pipeline.rewrite_response(response, checked, model, version, pipeline.limits)
+                )
                 return
         except (NeedsOffloadError, OutputsNeedTranslationError):
             pass  # ``deliver`` raises it again
@@ -377,12 +379,13 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
 
 
 class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
-    """A short request that is translated, on a route without further steps."""
+    """A short request that is translated, on a route without steps that wait."""
 
     __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
 
     _codec_offload: BackendCodecOffload[Any, Any]
     _operation: InferRequest
+    """The parsed request in the backend's names."""
     _parsed: Any
     """The result of ``parse_inline``."""
     _result: InferResponse | None
@@ -424,6 +427,8 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
             return None
         assert plan.relaying is not None
         codec_offload = plan.relaying.codec_offload
+        if plan.renames:
+            operation = inference_to_backend(operation, plan.binding.route)
         self._operation, self._codec_offload = operation, codec_offload
         return codec_offload.write_inline(operation, profile, self.context)
 
@@ -434,7 +439,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         rest: Callable[[], Awaitable[Resp]] = self._deliver
         try:
             read = self._codec_offload.read_inline(response, self._operation, self.context)
-            result = self._pipeline.for_client(read, self._operation)
+            result = self._pipeline.for_client(read, parsed.operation)
             if client.is_short(result, parsed):
                 self._respond(client.codec.build_response(result, parsed))
                 return
@@ -465,7 +470,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         response, self._response = self._response, None
         read = await self._codec_offload.read_response(response, self._operation, self.context)
         del response
-        self._result = self._pipeline.for_client(read, self._operation)
+        self._result = self._pipeline.for_client(read, self._parsed.operation)
         del read
         return await self._write()
 
