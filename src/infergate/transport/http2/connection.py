@@ -251,7 +251,9 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
-    def _on_window_update(self, number: int, increment: int) -> None:
+    def _on_window_update(  # noqa: C901 - clients send two for each call
+        self, number: int, increment: int
+    ) -> None:
         out = self.outbound
         if self._expected_updates:
             self._expected_updates -= 1
@@ -261,8 +263,13 @@ class Http2Connection(Http2FrameReader):
         if number == 0:
             if not increment:
                 raise Http2ConnectionError("WINDOW_UPDATE of 0")
-            for waiting_stream in out.grow_window(increment):
-                self._on_queue_sent(waiting_stream)
+            out.window += increment
+            if out.window > frames.LARGEST_WINDOW:
+                reason = "the connection window overflows"
+                raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
+            if out.waiting:
+                for waiting_stream in out.resume_waiting():
+                    self._on_queue_sent(waiting_stream)
             return
         stream = self.streams.get(number)
         if stream is None:
@@ -353,11 +360,11 @@ class Http2Connection(Http2FrameReader):
             return
         if self.outbound.sent_frames > self._frames_at_ping:
             self._frames_at_ping = self.outbound.sent_frames
-            self._ping_budget.refill()
-        if not self._ping_budget.spend(self.last_received_at):
+            self._ping_budget.refill_and_spend(self.last_received_at)
+        elif not self._ping_budget.spend(self.last_received_at):
             # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
-        self.outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.outbound.output.append(frames.PONG_HEADER + payload)
 
     def _on_goaway(self, payload: bytes) -> None:
         self._charge_budget("GOAWAY frames")
