@@ -224,13 +224,13 @@ class ResponseHeads:
         self, message: Sequence[Buffer], limits: Limits, request: InferRequest
     ) -> InferResponse:
         """Parse `message`, the response to `request`, with the same result as `read_response`."""
-        data = join_parts(message)
+        data = message[0] if len(message) == 1 else join_parts(message)
         split = split_message(data, RAW_OUTPUTS)
         if split is None or (
             request.outputs and any(output.shared_memory for output in request.outputs)
         ):
             return read_response((data,), limits, request)
-        cached = self._heads.get(split.head)
+        cached = self._heads.entries.get(split.head) or self._heads.get(split.head)
         if (
             cached is None
             or cached.limits is not limits
