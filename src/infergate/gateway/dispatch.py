@@ -165,7 +165,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def _finish(self, response: HttpResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.headers = {**context.response_headers, **response.headers}
-        context.record.bytes_out = total_size(response.body)
+        body = response.body
+        context.record.bytes_out = len(body[0]) if len(body) == 1 else total_size(body)
         if response.body_stream is None:
             self._record(context)
         else:
