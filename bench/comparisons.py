@@ -210,7 +210,8 @@ def _gateways(
 
 @contextmanager
 def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Compare calls of h2load with calls of real clients, whose headers differ."""
+    """Calls of h2load and of real clients, whose headers and frames differ, through infergate,
+    Envoy and the floor."""
     commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
     try:
         commands[BY_GRPC_GO] = clients.grpc_go()
@@ -218,11 +219,18 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
         print(f"grpc-go: {error}", file=sys.stderr)
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
-        config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})
+        server = echo.addresses[0]
+        config = servers.routed({TINY: f"grpc://{server}"})
         gateways = _gateways(variants, config, folder, stack)
         found = [
             through(each, grpc_request, TINY, echo.pid, name) for name, each in gateways.items()
         ]
+        for name, proxy in (
+            ("Envoy, V2 gRPC", servers.envoy(server, server, folder)),
+            (RELAY, servers.relay(server, folder)),
+        ):
+            peer = through(stack.enter_context(proxy), grpc_request, TINY, echo.pid, "")
+            found.append(replace(peer, name=name))
         yield [
             Comparison(name, tuple(replace(each, client=command) for each in found), pace=_PACED)
             for name, command in commands.items()

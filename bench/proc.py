@@ -15,16 +15,13 @@ _PEAK_IS_NOW = "5"
 def cpu(session: int) -> float:
     """Return the microseconds of CPU of a session's processes so far, or 0 for session 0. The clock
     counts nanoseconds, but a stat file counts hundredths of a second."""
-    return sum(_spent(pid) for pid in _members(session))
+    return sum(process_cpu(pid) for pid in _members(session))
 
 
-def main_threads_cpu(session: int) -> float:
-    """Return the microseconds of CPU of the first thread of each process."""
-    found = 0.0
-    for pid in _members(session):
-        for text in _read(_PROC / str(pid) / "task" / str(pid) / "schedstat"):
-            found += int(text.split()[0]) / 1000
-    return found
+def main_thread_cpu(pid: int) -> float:
+    """Return the microseconds of CPU of the first thread of a process."""
+    path = _PROC / str(pid) / "task" / str(pid) / "schedstat"
+    return sum(int(text.split()[0]) / 1000 for text in _read(path))
 
 
 def reset_peak(pid: int) -> None:
@@ -65,7 +62,8 @@ def _read(path: Path) -> Iterator[str]:
         return
 
 
-def _spent(pid: int) -> float:
+def process_cpu(pid: int) -> float:
+    """Return the same for one process."""
     try:
         return time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK) / 1000
     except OSError:  # the process has ended

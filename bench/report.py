@@ -21,7 +21,7 @@ from .targets import noise, of_latency, rows
 _HOW_TO_READ = (
     "Results are the median [minimum..maximum] over the rounds; a ratio compares measurements of "
     "the same round. A question mark means that the rounds disagree. The floor is a relay without "
-    "features, compared with the same peer. Calls from legacy clients to legacy servers are "
+    "features, compared in the same way. Calls from legacy clients to legacy servers are "
     "compared with an earlier revision, by `make bench-check BASE=revision`."
 )
 

@@ -2,8 +2,9 @@
 belongs to a stage by its module.
 
 CPU per request is read from /proc without the sampler. The samples only give its distribution over
-the first thread of each process, which runs infergate's Python code. Other threads write the access
-log, or belong to the gRPC library. A sample belongs to the innermost frame whose module has a
+the gateway's first thread, which runs infergate's Python code. Other threads write the access log,
+or belong to the gRPC library. Helper processes are not sampled: each sample wakes an idle process,
+and py-spy often counts it as busy. A sample belongs to the innermost frame whose module has a
 stage. Shared modules (``core``, HTTP/2) therefore count for their caller, and a codec counts for
 the function by which it was called.
 """
@@ -28,6 +29,7 @@ REQUEST_IN = "read request"
 GATEWAY = "route, gateway"
 REQUEST_OUT = "write request"
 BACKENDS = "backends' transport"
+HTTP2 = "HTTP/2, both sides"
 ANSWER_IN = "read response"
 ANSWER_OUT = "write response"
 HELPERS = "helper processes"
@@ -35,7 +37,7 @@ OBSERVE = "log, metrics"
 LOOP = "loop, sockets, libraries"
 OTHERS = "other threads"
 STAGES = (
-    CLIENTS, REQUEST_IN, GATEWAY, REQUEST_OUT, BACKENDS, ANSWER_IN, ANSWER_OUT, HELPERS,
+    CLIENTS, REQUEST_IN, GATEWAY, REQUEST_OUT, BACKENDS, HTTP2, ANSWER_IN, ANSWER_OUT, HELPERS,
     OBSERVE, LOOP, OTHERS,
 )  # fmt: skip
 _MODULES = {
@@ -81,7 +83,7 @@ _CONTRACT = {
 }  # fmt: skip
 """Stages of the functions of a codec."""
 _FRAME = re.compile(r"(?P<function>.+) \(.*/infergate/(?P<module>[^:]+)\.py:\d+\)")
-_MAIN_THREAD = re.compile(r"(?:^|;)thread \(\w+\): MainThread;")
+_MAIN_THREAD = re.compile(r"thread \(\w+\): MainThread;")
 _SAMPLES_A_SECOND = 500
 _MIN_SAMPLES = 100
 
@@ -91,10 +93,11 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
     pace = Pace()
     trial = load.run(contender, 50, pace, folder)
     count = max(50, int(trial.per_second * seconds))
-    before = proc.cpu(contender.proxy), proc.main_threads_cpu(contender.proxy)
+    before = _spent(contender.proxy)
     load.run(contender, count, pace, folder)
-    in_all = (proc.cpu(contender.proxy) - before[0]) / count
-    ours = (proc.main_threads_cpu(contender.proxy) - before[1]) / count
+    in_all, in_gateway, in_thread = (
+        (late - early) / count for late, early in zip(_spent(contender.proxy), before, strict=True)
+    )
     with ThreadPoolExecutor(1) as other:
         sampling = other.submit(_sampled, contender.proxy, seconds, folder)
         while not sampling.done():
@@ -102,18 +105,24 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
         samples = folded(sampling.result())
     if samples.total() < _MIN_SAMPLES:
         raise LoadError(f"{contender.name}: py-spy found only {samples.total()} samples")
-    stages = {stage: ours * found / samples.total() for stage, found in samples.items()}
-    return Account("", contender.variant, {**stages, OTHERS: max(0.0, in_all - ours)})
+    stages = {stage: in_thread * found / samples.total() for stage, found in samples.items()}
+    stages[HELPERS] = stages.get(HELPERS, 0.0) + in_all - in_gateway
+    return Account("", contender.variant, {**stages, OTHERS: max(0.0, in_gateway - in_thread)})
+
+
+def _spent(pid: int) -> tuple[float, float, float]:
+    """Return the microseconds of CPU of the session, of its first process and of its thread."""
+    return proc.cpu(pid), proc.process_cpu(pid), proc.main_thread_cpu(pid)
 
 
 def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
-    """Return collapsed stacks, ``frame;frame;frame count``, of the process and its children."""
+    """Return collapsed stacks, ``frame;frame;frame count``, of the process."""
     path = folder / "stacks"
     tool = install("py-spy", (PY_SPY,)).folder / "venv" / "bin" / "py-spy"
     done = subprocess.run(
         [
             str(tool), "record", "--format=raw", f"--rate={_SAMPLES_A_SECOND}", "--threads",
-            "--subprocesses", "--full-filenames", f"--duration={max(1, math.ceil(seconds))}",
+            "--full-filenames", f"--duration={max(1, math.ceil(seconds))}",
             f"--output={path}", f"--pid={pid}",
         ],
         check=False,
@@ -126,11 +135,11 @@ def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
 
 
 def folded(stacks: Iterable[str]) -> Counter[str]:
-    """Return the samples of main threads by stage."""
+    """Return the samples of the main thread by stage."""
     found: Counter[str] = Counter()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
-        if _MAIN_THREAD.search(stack):  # a process is identified by its command
+        if _MAIN_THREAD.match(stack):
             found[stage_of(stack.split(";"))] += int(count)
     return found
 
@@ -149,7 +158,7 @@ def stage_of(frames: Sequence[str]) -> str:
             return stage
         else:
             if module.startswith(_EITHER_SIDE):
-                otherwise = BACKENDS
+                otherwise = HTTP2
             for beginning, stage in _MODULES.items():
                 if module.startswith(beginning):
                     return stage

@@ -187,7 +187,14 @@ def _real_clients(bench: Bench) -> Iterator[Row]:
     for name in (of.BY_GRPCIO, of.BY_GRPC_GO) if first else ():
         last = bench.result(name)
         found = _grown(first, last, 1) if first and last else {}
-        yield Row(name, "h2load's: CPU per request", _maximum(1.1, 1.1), found)
+        floors = [each for each in map(_floor, (last, first)) if each is not None]
+        floor = ratio(floors[0], floors[1], proxy_cpu) if len(floors) == 2 else None
+        yield Row(name, "h2load's: CPU per request", _maximum(1.1, 1.1), found, floor)
+
+
+def _floor(result: Result | None) -> Runs | None:
+    others = () if result is None else result.others
+    return next((runs for runs in others if runs.name == of.RELAY), None)
 
 
 def _workers(bench: Bench) -> Iterator[Row]:

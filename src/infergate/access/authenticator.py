@@ -10,7 +10,7 @@ import time
 from typing import Final, Protocol
 
 from infergate.access import rejection as rejections
-from infergate.access.credentials import read_credential
+from infergate.access.credentials import Credential, read_credential
 from infergate.access.keys import ApiKeys
 from infergate.access.rules import CERTIFICATE_PREFIX, KEY_PREFIX, AccessRules, RulePermit
 from infergate.access.watched_file import WatchedFile
@@ -51,11 +51,9 @@ class KeyRing:
         return name
 
     async def find_owner(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner, or None for an unknown key."""
-        name = self._configured.find_owner(secret)
-        if name is None and self._file is not None:
-            name = (await self._file.current(now)).find_owner(secret)
-        return name
+        """Return the name of the key's owner, which ``find_owner_now`` does not know, or None for
+        an unknown key."""
+        return None if self._file is None else (await self._file.current(now)).find_owner(secret)
 
 
 class Authenticator:
@@ -74,9 +72,9 @@ class Authenticator:
         must be called. Raises AccessRejected."""
         credential = read_credential(context.headers)
         if credential is not None:
-            secret = credential.secret
-            if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
-                return self._tokens.cached_permit(secret, now, time.time())
+            secret, tokens = credential.secret, self._tokens_for(credential)
+            if tokens is not None:
+                return tokens.cached_permit(secret, now, time.time())
             name = self._keys.find_owner_now(secret, now)
             return None if name is None else self._permit_of(KEY_PREFIX + name)
         if context.peer_identity:
@@ -92,13 +90,18 @@ class Authenticator:
             return permit
         credential = read_credential(context.headers)
         assert credential is not None
-        secret = credential.secret
-        if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
-            return await self._tokens.verify(secret, now, time.time())
+        secret, tokens = credential.secret, self._tokens_for(credential)
+        if tokens is not None:
+            return await tokens.verify(secret, now, time.time())
         name = await self._keys.find_owner(secret, now)
         if name is None:
             raise rejections.unknown_key()
         return self._permit_of(KEY_PREFIX + name)
+
+    def _tokens_for(self, credential: Credential) -> TokenVerifier | None:
+        """Return the verifier of ``credential`` if that is a token."""
+        is_token = credential.may_be_token and credential.secret.count(".") == 2
+        return self._tokens if is_token else None
 
     def _permit_of(self, identity: str) -> RulePermit:
         permit = self._permits.get(identity)

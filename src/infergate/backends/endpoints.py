@@ -17,7 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.attempt_outcome import AttemptOutcome
@@ -255,7 +255,7 @@ class Endpoints:
             self._failed_lookups[index] += 1
             return
         wanted = [
-            replace(self.configured[index].endpoint, address=address)
+            self.configured[index].endpoint._replace(address=address)
             for address in sorted(set(addresses))
         ]
         known = {handle.endpoint: handle for handle in self._handles[index]}

@@ -7,6 +7,7 @@ object (docs/decisions/0048).
 
 from __future__ import annotations
 
+import enum
 import time
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,19 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 
+class RelayState(enum.Enum):
+    """The state of a relayed request."""
+
+    LOCAL = enum.auto()
+    """The gateway reads the request, or the response; a task that does so may be about to start."""
+    EXCHANGING = enum.auto()
+    """The exchange is in progress, holds a slot of the queue and counts in the retry budget. If it
+    needs a task, the task is about to start."""
+    IN_TASK = enum.auto()
+    """A task serves the request, and ends the exchange."""
+    OVER = enum.auto()
+
+
 class RelayedExchange(Generic[Req, Resp]):
     """The backend's side of a relayed request. A subclass handles the result."""
 
@@ -30,10 +44,10 @@ class RelayedExchange(Generic[Req, Resp]):
         "error",
         "exchange",
         "handle",
-        "is_counted",
         "request",
         "sender",
         "started_at",
+        "state",
     )
 
     sender: RequestSender[Req, Resp]
@@ -43,13 +57,11 @@ class RelayedExchange(Generic[Req, Resp]):
 
     def __init__(self, context: RequestContext) -> None:
         self.context = context
+        self.state = RelayState.LOCAL
         self.exchange: Cancellable | None = None
         """The first attempt, while it is in progress."""
         self.error: GatewayError | None = None
         """The error of the first attempt, if the request is retried."""
-        self.is_counted = False
-        """Whether the exchange is in progress, holds a slot of the queue and counts in the retry
-        budget."""
 
     # ---- to be implemented by subclasses
 
@@ -85,7 +97,7 @@ class RelayedExchange(Generic[Req, Resp]):
             raise
         self.sender, self.request, self.handle = sender, request, handle
         sender.retry_budget.active_requests += 1
-        self.is_counted = True
+        self.state = RelayState.EXCHANGING
         assert sender.begin is not None
         self.exchange = sender.begin(request, handle.endpoint, deadline - started, self)
         if self.exchange is None:
@@ -129,7 +141,7 @@ class RelayedExchange(Generic[Req, Resp]):
 
     def _finish_exchange(self) -> None:
         sender = self.sender
-        self.is_counted = False
+        self.state = RelayState.LOCAL
         sender.retry_budget.active_requests -= 1
         self.context.record.backend_seconds += time.monotonic() - self.started_at
         if sender.queue is not None:
@@ -138,7 +150,7 @@ class RelayedExchange(Generic[Req, Resp]):
     async def _resume_exchange(self) -> Resp:
         """Finish an exchange that needs a task. Raises like ``RequestSender.exchange``."""
         sender, error = self.sender, self.error
-        self.error, self.is_counted = None, False
+        self.error = None
         begun = BegunExchange(self.started_at, self.handle, error)
         del error  # its traceback will refer to this frame
         try:

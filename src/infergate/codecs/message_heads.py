@@ -37,12 +37,13 @@ RawEntry = tuple[int, int, int]
 class MessageHeadCache(Generic[T]):
     """A cache of recently used heads."""
 
-    __slots__ = ("_byte_weight", "_entries", "_seen")
+    __slots__ = ("_byte_weight", "_seen", "entries")
 
     def __init__(self, byte_weight: int = _BYTE_WEIGHT) -> None:
         """``byte_weight`` is the maximum memory of an entry per byte of its head."""
         self._byte_weight: Final = byte_weight
-        self._entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
+        self.entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
+        """Callers look up each head here first, which saves a call, then with ``get``."""
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
@@ -55,12 +56,12 @@ class MessageHeadCache(Generic[T]):
 
     def get(self, head: bytes) -> T | None:
         """Return the entry for `head`, or None."""
-        entry = self._entries.get(head)
-        return self._entries.revive(head) if entry is None else entry
+        entry = self.entries.get(head)
+        return self.entries.revive(head) if entry is None else entry
 
     def store(self, head: bytes, entry: T) -> None:
         """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
-        self._entries.add(head, entry, _ENTRY_WEIGHT + self._byte_weight * len(head))
+        self.entries.add(head, entry, _ENTRY_WEIGHT + self._byte_weight * len(head))
 
 
 class TensorLayout:

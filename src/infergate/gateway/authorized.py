@@ -59,6 +59,7 @@ class AuthorizedGateway:
         self.name_rule: Final = inner.name_rule
         self.bind: Final = inner.bind
         self.find_binding: Final = inner.find_binding
+        self.depends_on_headers: Final = inner.depends_on_headers
         self.can_relay: Final = inner.can_relay
         self.relay_plan: Final = inner.relay_plan
         self.known_metadata: Final = inner.known_metadata

@@ -165,7 +165,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def _finish(self, response: HttpResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.headers = {**context.response_headers, **response.headers}
-        context.record.bytes_out = total_size(response.body)
+        body = response.body
+        context.record.bytes_out = len(body[0]) if len(body) == 1 else total_size(body)
         if response.body_stream is None:
             self._record(context)
         else:
@@ -253,7 +254,8 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def _finish(self, response: RpcResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.metadata = {**context.response_headers, **response.metadata}
-        context.record.bytes_out = total_size(response.message)
+        message = response.message
+        context.record.bytes_out = len(message[0]) if len(message) == 1 else total_size(message)
         self._record(context)
 
 

@@ -154,6 +154,10 @@ class Gateway:
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 
+    def depends_on_headers(self, model: str) -> bool:
+        """Return whether the route of ``model`` depends on a request's headers."""
+        return self._table.depends_on_headers(model)
+
     def _bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         route = self._table.find(model, version, context.headers)

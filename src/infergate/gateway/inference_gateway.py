@@ -41,6 +41,10 @@ class InferenceGateway(Protocol):
         """Return the route of ``model``, or None. This records nothing."""
         ...
 
+    def depends_on_headers(self, model: str) -> bool:
+        """Return whether the route of ``model`` depends on a request's headers."""
+        ...
+
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         ...

@@ -3,7 +3,7 @@ unchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -22,6 +22,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import HttpRequest, total_size
@@ -33,6 +34,12 @@ from infergate.routing.table import Route
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+
+KnownMetadata = Callable[
+    [str, str, RouteBinding, RequestContext, Callable[[str, str], ModelMetadata | None]],
+    ModelMetadata | None,
+]
+"""``InferenceGateway.known_metadata``."""
 
 
 @runtime_checkable
@@ -107,6 +114,58 @@ class PassThrough(Generic[Req, Resp]):
         self.relaying: Final[SupportsRelay | None] = relaying
         self.sender: Final = None if relaying is None else relaying.relay_sender
         """The sender of relayed requests, or None if requests need tasks."""
+
+    def prepare_now(
+        self,
+        wire: Req,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
+        known_metadata: KnownMetadata,
+    ) -> tuple[Req | None, Any]:
+        """Check and rewrite the message like ``infer``, but without waiting. Return the request to
+        the backend, or None if ``infer`` must build it, and the message as far as it was checked.
+        Raises GatewayError."""
+        checked: Any = wire
+        sender, relaying = self.sender, self.relaying
+        assert sender is not None
+        assert relaying is not None
+        try:
+            if not (self.is_always_inline or self.codec_offload.can_read_inline(wire)):
+                return None, wire
+            if self.validate is not None:
+                checked = self.validate(wire, self.limits)
+                if isinstance(checked, PartialInferRequest):
+                    metadata = known_metadata(
+                        checked.model, checked.version, binding, context, relaying.cached_metadata
+                    )
+                    completed = None if metadata is None else self._complete_now(checked, metadata)
+                    if completed is None:
+                        return None, checked
+                    checked = completed
+                if checked is not wire and body_parts(checked) is not body_parts(wire):
+                    return None, checked  # the body was decoded, and must be charged
+            if sender.endpoints.has_several and self.sequence_of(checked, self.limits) is not None:
+                return None, checked
+            model, version = summary.model, summary.version
+            if self.renames:
+                model, version, _ = self.rename(summary)
+            profile = self.profile or relaying.current_profile()
+            if profile is None or model in self.translated_models:
+                return None, checked
+            return self.rewrite_request(checked, model, version, profile), checked
+        except NeedsOffloadError:
+            return None, checked
+
+    def _complete_now(self, partial: PartialInferRequest[Req], metadata: ModelMetadata) -> Any:
+        """Complete ``partial``, or return None if it takes long or contradicts ``metadata``, which
+        may be outdated."""
+        if not self.codec_offload.can_complete_inline(partial):
+            return None
+        try:
+            return partial.complete(metadata)
+        except GatewayError:
+            return None
 
     async def infer(
         self,

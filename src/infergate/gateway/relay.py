@@ -24,14 +24,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
 from infergate.backends.codec_offload import BackendCodecOffload
-from infergate.backends.relayed_exchange import RelayedExchange
+from infergate.backends.relayed_exchange import RelayedExchange, RelayState
 from infergate.codecs.base import (
     OutputsNeedTranslationError,
     ParsedRequest,
     PartialInferRequest,
     RequestSummary,
 )
-from infergate.core.accounting import body_parts
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, InferResponse
@@ -39,6 +39,7 @@ from infergate.core.request_context import RequestContext
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.internal_error import internal_error
 from infergate.gateway.pass_through import PassThrough
+from infergate.gateway.rename import inference_to_backend
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.transport.base import Cancellable, RelayCallbacks
@@ -47,7 +48,8 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 P = TypeVar("P")
 
-_UNCHANGED: Final = "", ""  # the names of model and version in a response
+_MAX_CACHED_NAMES: Final = 4096
+_MAX_CACHED_CHARACTERS: Final = 256
 _INFER: Final = OPERATION_NAMES[InferRequest]
 _Factory = Callable[
     [Req, RequestSummary, RouteBinding, RequestContext, RelayCallbacks[Resp]],
@@ -69,11 +71,14 @@ class Relay(Generic[Req, Resp]):
         self.finish: Final = finish
         self.record_cancelled: Final = record_cancelled
         self._summarize: Final = frontend.codec.summarize
-        self._check_model: Final = frontend.gateway.name_rule.check_model
-        self._find_binding: Final = frontend.gateway.find_binding
         self.translation: Final = frontend.translation
         self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
         """Functions that create relayed requests, by route; None for a route that needs tasks."""
+        self._routes: Final = BoundedCache[
+            tuple[str, str], tuple[RouteBinding, _Factory[Req, Resp] | None]
+        ](_MAX_CACHED_NAMES)
+        """The route of a model and version, both valid, and its factory, if the route does not
+        depend on the request's headers."""
         self.known_metadata: Final = frontend.gateway.known_metadata
         self.check_inference: Final = frontend.gateway.check_inference
 
@@ -92,6 +97,21 @@ class Relay(Generic[Req, Resp]):
         self._factories[binding] = factory
         return factory
 
+    def _find_route(
+        self, names: tuple[str, str], context: RequestContext
+    ) -> tuple[RouteBinding, _Factory[Req, Resp] | None] | None:
+        """Return the route of ``names`` and its factory, or None. Raises BAD_REQUEST."""
+        gateway, factories = self.frontend.gateway, self._factories
+        gateway.name_rule.check_model(*names)
+        binding = gateway.find_binding(*names, context.headers)
+        if binding is None:
+            return None
+        create = factories[binding] if binding in factories else self._make_factory(binding)
+        is_short = sum(map(len, names)) <= _MAX_CACHED_CHARACTERS
+        if is_short and not gateway.depends_on_headers(names[0]):
+            self._routes[names] = binding, create
+        return binding, create
+
     def start(
         self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
     ) -> Cancellable | None:
@@ -101,12 +121,11 @@ class Relay(Generic[Req, Resp]):
             summary = self._summarize(wire)
             if summary.operation is not InferRequest or not summary.can_pass_through:
                 return None
-            self._check_model(summary.model, summary.version)
-            binding = self._find_binding(summary.model, summary.version, context.headers)
-            if binding is None:
+            names = summary.model, summary.version
+            route = self._routes.get(names) or self._find_route(names, context)
+            if route is None:
                 return None
-            factories = self._factories
-            create = factories[binding] if binding in factories else self._make_factory(binding)
+            binding, create = route
             if create is None:
                 return None
         except Exception:  # noqa: BLE001 - ``respond`` raises the error again, and reports it
@@ -140,7 +159,6 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
     __slots__ = (
         "_binding",
         "_callbacks",
-        "_has_task",
         "_pipeline",
         "_relay",
         "_response",
@@ -159,9 +177,9 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         callbacks: RelayCallbacks[Resp],
     ) -> None:
         self.context = context  # not by super(): the call would slow down each request
+        self.state = RelayState.LOCAL
         self.exchange = None
         self.error = None
-        self.is_counted = False
         self.summary = summary
         self._relay: Final = relay
         self._pipeline: Final = pipeline
@@ -169,7 +187,6 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         self._binding: Final = binding
         self._callbacks: RelayCallbacks[Resp] | None = callbacks
         self._response: Resp | None = None
-        self._has_task = False
 
     # ---- to be implemented by subclasses
 
@@ -191,12 +208,13 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     def refuse(self, error: GatewayError) -> None:
         """Respond with ``error``."""
-        if self.is_counted:  # a bug has interrupted the exchange
+        if self.state is RelayState.EXCHANGING:  # a bug has interrupted it
             self._cancel_exchange()
         self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
 
     def _respond(self, response: Resp) -> None:
         callbacks, self._callbacks = self._callbacks, None
+        self.state = RelayState.OVER
         try:
             self._relay.finish(response, self.context)
             if callbacks is not None:
@@ -215,7 +233,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
         """Finish the request in a task, like ``Dispatch.respond``."""
-        self._has_task = True
+        self.state = RelayState.IN_TASK
         self._callbacks = None
         relay, context = self._relay, self.context
         try:
@@ -240,40 +258,37 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     def cancel(self) -> None:
         """Cancel the request; its task, if it has one, is cancelled by the transport."""
-        if self._has_task or self._callbacks is None:
+        state = self.state
+        if state is RelayState.IN_TASK or state is RelayState.OVER:
             return
         self._callbacks = None
-        if self.is_counted:
+        if state is RelayState.EXCHANGING:
             self._cancel_exchange()
+        self.state = RelayState.OVER
         self._relay.record_cancelled(self.context)
 
 
 class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     """A relayed request whose message passes through."""
 
-    __slots__ = ("_checked", "_names", "_sent")
+    __slots__ = ("_checked",)
 
     _checked: Any
-    """The result of ``validate``, if it differs from the message."""
-    _names: tuple[str, str]
-    """The names of model and version in the response."""
-    _sent: Any
-    """The validated message from which the request was built."""
+    """The message as far as it was validated, from which the request was built."""
 
     # ---- the request
 
     def send(self) -> None:
         """Check, rewrite and send the message, like ``PassThrough.infer``. Raises GatewayError."""
-        pipeline = self._pipeline
-        self._checked, self._names = None, _UNCHANGED
-        self.context.record.pipeline = pipeline.name
-        if not self.summary.can_pass_through:
+        pipeline, wire, summary, context = self._pipeline, self._wire, self.summary, self.context
+        self._checked = wire
+        context.record.pipeline = pipeline.name
+        if not summary.can_pass_through:
             self._continue(self._translate)
             return
-        try:
-            request = self._prepare()
-        except NeedsOffloadError:
-            request = None
+        request, self._checked = pipeline.prepare_now(
+            wire, summary, self._binding, context, self._relay.known_metadata
+        )
         sender = pipeline.sender
         assert sender is not None
         if request is None or (sender.queue is not None and not sender.queue.try_enter()):
@@ -281,70 +296,20 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
         else:
             self._start_exchange(sender, request)
 
-    def _prepare(self) -> Req | None:
-        """Return the request to the backend, or None if ``PassThrough.infer`` must build it. Raises
-        GatewayError and NeedsOffloadError."""
-        pipeline, summary, wire = self._pipeline, self.summary, self._wire
-        checked: Any = wire
-        if not (pipeline.is_always_inline or pipeline.codec_offload.can_read_inline(wire)):
-            return None
-        if pipeline.validate is not None:
-            checked = pipeline.validate(wire, pipeline.limits)
-            if checked is not wire:
-                self._checked = checked
-                checked = self._completed(checked)
-                if checked is None:
-                    return None
-        sender, relaying = pipeline.sender, pipeline.relaying
-        assert sender is not None
-        assert relaying is not None
-        if (
-            sender.endpoints.has_several
-            and pipeline.sequence_of(checked, pipeline.limits) is not None
-        ):
-            return None
-        model, version = summary.model, summary.version
-        if pipeline.renames:
-            model, version, self._names = pipeline.rename(summary)
-        profile = pipeline.profile or relaying.current_profile()
-        if profile is None or model in pipeline.translated_models:
-            return None
-        request = pipeline.rewrite_request(checked, model, version, profile)
-        self._sent = checked
-        return request
-
-    def _completed(self, checked: Any) -> Any:
-        """Return ``checked``, completed with the model's metadata if it is known. Return None if
-        the metadata must be awaited, or if the body was decoded and must be charged."""
-        if isinstance(checked, PartialInferRequest):
-            pipeline, relaying = self._pipeline, self._pipeline.relaying
-            assert relaying is not None
-            metadata = self._relay.known_metadata(
-                checked.model,
-                checked.version,
-                self._binding,
-                self.context,
-                relaying.cached_metadata,
-            )
-            if metadata is None or not pipeline.codec_offload.can_complete_inline(checked):
-                return None
-            try:
-                checked = checked.complete(metadata)
-            except GatewayError:  # the metadata may be outdated
-                return None
-        return checked if body_parts(checked) is body_parts(self._wire) else None
-
     # ---- the result
 
     def _on_backend_response(self, response: Resp) -> None:
-        pipeline, checked = self._pipeline, self._sent
+        pipeline, checked = self._pipeline, self._checked
         try:
             if pipeline.is_always_inline or pipeline.codec_offload.can_rewrite_inline(
                 response, checked
             ):
-                limits = pipeline.limits
-                rewritten = pipeline.rewrite_response(response, checked, *self._names, limits)
-                self._respond(rewritten)
+                model = version = ""  # unchanged
+                if pipeline.renames:
+                    _, _, (model, version) = pipeline.rename(self.summary)
+                self._respond(
+                    pipeline.rewrite_response(response, checked, model, version, pipeline.limits)
+                )
                 return
         except (NeedsOffloadError, OutputsNeedTranslationError):
             pass  # ``deliver`` raises it again
@@ -372,17 +337,18 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
         response, self._response = self._response, None
         assert response is not None
         return self._pipeline.deliver(
-            response, self._sent, self.summary, self._binding, self.context
+            response, self._checked, self.summary, self._binding, self.context
         )
 
 
 class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
-    """A short request that is translated, on a route without further steps."""
+    """A short request that is translated, on a route without steps that wait."""
 
     __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
 
     _codec_offload: BackendCodecOffload[Any, Any]
     _operation: InferRequest
+    """The parsed request in the backend's names."""
     _parsed: Any
     """The result of ``parse_inline``."""
     _result: InferResponse | None
@@ -424,6 +390,8 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
             return None
         assert plan.relaying is not None
         codec_offload = plan.relaying.codec_offload
+        if plan.renames:
+            operation = inference_to_backend(operation, plan.binding.route)
         self._operation, self._codec_offload = operation, codec_offload
         return codec_offload.write_inline(operation, profile, self.context)
 
@@ -434,7 +402,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         rest: Callable[[], Awaitable[Resp]] = self._deliver
         try:
             read = self._codec_offload.read_inline(response, self._operation, self.context)
-            result = self._pipeline.for_client(read, self._operation)
+            result = self._pipeline.for_client(read, parsed.operation)
             if client.is_short(result, parsed):
                 self._respond(client.codec.build_response(result, parsed))
                 return
@@ -465,7 +433,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         response, self._response = self._response, None
         read = await self._codec_offload.read_response(response, self._operation, self.context)
         del response
-        self._result = self._pipeline.for_client(read, self._operation)
+        self._result = self._pipeline.for_client(read, self._parsed.operation)
         del read
         return await self._write()
 

@@ -53,6 +53,7 @@ class RoutePlan:
         """Route policies, keyed by declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
+        self.renames: Final = route.rewrite.renames
         relaying = backend if isinstance(backend, SupportsRelay) else None
         if relaying is not None and not relaying.codec.needs_metadata:
             declared = {}  # the backend would not use the metadata
@@ -61,12 +62,14 @@ class RoutePlan:
             (not backend.supports_sequences, self._refuse_sequence),
             (declared and (not route.is_exact or route.pattern in declared), self._declare),
             (binding.unsupported_datatypes, self._cast),
-            (route.rewrite.renames, self._rename),
+            (self.renames, self._rename),
         ]
         self._request_steps: Final = tuple(step for is_needed, step in needed if is_needed)
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
         if relaying is not None and (
-            self._request_steps or route.retry.is_idempotent or relaying.codec.needs_metadata
+            any(is_needed for is_needed, step in needed if step != self._rename)  # it waits
+            or route.retry.is_idempotent
+            or relaying.codec.needs_metadata
         ):
             relaying = None
         self.relaying: Final[SupportsRelay | None] = relaying

@@ -220,6 +220,10 @@ class RouteTable:
             self._candidates_cache[model] = routes
         return routes
 
+    def depends_on_headers(self, model: str) -> bool:
+        """Return whether the route of ``model`` depends on a request's headers."""
+        return any(route.headers for route in self.candidates(model))
+
     def find(
         self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Route | None:

@@ -190,7 +190,7 @@ def _make_key_source(
 
 
 def _make_fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[bytes]]:
-    server = replace(compiled.endpoint(url), path="")
+    server = compiled.endpoint(url)._replace(path="")
     path = url.path or "/"
 
     async def fetch() -> bytes:

@@ -128,7 +128,7 @@ def test_the_floor_and_the_second_peer_of_a_comparison() -> None:
 def test_real_clients_are_compared_with_h2load_by_variant() -> None:
     def at(name: str, own: float, system: float) -> Result:
         both = (runs("a", "own", cpus=[own]), runs("b", "own-system", cpus=[system]))
-        return Result(name, both)
+        return Result(name, (*both, runs("Envoy", cpus=[1]), runs(of.RELAY, cpus=[own - 80])))
 
     grpcio, grpc_go = rows(Bench(results=[at(of.BY_H2LOAD, 100, 50), at(of.BY_GRPCIO, 105, 60)]))
     assert {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()} == {
@@ -136,6 +136,7 @@ def test_real_clients_are_compared_with_h2load_by_variant() -> None:
         "own-system": "no",
     }
     assert grpcio.found["own-system"].median == pytest.approx(1.2)
+    assert grpcio.floor == Spread(1.25, 1.25, 1.25)
     assert (grpc_go.work, grpc_go.found) == (of.BY_GRPC_GO, {})
 
 

@@ -55,7 +55,7 @@ def test_the_cpu_of_a_session() -> None:
     ) as process:
         assert process.stdout
         process.stdout.readline()
-        found = proc.cpu(process.pid), proc.main_threads_cpu(process.pid)
+        found = proc.cpu(process.pid), proc.main_thread_cpu(process.pid)
         process.communicate(b"\n")
     assert all(200_000 <= each < 400_000 for each in found)
     assert proc.cpu(0) == proc.cpu(process.pid) == 0

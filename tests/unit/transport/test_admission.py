@@ -21,13 +21,14 @@ from infergate.transport.server.admission import (
 
 def test_requests_are_limited_and_counted() -> None:
     admission = Admission(Limits(in_flight=2))
-    admission.admit(10)
+    account = RequestAccount(admission)
+    account.admit(10)
     admission.admit(5)
     with pytest.raises(GatewayError) as caught:
         admission.admit(0)
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     assert (admission.requests, admission.bytes) == (2, 15)
-    admission.release(10)
+    account.release()
     admission.admit(1)
     assert (admission.requests, admission.bytes) == (2, 6)
 

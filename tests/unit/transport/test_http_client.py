@@ -51,7 +51,7 @@ async def test_requests_on_the_wire(http_upstream: Http1Upstream) -> None:
             writer.write(b"HTTP/1.1 203 Fine\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 2\r\n\r\nok")
 
     async with fake_backend(script) as fake:
-        endpoint = dataclasses.replace(fake.endpoint, path="/base")
+        endpoint = fake.endpoint._replace(path="/base")
         parts = (b"a" * 10, memoryview(b"b" * 100_000), bytearray(b"c"))
         headers = {"content-type": "a/b", "host": "evil", "accept-encoding": "gzip", "te": "x"}
         wire = HttpRequest("POST", "/m%2Fn", "q=1", headers, parts)
@@ -180,7 +180,7 @@ async def test_an_unknown_host(http_upstream: Http1Upstream) -> None:
 async def test_https_to_a_server_without_tls(
     http_upstream: Http1Upstream, harness: HttpHarness
 ) -> None:
-    endpoint = dataclasses.replace(harness.endpoint, tls=True)
+    endpoint = harness.endpoint._replace(tls=True)
     assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
     await harness.check_serving()
 
@@ -190,7 +190,7 @@ async def test_a_tls_handshake_times_out(http_upstream: Http1Upstream) -> None:
         await reader.read()
 
     async with fake_backend(script) as fake:
-        endpoint = dataclasses.replace(fake.endpoint, tls=True)
+        endpoint = fake.endpoint._replace(tls=True)
         assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
         with raises_kind(Kind.TIMEOUT):
             await http_upstream.exchange(POST, endpoint, 0.1)

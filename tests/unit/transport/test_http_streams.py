@@ -314,7 +314,7 @@ async def test_events_are_returned_immediately(engine: Engine) -> None:
 
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake, asyncio.timeout(10):
-        endpoint = dataclasses.replace(fake.endpoint, path="/base")
+        endpoint = fake.endpoint._replace(path="/base")
         wire = dataclasses.replace(POST, query="q=1")
         async with aclosing(upstream.stream(wire, endpoint, 5)) as responses:
             first = await anext(responses)
@@ -387,7 +387,7 @@ async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
                 await anext(upstream.stream(POST, fake.endpoint, 0.05))
         async with aclosing(upstream.stream(POST, fake.endpoint, 5)) as second:
             assert (await anext(second)).body == [b"a"]
-        framed = dataclasses.replace(fake.endpoint, framed=True)
+        framed = fake.endpoint._replace(framed=True)
         with raises_kind(Kind.UNSUPPORTED):
             await anext(upstream.stream(POST, framed, 5))
     await upstream.close()

@@ -1,7 +1,6 @@
 """Clients of TLS servers: trusted certificates and errors."""
 
 import asyncio
-import dataclasses
 import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -53,7 +52,7 @@ async def https(name: str) -> AsyncIterator[Endpoint]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(FILES / f"{name}.pem", FILES / f"{name}.key")
     async with fake_backend(script, context) as fake:
-        yield dataclasses.replace(fake.endpoint, tls=True)
+        yield fake.endpoint._replace(tls=True)
     assert fake.connections <= 1, "the connection is reused"
 
 
@@ -140,7 +139,7 @@ async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host
     trust(AUTHORITY)
     async with serve("server") as endpoint, client() as send_request:
         for _ in range(3):
-            assert await send_request(dataclasses.replace(endpoint, host=host)) == b"ok"
+            assert await send_request(endpoint._replace(host=host)) == b"ok"
 
 
 @TRANSPORTS
@@ -150,10 +149,10 @@ async def test_certificates_are_checked_for_the_name_not_the_address(
     """The certificates are for 127.0.0.1 and localhost only."""
     trust(AUTHORITY)
     async with serve("server") as endpoint, client() as send_request:
-        named = dataclasses.replace(endpoint, host="localhost", address="127.0.0.1")
+        named = endpoint._replace(host="localhost", address="127.0.0.1")
         assert await send_request(named) == b"ok"
     async with serve("server") as endpoint, client() as send_request:
-        named = dataclasses.replace(endpoint, host="pods.test", address="127.0.0.1")
+        named = endpoint._replace(host="pods.test", address="127.0.0.1")
         with raises_kind(Kind.CONNECT) as caught:
             await send_request(named)
         assert "127.0.0.1" in caught.value.detail
@@ -187,7 +186,7 @@ async def test_no_authority_is_trusted(
 async def test_https_to_a_server_without_tls(harness: HttpHarness, trust: Trust) -> None:
     trust(AUTHORITY)
     async with https_client() as send_request:
-        error = await connect_error(send_request, dataclasses.replace(harness.endpoint, tls=True))
+        error = await connect_error(send_request, harness.endpoint._replace(tls=True))
     assert "SSLError" in error.detail
 
 
@@ -197,10 +196,10 @@ async def test_grpcs_to_a_server_without_tls(
 ) -> None:
     trust(AUTHORITY)
     async with client() as send_request:
-        error = await connect_error(send_request, dataclasses.replace(harness.endpoint, tls=True))
+        error = await connect_error(send_request, harness.endpoint._replace(tls=True))
         assert "handshake failed" in error.detail or "SSLError" in error.detail
         with raises_kind(Kind.CONNECT):
-            await send_request(dataclasses.replace(grpc_harness.endpoint, tls=True))
+            await send_request(grpc_harness.endpoint._replace(tls=True))
 
 
 @GRPCS_CLIENTS

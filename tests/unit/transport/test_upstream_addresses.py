@@ -1,7 +1,6 @@
 """Each address of a name has its own connections, which can be closed separately."""
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -117,7 +116,7 @@ async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> byte
 async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) -> None:
     async with serve() as log:
         upstream = make(RPC_LIMITS)
-        named = dataclasses.replace(log.endpoint, host="pods.test", address="127.0.0.1")
+        named = log.endpoint._replace(host="pods.test", address="127.0.0.1")
         for _ in range(2):
             assert await send_request(upstream, named, serve) == b"ok"
         assert log.hosts == [f"pods.test:{log.endpoint.port}"] * 2

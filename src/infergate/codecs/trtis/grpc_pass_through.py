@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSummary
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import (
     DELIMITED,
@@ -78,10 +78,12 @@ class ValidatedRpcRequest(RpcRequest):
 
 
 class RequestState(NamedTuple):
-    """The ``target`` of a request in progress, and its ``message`` if the message was split."""
+    """The ``target`` of a request in progress and its summary, and its ``message`` if the
+    message was split."""
 
     message: Sequence[Buffer]
     target: InferRequest
+    summary: RequestSummary
     split: SplitInference | None
 
 

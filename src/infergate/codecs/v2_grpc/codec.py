@@ -39,7 +39,12 @@ from infergate.codecs.v2_grpc.infer_response import (
 )
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
-from infergate.codecs.v2_grpc.validated_heads import PassThroughHeads, RequestHeads, ResponseHeads
+from infergate.codecs.v2_grpc.validated_heads import (
+    PassThroughHeads,
+    RequestHeads,
+    ResponseHeads,
+    SplitRequest,
+)
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
@@ -111,7 +116,7 @@ class V2Grpc:
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Read the operation and the names from the top-level fields only."""
-        operation = _operation(wire)
+        operation = OPERATIONS.get(wire.method) or _operation(wire)
         if operation is InferRequest:
             split = self._request_heads.find(wire)
             if split and split.head:
@@ -297,10 +302,12 @@ class V2Grpc:
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
         """Check everything that `parse_request` checks, and drop empty typed contents beside raw
         contents."""
-        if _operation(wire) is not InferRequest:
+        if OPERATIONS.get(wire.method) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
-        split = self._request_heads.find(wire)
+        split: SplitRequest | None = wire.codec_state
+        if type(split) is not SplitRequest or split.message is not wire.message:
+            split = self._request_heads.find(wire)
         if split and split.validated_head(limits):
             return wire
         validated = read_request(wire.message, limits)
@@ -333,12 +340,17 @@ class V2Grpc:
         """
         if isinstance(wire, _SharedRequest):
             return None
-        split = self._request_heads.find(wire)
+        split: SplitRequest | None = wire.codec_state
+        if type(split) is not SplitRequest or split.message is not wire.message:
+            split = self._request_heads.find(wire)
         head = split and (split.head or self._request_heads.find_names(split))
         if split and head:
             if head.wants_classes and not profile.supports_classification:
                 return None
-            return RpcRequest(wire.method, split.renamed(head.names, model, version))
+            names = head.names
+            if names.model == model and names.version == version:
+                return RpcRequest(wire.method, split.message)
+            return RpcRequest(wire.method, split.renamed(names, model, version))
         message = join_parts(wire.message)
         try:
             if not profile.supports_classification and requests_classes(message):
@@ -356,15 +368,20 @@ class V2Grpc:
             raise_status(wire)
         # "If specified, this identifier must be returned". MLServer generates an id if the request
         # has no id.
-        head = self._request_heads.find(request)
-        if head is not None:
-            request_id = head.split.id
+        sent: SplitRequest | None = request.codec_state
+        if type(sent) is not SplitRequest or sent.message is not request.message:
+            sent = self._request_heads.find(request)
+        if sent is not None:
+            request_id = sent.split.id
         else:
             request_id = _strings(
                 join_parts(request.message), frozenset({_ID}), MAX_HEAD_BYTES
             ).get(_ID, "")
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
+            if not model and not version and split.split.id == request_id:
+                is_bare = not wire.metadata and not wire.details
+                return wire if is_bare else RpcResponse(wire.message)
             return RpcResponse(split.renamed(model, version, request_id))
         message = join_parts(wire.message)
         try:

@@ -26,6 +26,8 @@ from infergate.core.tensor import Buffer
 MAX_FIELDS: Final = 24 * KIB
 """Maximum number of fields of one message that are read. Reading them takes at most 50 ms of CPU
 time."""
+MIN_MAX_FIELDS: Final = 16
+"""The smallest result of `max_fields`."""
 MAX_HEAD_BYTES: Final = 4 * MIB
 """Maximum size of a message without its tensors' data. Parsing takes about 6 ms per MiB."""
 
@@ -43,7 +45,7 @@ _DIMENSION_BYTES: Final = 10
 def max_fields(limits: Limits) -> int:
     """Return the maximum number of top-level fields of a valid message: a few names and, for each
     tensor, a description, a requested output, a raw entry and a parameter."""
-    return min(4 * limits.tensors + 16, MAX_FIELDS)
+    return min(4 * limits.tensors + MIN_MAX_FIELDS, MAX_FIELDS)
 
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:

@@ -3,7 +3,12 @@
 The head of a ModelInferRequest or ModelInferResponse is the whole message except the id and the raw
 tensor data. Clients send the same head over and over, so a message is split in one pass and the
 parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split. The
-full check reads them, and only the full check reports errors."""
+full check reads them, and only the full check reports errors.
+
+Many messages of a client differ only in the text of the id and in the raw data. The positions of
+these are kept by the length of the message (`MessageLayouts`): a message that is equal in all other
+bytes, in particular in all tags and lengths, is split at the same positions.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from typing import Final, NamedTuple
 
 from infergate.codecs.message_heads import MAX_CACHED_HEAD, RawEntry
 from infergate.codecs.protos.wire_scanner import MalformedMessageError, read_varint
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.tensor import Buffer
 
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
@@ -20,17 +26,22 @@ half as many fields, and describes at most half as many raw entries. Two more st
 detect the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
+_MAX_LAYOUTS: Final = 32
+_MAX_RAW_ENTRIES: Final = 16
+"""Maximum number of raw entries of a message whose layout is kept."""
 _MAX_LENGTH_BYTES: Final = 5
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `fields` counts the fields of `head`. `id_field` is the encoded `id`."""
+    """A split message. `fields` counts the fields of `head`. `id_field` is the encoded `id`, which
+    starts at `id_start`."""
 
     head: bytes
     fields: int
     id: str
     id_field: Buffer
     raw: Sequence[RawEntry]
+    id_start: int
 
     def entries(self, data: Buffer) -> list[memoryview]:
         """Return the fields of the raw entries in `data`. They are not copied."""
@@ -55,7 +66,7 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
     id_text = ""
     raw: list[RawEntry] = []
     head_parts: list[Buffer] = []
-    position = head_start = fields = size = 0
+    position = head_start = fields = size = id_start = 0
     end = len(data)
     try:
         for _ in _STEPS:
@@ -75,6 +86,7 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
                 if id_field or position > end or length > MAX_CACHED_HEAD:
                     return None
                 id_field, id_text = data[start:position], str(data[value:position], "utf-8")
+                id_start = start
             elif tag in _HEAD_TAGS:
                 fields += 1
                 continue
@@ -94,4 +106,61 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
         return None
     if head_start < end:
         head_parts.append(data[head_start:end])
-    return _new_tuple(SplitMessage, (b"".join(head_parts), fields, id_text, id_field, raw))
+    head = b"".join(head_parts)
+    return _new_tuple(SplitMessage, (head, fields, id_text, id_field, raw, id_start))
+
+
+class _Layout(NamedTuple):
+    """A split message, the bytes that another message must share, each with its position, and the
+    positions of the id's text (0 and 0 without an id)."""
+
+    split: SplitMessage
+    shared: Sequence[tuple[bytes, int]]
+    id_text_start: int
+    id_end: int
+
+
+class MessageLayouts:
+    """The layout of the latest message of each length, of those passed to `keep`."""
+
+    __slots__ = ("_layouts",)
+
+    def __init__(self) -> None:
+        self._layouts: Final = BoundedCache[int, _Layout](_MAX_LAYOUTS)
+
+    def split(self, data: Buffer) -> SplitMessage | None:
+        """Return the result of `split_message` if `data` has a known layout, else None."""
+        layout = self._layouts.get(len(data))
+        if layout is None or type(data) is not bytes:
+            return None
+        split, shared, id_text_start, id_end = layout
+        for part, start in shared:
+            if not data.startswith(part, start):
+                return None
+        if not id_end:
+            return split
+        try:
+            id_text = str(data[id_text_start:id_end], "utf-8")
+        except UnicodeDecodeError:
+            return None
+        head, fields, _, _, raw, id_start = split
+        id_field = data[id_start:id_end]
+        return _new_tuple(SplitMessage, (head, fields, id_text, id_field, raw, id_start))
+
+    def keep(self, data: Buffer, split: SplitMessage) -> None:
+        """Keep the layout of `data`, which was split into `split`, unless it has many parts."""
+        if type(data) is not bytes or len(split.raw) > _MAX_RAW_ENTRIES:
+            return
+        id_end = split.id_start + len(split.id_field)
+        id_text_start = id_end - len(split.id.encode())
+        differing = [(value, end) for _, value, end in split.raw]
+        if id_end:
+            differing.append((id_text_start, id_end))
+            differing.sort()
+        shared: list[tuple[bytes, int]] = []
+        position = 0
+        for start, end in (*differing, (len(data), len(data))):
+            if start > position:
+                shared.append((data[position:start], position))
+            position = end
+        self._layouts[len(data)] = _Layout(split, shared, id_text_start, id_end)

@@ -19,12 +19,12 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     string_field,
 )
-from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
+from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, MIN_MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.infer_request import RAW_FIELD as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequence, requests_classes
 from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
 from infergate.codecs.v2_grpc.infer_response import read_response
-from infergate.codecs.v2_grpc.split_message import SplitMessage, split_message
+from infergate.codecs.v2_grpc.split_message import MessageLayouts, SplitMessage, split_message
 from infergate.core.compilation import mypyc_attr
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -119,9 +119,8 @@ class SplitRequest(NamedTuple):
         )
 
     def renamed(self, names: HeadNames, model: str, version: str) -> Sequence[Buffer]:
-        """Return the message, whose head has `names`, with `model` and `version`."""
-        if names.model == model and names.version == version:
-            return self.message
+        """Return the message, whose head has `names`, with the other names `model` and
+        `version`."""
         return [names.renamed(model, version), self.split.id_field, *self.split.entries(self.data)]
 
 
@@ -131,20 +130,29 @@ class RequestHeads:
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
+        self._layouts: Final = MessageLayouts()
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
         """Split `wire`, an inference, at most once. Return None if the fast path does not apply."""
         cached = wire.codec_state
         if type(cached) is SplitRequest and cached.message is wire.message:
             return cached
-        data = join_parts(wire.message)
-        split = split_message(data, RAW_INPUTS)
-        if split is None:
-            return None
-        head = self._heads.get(split.head)
-        has_recurred = head is None and self._heads.has_recurred(split.head)
+        message = wire.message
+        data = message[0] if len(message) == 1 else join_parts(message)
+        heads, has_recurred = self._heads, False
+        split = self._layouts.split(data)
+        head = None if split is None else heads.entries.get(split.head)
+        if split is None or head is None:
+            split = split_message(data, RAW_INPUTS)
+            if split is None:
+                return None
+            head = heads.get(split.head)
+            if head is not None:
+                self._layouts.keep(data, split)
+            else:
+                has_recurred = heads.has_recurred(split.head)
         wire.codec_state = request = _new_tuple(
-            SplitRequest, (wire.message, data, split, head, has_recurred)
+            SplitRequest, (message, data, split, head, has_recurred)
         )
         return request
 
@@ -215,18 +223,20 @@ class ResponseHeads:
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[ResponseHead]] = MessageHeadCache()
+        self._layouts: Final = MessageLayouts()
 
     def read(
         self, message: Sequence[Buffer], limits: Limits, request: InferRequest
     ) -> InferResponse:
         """Parse `message`, the response to `request`, with the same result as `read_response`."""
-        data = join_parts(message)
-        split = split_message(data, RAW_OUTPUTS)
+        data = message[0] if len(message) == 1 else join_parts(message)
+        known = self._layouts.split(data)
+        split = split_message(data, RAW_OUTPUTS) if known is None else known
         if split is None or (
             request.outputs and any(output.shared_memory for output in request.outputs)
         ):
             return read_response((data,), limits, request)
-        cached = self._heads.get(split.head)
+        cached = self._heads.entries.get(split.head) or self._heads.get(split.head)
         if (
             cached is None
             or cached.limits is not limits
@@ -235,6 +245,8 @@ class ResponseHeads:
             response = read_response((data,), limits, request)
             self._store(split, response, limits)
             return response
+        if known is None:
+            self._layouts.keep(data, split)
         head = cached.response
         return InferResponse(
             head.model,
@@ -292,16 +304,24 @@ class PassThroughHeads:
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[PassThroughHead]] = MessageHeadCache()
+        self._layouts: Final = MessageLayouts()
 
     def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
         """Split `message` and find its head. Return None if the fast path does not apply or
         elements may be typed."""
-        data = join_parts(message)
-        split = split_message(data, RAW_OUTPUTS)
-        if split is None or split.fields + len(split.raw) >= max_fields(limits):
+        data = message[0] if len(message) == 1 else join_parts(message)
+        known = self._layouts.split(data)
+        split = split_message(data, RAW_OUTPUTS) if known is None else known
+        if split is None:
             return None
-        head = self._heads.get(split.head)
-        if head is None:
+        count = split.fields + len(split.raw)
+        if count >= MIN_MAX_FIELDS and count >= max_fields(limits):
+            return None
+        head = self._heads.entries.get(split.head) or self._heads.get(split.head)
+        if head is not None:
+            if known is None:
+                self._layouts.keep(data, split)
+        else:
             try:
                 head = _pass_through_head(split.head)
             except MalformedMessageError:

@@ -60,7 +60,8 @@ class H2Upstream(PooledUpstream):
         for _ in range(attempts):
             connection = pool.find_free() or await pool.acquire(deadline)
             waiter = ResponseWaiter[RpcResponse](pool.loop)
-            call = UnaryClientCall(connection, wire, deadline, waiter)
+            call = UnaryClientCall(connection, wire, total_size(wire.message), deadline)
+            call.callbacks = waiter
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
@@ -78,14 +79,18 @@ class H2Upstream(PooledUpstream):
         callbacks: ExchangeCallbacks[RpcResponse],
     ) -> UnaryClientCall | None:
         pool = self._pools.get(endpoint)
-        if pool is None or total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
+        message = wire.message
+        size = len(message[0]) if len(message) == 1 else total_size(message)
+        if pool is None or size > self._limits.body + MESSAGE_OVERHEAD:
             return None
         connection = pool.find_free()
         if connection is None:
             return None
         deadline = pool.loop.time() + timeout
-        retry = functools.partial(self._exchange, wire, pool, deadline, _MAX_ATTEMPTS - 1)
-        return UnaryClientCall(connection, wire, deadline, callbacks, retry)
+        call = UnaryClientCall(connection, wire, size, deadline)
+        call.callbacks = callbacks
+        call.retry = functools.partial(self._exchange, wire, pool, deadline, _MAX_ATTEMPTS - 1)
+        return call
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -95,7 +100,7 @@ class H2Upstream(PooledUpstream):
         deadline = None if timeout is None else pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
             connection = pool.find_free() or await pool.acquire(deadline)
-            call = StreamingClientCall(connection, wire, deadline)
+            call = StreamingClientCall(connection, wire, total_size(wire.message), deadline)
             try:
                 while (response := await call.next_response()) is not None:
                     yield response

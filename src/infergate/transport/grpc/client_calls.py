@@ -5,48 +5,41 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
 
 from infergate.core.errors import backend_garbage
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
-from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
+from infergate.core.wire import NO_HEADERS, RpcResponse
 from infergate.transport.base import ExchangeCallbacks
 from infergate.transport.grpc import framing
-from infergate.transport.grpc.client_connection import (
-    ClientCall,
-    GrpcClientConnection,
-    StreamRefused,
-)
-from infergate.transport.grpc.headers import ResponseHeaders
+from infergate.transport.grpc.client_connection import ClientCall, StreamRefused
 from infergate.transport.net.deferred_inflation import DeferredInflation
 
 
 class UnaryClientCall(ClientCall):
-    """A call with one response, which is reported to `callbacks`. If the server refuses the stream,
-    the response of `retry`, if given, is reported instead."""
+    """A call with one response. The creator sets `callbacks`, to which the response is reported. If
+    the server refuses the stream, the response of `retry`, if set, is reported instead."""
 
-    def __init__(
-        self,
-        connection: GrpcClientConnection,
-        wire: RpcRequest,
-        deadline: float,
-        callbacks: ExchangeCallbacks[RpcResponse],
-        retry: Callable[[], Awaitable[RpcResponse]] | None = None,
-    ) -> None:
-        self._callbacks: ExchangeCallbacks[RpcResponse] | None = callbacks
-        self._retry: Final = retry
-        self._reader: framing.SingleMessageReader | None = None
-        self._task: asyncio.Task[None] | None = None  # inflates the response, or retries
-        super().__init__(connection, wire, deadline)
+    callbacks: ExchangeCallbacks[RpcResponse] | None = None
+    retry: Callable[[], Awaitable[RpcResponse]] | None = None
+    _message: Buffer | DeferredInflation | None = None  # when it is complete
+    _reader: framing.SingleMessageReader | None = None  # unless it arrives in one piece
+    _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 
-    def _on_response(self, response: ResponseHeaders) -> None:
-        self._reader = framing.SingleMessageReader(self._connection.max_message, response.encoding)
-        self._initial_metadata = response.metadata
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
+        if self._message is None and self._reader is None and size <= MIN_ACCOUNTED_BYTES:
+            message = framing.read_whole(parts, self._connection.max_message)
+            if message is not None and not end and not self._is_over:
+                self._message = message
+                return
+        super().add(parts, size, end)
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
         reader = self._reader
-        assert reader is not None
+        if reader is None:
+            reader = framing.SingleMessageReader(self._connection.max_message, self._encoding)
+            reader.message = self._message
+            self._reader = reader
         known_length = reader.length
         reader.add(parts)
         if known_length is None and reader.length is not None:
@@ -54,7 +47,7 @@ class UnaryClientCall(ClientCall):
                 self._set_counted(reader.length)
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
-        message = reader.message
+        message = self._message = reader.message
         if message is not None and len(message) > max(
             self._counted_bytes, MIN_ACCOUNTED_BYTES
         ):  # decompressed, the message is longer than announced
@@ -62,29 +55,28 @@ class UnaryClientCall(ClientCall):
 
     def cancel(self) -> None:
         """End the call and release its memory; the caller no longer waits."""
-        self._callbacks = None
+        self.callbacks = None
         if self._task is not None:
             self._task.cancel()
         self.close()
         self._set_counted(0)
 
     def _on_over(self) -> None:
-        callbacks, error = self._callbacks, self._error
+        callbacks, error = self.callbacks, self._error
         self._error = None  # its traceback may refer to this call
         if callbacks is None:
             return
         if error is not None:
             self._set_counted(0)
-            if self._retry is not None and type(error) is StreamRefused:
-                self._start_task(self._retry)
+            if self.retry is not None and type(error) is StreamRefused:
+                self._start_task(self.retry)
                 return
-            self._callbacks = None
+            self.callbacks = None
             callbacks.on_error(error)
             return
-        reader, ending = self._reader, self._end_headers
+        message, ending = self._message, self._end_headers
         assert ending is not None
         assert ending.code is not None
-        message = None if reader is None else reader.message
         metadata = ending.metadata
         if self._initial_metadata:
             metadata = {**self._initial_metadata, **metadata}
@@ -93,7 +85,7 @@ class UnaryClientCall(ClientCall):
                 self._start_task(functools.partial(self._inflated, message, metadata))
                 return
             message = None
-        self._callbacks = None
+        self.callbacks = None
         if ending.code:
             callbacks.on_response(RpcResponse((), ending.code, ending.details, metadata))
         elif message is None:
@@ -120,11 +112,11 @@ class UnaryClientCall(ClientCall):
         try:
             response = await respond()
         except Exception as error:  # noqa: BLE001 - the callbacks decide
-            callbacks, self._callbacks, self._task = self._callbacks, None, None
+            callbacks, self.callbacks, self._task = self.callbacks, None, None
             if callbacks is not None:
                 callbacks.on_error(error)
         else:
-            callbacks, self._callbacks, self._task = self._callbacks, None, None
+            callbacks, self.callbacks, self._task = self.callbacks, None, None
             if callbacks is not None:
                 callbacks.on_response(response)
 
@@ -136,12 +128,9 @@ class StreamingClientCall(ClientCall):
     _has_returned_end = False
     _waiter: asyncio.Future[None] | None = None
 
-    def _on_response(self, response: ResponseHeaders) -> None:
-        self._reader = framing.MessageReader(self._connection.max_message, response.encoding)
-        self._initial_metadata = response.metadata
-
     def _take_data(self, parts: Sequence[Buffer]) -> None:
-        assert self._reader is not None
+        if self._reader is None:
+            self._reader = framing.MessageReader(self._connection.max_message, self._encoding)
         self._reader.add(parts)
         self._wake()
 

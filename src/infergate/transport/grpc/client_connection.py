@@ -15,7 +15,7 @@ from infergate.core.errors import GatewayError, Kind, backend_failure, backend_g
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
-from infergate.core.wire import NO_HEADERS, RpcRequest, total_size
+from infergate.core.wire import NO_HEADERS, RpcRequest
 from infergate.transport.base import Endpoint
 from infergate.transport.grpc import framing
 from infergate.transport.grpc import headers as grpc_headers
@@ -152,7 +152,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     def unregister(self, call: ClientCall) -> None:
         """Remove `call`, which has ended."""
         self._calls.discard(call)
-        self._calls_without_deadline.discard(call)
+        if self._calls_without_deadline:
+            self._calls_without_deadline.discard(call)
         if self.engine.is_retired:
             if not self._calls:
                 self._close()
@@ -209,12 +210,13 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 class ClientCall:
     """The base class of calls. The connection calls its methods for events on the stream."""
 
+    _encoding = ""
     _initial_metadata: Mapping[str, str] = NO_HEADERS
 
     def __init__(
-        self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
+        self, connection: GrpcClientConnection, wire: RpcRequest, size: int, deadline: float | None
     ) -> None:
-        """Send the request. `deadline`: loop time."""
+        """Send the request, whose message has `size` bytes. `deadline`: loop time."""
         loop = connection.loop
         self._started_at: Final = loop.time()
         self._memory: Final = wire.memory
@@ -224,7 +226,6 @@ class ClientCall:
         if prefix is None:
             prefix = connection.encode_prefix(wire.method)
         block = prefix + grpc_headers.request_suffix(remaining, wire.metadata)
-        message = wire.message
         self._connection: Final = connection
         self.deadline: Final = math.inf if deadline is None else deadline
         self._error: Exception | None = None
@@ -232,15 +233,12 @@ class ClientCall:
         self._has_response = False
         self._end_headers: ResponseHeaders | None = None
         self._stream: Final[Stream] = connection.engine.open_stream(
-            block, (framing.PREFIX.pack(0, total_size(message)), *message)
+            block, (framing.PREFIX.pack(0, size), *wire.message)
         )
         self._stream.owner = self
         connection.register(self)
 
     # ---- to be implemented by subclasses
-
-    def _on_response(self, response: ResponseHeaders) -> None:
-        raise NotImplementedError
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
         """Handle received bytes of the messages. Raises GatewayError."""
@@ -257,7 +255,7 @@ class ClientCall:
         if end:
             self._end_with(response)
         elif response.is_grpc:
-            self._on_response(response)
+            self._encoding, self._initial_metadata = response.encoding, response.metadata
         elif response.status != 200:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._end_with(response)
@@ -285,7 +283,11 @@ class ClientCall:
         response: ResponseHeaders | None = fields.interpretation
         if response is None:
             response = fields.interpretation = ResponseHeaders(fields)
-        self._end_with(response)
+        if response.code == grpc_headers.OK and not self._is_over:
+            self._end_headers = response
+            self._finish()
+        else:
+            self._end_with(response)
 
     def sent(self) -> None:
         """Do nothing: the call waits for the response."""

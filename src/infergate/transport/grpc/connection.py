@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
 from infergate.transport.http2 import events
@@ -28,6 +28,14 @@ _BUFFER_SIZE: Final = 256 * KIB
 """Maximum bytes of one read. In DATA frames of one byte, they take 70 ms of the event loop."""
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
+
+
+class CompleteCall(Protocol):
+    """A call of a client whose message is complete."""
+
+    def begin(self) -> None:
+        """Pass the message to the application."""
+        ...
 
 
 _thread: Final = threading.local()
@@ -53,6 +61,9 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self._is_tls = False
         self.is_write_paused = False
         self._write_waiters: list[asyncio.Future[None]] = []
+        self.complete_calls: list[CompleteCall] = []
+        """Calls whose messages are complete. They begin after the other received frames are
+        handled, because one of these frames may reset the stream."""
 
     # ---- to be implemented by subclasses
 
@@ -68,6 +79,12 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError
+
+    def _on_output_held(self, size: int) -> None:
+        """Called when `size` bytes were added to the write buffer while writing is paused."""
+
+    def _close_if_drained(self) -> None:
+        """Close the connection if this completes a drain."""
 
     # ---- asyncio callbacks
 
@@ -98,6 +115,10 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             self.flush()
         if size < 0 and len(data) >= _LARGE_READ:
             self._start_large_reads()
+        if self.complete_calls:
+            calls, self.complete_calls = self.complete_calls, []
+            for call in calls:
+                call.begin()
 
     def _start_large_reads(self) -> None:
         if not self._is_tls and not self._transport.is_closing():
@@ -155,20 +176,25 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write pending output."""
+        """Write pending output; close the connection if this completes a drain."""
         self._will_flush = False
         parts: list[Any] = self._outbound.output
-        if not parts:
-            return
-        self._outbound.output = []
-        if self._transport.is_closing():
-            return
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        elif sum(map(len, parts)) <= _MAX_JOINED:
-            self._transport.write(b"".join(parts))
-        else:
-            self._transport.writelines(parts)
+        transport = self._transport
+        if parts:
+            self._outbound.output = []
+            if not transport.is_closing():
+                is_paused = self.is_write_paused
+                held = transport.get_write_buffer_size() if is_paused else 0
+                if len(parts) == 1:
+                    transport.write(parts[0])
+                elif sum(map(len, parts)) <= _MAX_JOINED:
+                    transport.write(b"".join(parts))
+                else:
+                    transport.writelines(parts)
+                if is_paused:
+                    self._on_output_held(transport.get_write_buffer_size() - held)
+        if self.engine.is_draining:
+            self._close_if_drained()
 
 
 class LargeReads(asyncio.BufferedProtocol):

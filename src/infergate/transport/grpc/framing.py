@@ -74,6 +74,19 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
         raise MessageTooLongError(public) from None
 
 
+def read_whole(parts: Sequence[Buffer], max_length: int) -> bytes | None:
+    """Return the message if `parts`, the start of a body, are one uncompressed message of at most
+    `max_length` bytes. In any other case, `SingleMessageReader` must read the body."""
+    if len(parts) != 1:
+        return None
+    part = parts[0]
+    length = len(part) - _PREFIX_SIZE
+    if not 0 <= length <= max_length:
+        return None
+    flag, announced = PREFIX.unpack_from(part)
+    return bytes(part[_PREFIX_SIZE:]) if announced == length and not flag else None
+
+
 class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
     announced length, None until it has arrived. `message` is `bytes` if it arrived in one
@@ -115,14 +128,6 @@ class SingleMessageReader:
                 else:
                     self._fill(part)
             elif self.message is None:
-                # The usual case, a whole uncompressed message, needs no further call.
-                size = len(part) - _PREFIX_SIZE
-                if size >= 0 and not self._partial_prefix and size <= self._max_length:
-                    flag, length = PREFIX.unpack_from(part)
-                    if not flag and length == size:
-                        self.length = length
-                        self.message = bytes(part[_PREFIX_SIZE:])
-                        continue
                 self._start(part)
             elif len(part):
                 raise InvalidMessageError("more than one message")

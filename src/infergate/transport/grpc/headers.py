@@ -21,6 +21,7 @@ from infergate.transport.grpc import metadata as grpc_metadata
 from infergate.transport.grpc.framing import ACCEPTED_ENCODINGS
 from infergate.transport.http2 import header_blocks
 from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.hpack_decoder import MAX_PREFIX_LENGTH
 
 OK: Final = 0
 CANCELLED: Final = 1
@@ -250,7 +251,12 @@ def encode_metadata(entries: Mapping[str, str]) -> bytes:
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""
         if start and value.isascii() and value.isprintable():
-            block += start + header_blocks.encode_value(value.strip(" "))
+            text = value.strip(" ").encode("ascii")
+            size = len(text)
+            if size < MAX_PREFIX_LENGTH:
+                block += start + bytes((size,)) + text
+            else:
+                block += start + header_blocks.encode_value(value.strip(" "))
         else:
             block += header_blocks.encode_block(*grpc_metadata.to_wire({name: value}))
     return block

@@ -79,13 +79,6 @@ class GrpcServerConnection(server_call.CallConnection):
         self._active_at = self._progress_at = self.loop.time()
         self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
 
-    def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
-        super().data_received(data, size)
-        if self.complete_calls:
-            calls, self.complete_calls = self.complete_calls, []
-            for call in calls:
-                call.begin()
-
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
         super().pause_writing()
@@ -197,15 +190,11 @@ class GrpcServerConnection(server_call.CallConnection):
         if self._is_lost and not self._calls:
             self.listener.unregister(self)
 
-    def flush(self) -> None:
-        """Write pending output; close the connection if this completes a drain."""
-        if self.is_write_paused and not self._transport.is_closing():
-            buffered = self._transport.get_write_buffer_size()
-            super().flush()
-            self._unsent_output.grow(self._transport.get_write_buffer_size() - buffered)
-        else:
-            super().flush()
-        if self.engine.is_draining and not self._calls and self.engine.is_drained:
+    def _on_output_held(self, size: int) -> None:
+        self._unsent_output.grow(size)
+
+    def _close_if_drained(self) -> None:
+        if not self._calls and self.engine.is_drained:
             self._transport.close()
 
     # ---- time limits and shutdown

@@ -58,9 +58,6 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
-        self.complete_calls: list[ServerCall] = []
-        """Calls whose messages are complete. They begin after the other received frames are
-        handled, because one of these frames may reset the stream."""
         self._calls: Final[set[ServerCall]] = set()
         self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
@@ -311,13 +308,16 @@ class ServerCall(IncomingRequest):
             return
         self._has_ended = True
         engine, stream = self._connection.engine, self._stream
-        code, length = response.code, total_size(response.message)
+        code, message = response.code, response.message
+        length = len(message[0]) if len(message) == 1 else total_size(message)
         if not code and length > self._max_message:
             code = headers.RESOURCE_EXHAUSTED
             sizes = f"{length} vs. {self._max_message}"
             details = f"Sent message larger than max ({sizes}) (limits.body)"
             response = RpcResponse(code=code, details=details)
-        ending = headers.encode_trailers(code, response.details, response.metadata)
+        ending = headers.OK_TRAILERS
+        if code or response.metadata:
+            ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:
             block = headers.encode_trailers_only(200, code, response.details, response.metadata)
             engine.send_headers(stream, block, end=True)
@@ -326,7 +326,7 @@ class ServerCall(IncomingRequest):
                 engine.send_headers(stream, headers.RESPONSE_HEADERS)
             engine.send_data(stream, (), ending)
         else:
-            parts = (framing.encode_prefix(length), *response.message)
+            parts = (framing.PREFIX.pack(0, length), *message)
             engine.send_message(stream, headers.RESPONSE_HEADERS, parts, ending)
         if stream.remote_open:
             self._connection.end_stream_soon(stream)

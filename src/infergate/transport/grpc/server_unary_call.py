@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
@@ -29,6 +28,7 @@ class UnaryCall(ServerCall):
     __slots__ = (
         "_counted_bytes",
         "_last_progress",
+        "_message",
         "_reader",
         "_received_bytes",
         "_started_at",
@@ -36,42 +36,60 @@ class UnaryCall(ServerCall):
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
-        self._reader: Final = framing.SingleMessageReader(self._max_message, request.encoding)
-        self._started_at = self._last_progress = connection.loop.time()
+        self._message: Buffer | DeferredInflation | None = None  # when it is complete
+        self._reader: framing.SingleMessageReader | None = None  # unless it arrives in one piece
+        self._started_at = self._last_progress = connection.engine.last_received_at
         self._received_bytes = 0
         self._counted_bytes = 0
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         if self.task is not None or self._has_ended:
             return
-        reader = self._reader
+        message = None
+        if end and self._reader is None:
+            message = framing.read_whole(parts, self._max_message)
         try:
-            reader.add(parts)
-            if reader.length is not None:
-                self._admit(reader.length, size)
+            if message is None:
+                self._read(parts, size)
+            else:
+                self.account.admit(len(message))
         except framing.MessageError as error:
             self._finish_with(self.invalid_message_response(error))
         except GatewayError as refusal:
             self._refuse_message(refusal)
         else:
-            if end:
+            if message is not None:
+                self._message = message
+                self.context.record.bytes_in = len(message)
+                self._connection.complete_calls.append(self)
+            elif end:
                 self._start()
             else:
                 self._received_bytes += size
                 now = self._last_progress = self._connection.loop.time()
                 counted = self._counted_bytes
-                self._await_message(
-                    counted, max(0, counted + framing.PREFIX.size - self._received_bytes), now
-                )
+                missing = max(0, counted + framing.PREFIX.size - self._received_bytes)
+                self._await_message(counted, missing, now)
 
     def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
         """Handle the end of the message."""
         if self.task is None and not self._has_ended:
             self._start()
 
-    def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message of `length` bytes; `arrived` bytes of the body were just received."""
-        message = self._reader.message
+    def _read(self, parts: Sequence[Buffer], size: int) -> None:
+        """Read `size` bytes of a message that does not arrive in one piece. Raises MessageError
+        and OVERLOADED."""
+        reader = self._reader
+        if reader is None:
+            reader = framing.SingleMessageReader(self._max_message, self._request.encoding)
+            self._reader = reader
+        reader.add(parts)
+        if reader.length is not None:
+            self._admit(reader.length, reader.message, size)
+
+    def _admit(self, length: int, message: Buffer | DeferredInflation | None, arrived: int) -> None:
+        """Admit the message of `length` bytes, which is None until it is complete; `arrived` bytes
+        of the body were just received."""
         if not self.account.is_admitted:
             self.account.admit(length)
             self._counted_bytes = length
@@ -93,17 +111,18 @@ class UnaryCall(ServerCall):
     def _start(self) -> None:
         if self._incoming_message is not None:
             self._incoming_message.finish()
-        message = self._reader.message
+        message = None if self._reader is None else self._reader.message
         if message is None:
             error = framing.InvalidMessageError(TRUNCATED)
             self._finish_with(self.invalid_message_response(error))
             return
+        self._message, self._reader = message, None
         self.context.record.bytes_in = len(message)
         self._connection.complete_calls.append(self)
 
     def begin(self) -> None:
         """Pass the complete message to the application, unless the call has ended."""
-        message = self._reader.message
+        message = self._message
         if self._stream.owner is not self or message is None:
             return
         wire = RpcRequest(self._request.method, (), self._request.headers)
@@ -120,10 +139,6 @@ class UnaryCall(ServerCall):
                 return
         self.continue_in_task(functools.partial(listener.app.respond, wire, self.context))
 
-    def on_response(self, response: RpcResponse) -> None:
-        """Send the response of a relayed call."""
-        self._respond(response)
-
     def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
         """Serve the call in a task."""
         self.task = self._connection.loop.create_task(self._serve(respond))
@@ -135,17 +150,18 @@ class UnaryCall(ServerCall):
             response = self.build_refusal(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
             response = self._unexpected_error_response()
-        message = self._reader.message
+        message = self._message
         if isinstance(message, DeferredInflation) and isinstance(
             message.error, framing.MessageError
         ):
             # The application has already recorded the error.
             response = self.invalid_message_status(message.error)
         del message
-        self._respond(response)
+        self.on_response(response)
 
-    def _respond(self, response: RpcResponse) -> None:
-        self._reader.message = self._relayed = None
+    def on_response(self, response: RpcResponse) -> None:
+        """Send the response, and release the message."""
+        self._message = self._relayed = None
         if self._completion is not None:
             self._completion.set_result(None)
         self.account.release()

@@ -32,7 +32,7 @@ class Http1Connection(HttpServerConnection):
         method, keep, is_http10 = "", False, False
         if request is not None:
             method, is_http10 = request.wire.method, request.is_http10
-            keep = request.is_complete and request.keep_alive and not self._is_last()
+            keep = request.is_complete and request.keep_alive and not self._listener.is_stopping
         if response.body_stream is not None:
             keep = keep and not is_http10  # the end of the connection ends an HTTP/1.0 body
             self._is_chunked = not is_http10

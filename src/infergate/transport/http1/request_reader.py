@@ -140,7 +140,9 @@ class RequestReader:
         malformed body, and TOO_LARGE as soon as its size is known to exceed the limit."""
         chunks = self._chunked_body
         if chunks is not None:
-            self._consume(chunks.feed(self._data, self._at))
+            self._at = chunks.feed(self._data, self._at)
+            if self._at == len(self._data):  # free the data
+                self._data, self._at = b"", 0
             self.received = len(chunks.body)
             if not chunks.is_complete:
                 return None
@@ -155,11 +157,9 @@ class RequestReader:
             self._body_buffer = None
             return memory
         data, at = self._data, self._at
-        self._consume(at + length)
-        return data[at : at + length]
-
-    def _consume(self, at: int) -> None:
-        """Mark the bytes up to ``at`` as used. Free the data if no bytes are left."""
-        if at == len(self._data):
-            self._data, at = b"", 0
-        self._at = at
+        end = at + length
+        if end == len(data):
+            self._data, self._at = b"", 0
+        else:
+            self._at = end
+        return data[at:end]

@@ -88,8 +88,9 @@ def write_response(
     connection = _CLOSE
     if keep_alive:
         connection = _KEEP if is_http10 else ""
-    length: int | None = total_size(response.body)
-    body = response.body if message_head.has_body(method, response.status) else ()
+    content = response.body
+    length: int | None = len(content[0]) if len(content) == 1 else total_size(content)
+    body = content if message_head.has_body(method, response.status) else ()
     if response.body_stream is not None:
         length = None
         if not is_http10:

@@ -235,7 +235,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def _finish_relayed(self, response: HttpResponse) -> None:
         request, self._relayed = self._request, None
-        self._complete()
+        if self._completion is not None:
+            self._complete()
         if request is not None and self._state is ConnectionState.BUSY:
             request.release()
             self._respond(response)

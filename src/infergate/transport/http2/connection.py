@@ -21,7 +21,6 @@ from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
-from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
@@ -65,9 +64,6 @@ class Http2Connection(Http2FrameReader):
         self._closed_streams = ClosedStreams()
 
     # ---- to be implemented by subclasses
-
-    def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
-        raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
         return number > self.last_stream or not number % 2
@@ -118,15 +114,13 @@ class Http2Connection(Http2FrameReader):
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.progress_count += 1
-        fields = self._cached_blocks.get(block)
-        if fields is None:
-            try:
-                fields = self._header_decoder.decode(block)
-            except HeaderBlockTooLargeError:
-                if not self._can_skip_block():
-                    raise
-                self._on_skipped_block(number)
-                return
+        try:
+            fields = self._header_decoder.decode(block)
+        except HeaderBlockTooLargeError:
+            if not self._can_skip_block():
+                raise
+            self._on_skipped_block(number)
+            return
         self._on_headers(number, fields, end=end)
 
     def _can_skip_block(self) -> bool:
@@ -257,7 +251,9 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
-    def _on_window_update(self, number: int, increment: int) -> None:
+    def _on_window_update(  # noqa: C901 - clients send two for each call
+        self, number: int, increment: int
+    ) -> None:
         out = self.outbound
         if self._expected_updates:
             self._expected_updates -= 1
@@ -267,8 +263,13 @@ class Http2Connection(Http2FrameReader):
         if number == 0:
             if not increment:
                 raise Http2ConnectionError("WINDOW_UPDATE of 0")
-            for waiting_stream in out.grow_window(increment):
-                self._on_queue_sent(waiting_stream)
+            out.window += increment
+            if out.window > frames.LARGEST_WINDOW:
+                reason = "the connection window overflows"
+                raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
+            if out.waiting:
+                for waiting_stream in out.resume_waiting():
+                    self._on_queue_sent(waiting_stream)
             return
         stream = self.streams.get(number)
         if stream is None:
@@ -277,10 +278,10 @@ class Http2Connection(Http2FrameReader):
             return
         if not increment:
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
-        sent = out.grow_stream_window(stream, increment)
-        if sent is None:
+        stream.send_window += increment
+        if stream.send_window > frames.LARGEST_WINDOW:
             raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
-        if sent:
+        if stream.send_queue is not None and out.resume(stream):
             self._on_queue_sent(stream)
 
     def _on_queue_sent(self, stream: Stream) -> None:
@@ -342,10 +343,10 @@ class Http2Connection(Http2FrameReader):
         out = self.outbound
         grown, out.initial_window = initial - out.initial_window, initial
         for stream in tuple(self.streams.values()):
-            sent = out.grow_stream_window(stream, grown)
-            if sent is None:
+            stream.send_window += grown
+            if stream.send_window > frames.LARGEST_WINDOW:
                 raise Http2ConnectionError("a stream window overflows", Code.FLOW_CONTROL_ERROR)
-            if sent:
+            if stream.send_queue is not None and out.resume(stream):
                 self._on_queue_sent(stream)
 
     def _check_push(self, value: int) -> None:
@@ -359,11 +360,11 @@ class Http2Connection(Http2FrameReader):
             return
         if self.outbound.sent_frames > self._frames_at_ping:
             self._frames_at_ping = self.outbound.sent_frames
-            self._ping_budget.refill()
-        if not self._ping_budget.spend(self.last_received_at):
+            self._ping_budget.refill_and_spend(self.last_received_at)
+        elif not self._ping_budget.spend(self.last_received_at):
             # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
-        self.outbound.output.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.outbound.output.append(frames.PONG_HEADER + payload)
 
     def _on_goaway(self, payload: bytes) -> None:
         self._charge_budget("GOAWAY frames")

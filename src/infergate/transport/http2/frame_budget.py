@@ -30,6 +30,7 @@ class FrameBudget:
         """Add `tokens` tokens, up to the maximum."""
         self._tokens = min(self._max_tokens, self._tokens + tokens)
 
-    def refill(self) -> None:
-        """Refill the bucket to the maximum."""
-        self._tokens = self._max_tokens
+    def refill_and_spend(self, now: float) -> None:
+        """Refill the bucket to the maximum, which is at least 1, and take one token."""
+        self._tokens = self._max_tokens - 1.0
+        self._updated_at = now

@@ -4,7 +4,7 @@ checked when it is announced, before the payload arrives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from infergate.core.tensor import Buffer
@@ -18,6 +18,7 @@ from infergate.transport.http2.frames import (
     HEADERS,
     LAST_STREAM,
     PADDED,
+    PING,
     SETTINGS,
     UINT32,
     WINDOW_UPDATE,
@@ -25,11 +26,13 @@ from infergate.transport.http2.frames import (
     Http2ConnectionError,
     Http2StreamError,
 )
+from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.limits import MAX_FRAME
 from infergate.transport.http2.stream import Stream
 
 NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
+_PING_SIZE: Final = 8
 _MAX_FIRST_BYTES: Final = 16  # bytes kept of a connection that does not start as HTTP/2
 
 
@@ -38,6 +41,8 @@ class Http2FrameReader:
     handle one stream may also raise Http2StreamError."""
 
     preface: bytes  # the bytes with which the peer must start
+    _cached_blocks: Mapping[bytes, HeaderBlock]
+    """The fields of header blocks that were received recently."""
 
     def __init__(self, max_block: int) -> None:
         """`max_block`: the longest header block, in bytes."""
@@ -95,6 +100,14 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
+        """Decode and handle a header block."""
+        raise NotImplementedError
+
+    def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
+        """Handle the fields of a header block."""
+        raise NotImplementedError
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
         raise NotImplementedError
 
     def _can_skip_block(self) -> bool:
@@ -115,7 +128,7 @@ class Http2FrameReader:
 
     # ---- splitting
 
-    def _split(  # noqa: C901, PLR0912 - as in `_read_frame`
+    def _split(  # noqa: C901, PLR0912, PLR0915 - as in `_read_frame`
         self, data: bytes | bytearray, end: int
     ) -> None:
         """Split the first `end` bytes of `data`. Raises Http2ConnectionError."""
@@ -159,7 +172,12 @@ class Http2FrameReader:
                     ):
                         try:
                             block = bytes(view[start:stop])
-                            self._on_block(number, block, end=flags != END_HEADERS)
+                            fields = self._cached_blocks.get(block)
+                            if fields is None:
+                                self._on_block(number, block, end=flags != END_HEADERS)
+                            else:
+                                self.progress_count += 1
+                                self._on_headers(number, fields, end=flags != END_HEADERS)
                         except Http2StreamError as fault:
                             self._on_stream_error(fault)
                         position = stop
@@ -169,6 +187,10 @@ class Http2FrameReader:
                             self._on_window_update(number, UINT32.unpack_from(data, start)[0])
                         except Http2StreamError as fault:
                             self._on_stream_error(fault)
+                        position = stop
+                        continue
+                    elif kind == PING and length == _PING_SIZE and not number:
+                        self._on_ping(flags, bytes(view[start:stop]))
                         position = stop
                         continue
                 next_position = self._read_frame(data, view, position, end)

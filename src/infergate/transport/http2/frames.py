@@ -117,3 +117,5 @@ def window_update(stream: int, increment: int) -> bytes:
 
 
 SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
+PONG_HEADER: Final = FRAME_HEADER.pack(8 << 8 | PING, ACK, 0)
+"""The frame header of the acknowledgement of a PING."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from hpack.exceptions import HPACKError
 
 from infergate.core.bounded_cache import BoundedCache
-from infergate.transport.http2 import limits
+from infergate.transport.http2 import huffman, limits
 from infergate.transport.http2.header_blocks import FIXED_NAMES, VALUE, HeaderBlock
 from infergate.transport.http2.hpack_decoder import (
     MAX_PREFIX_LENGTH,
@@ -146,7 +146,7 @@ class _Template:
         """Return the varying values of `block`, or None if it differs in more than these values.
         Raises IndexError and HPACKError."""
         values: list[bytes] = []
-        encoded: list[int] = []  # indices of values to decode, once the block is known to fit
+        encoded: list[int] = []  # indices of Huffman-coded values, decoded once the block fits
         position = 0
         if not block.endswith(self._tail):
             return None
@@ -154,20 +154,22 @@ class _Template:
             if not block.startswith(part, position):
                 return None
             position += len(part)
-            length = block[position]
-            start = position
+            first = block[position]
+            length = first & MAX_PREFIX_LENGTH
             if length < MAX_PREFIX_LENGTH:
-                start = position = position + 1
-            else:  # long, or in the Huffman code
-                encoded.append(len(values))
+                position += 1
+            else:
                 length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
+            if first > MAX_PREFIX_LENGTH:
+                encoded.append(len(values))
+            start = position
             position += length
             values.append(block[start:position])
         # A truncated value ends after the block.
         if position + len(self._tail) != len(block):
             return None
         for index in encoded:
-            values[index] = read_string(values[index], 0)[0]
+            values[index] = huffman.decode(values[index])
         return values
 
 

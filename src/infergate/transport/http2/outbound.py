@@ -18,10 +18,7 @@ from infergate.transport.http2.frames import (
     END_STREAM,
     FRAME_HEADER,
     HEADERS,
-    LARGEST_WINDOW,
     MIN_FRAME_SIZE,
-    Code,
-    Http2ConnectionError,
 )
 from infergate.transport.http2.header_blocks import TABLE_SIZE_ZERO
 from infergate.transport.http2.stream import Stream
@@ -37,11 +34,11 @@ class OutboundFrames:
 
     __slots__ = (
         "_has_sent_headers",
-        "_waiting",
         "initial_window",
         "max_frame_size",
         "output",
         "sent_frames",
+        "waiting",
         "window",
     )
 
@@ -52,7 +49,7 @@ class OutboundFrames:
         self.max_frame_size = MIN_FRAME_SIZE
         self.sent_frames = 0  # number of HEADERS and DATA frames sent
         self._has_sent_headers = False
-        self._waiting: dict[Stream, None] = {}
+        self.waiting: dict[Stream, None] = {}  # streams with queued data
 
     def send_headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         """Send a header block, in as many frames as it needs."""
@@ -82,9 +79,9 @@ class OutboundFrames:
     ) -> bool:
         """Send a whole unary message: header block, body and trailers. Return False if part of the
         message waits."""
-        size = sum(map(len, parts))
+        size, block_size, trailers_size = sum(map(len, parts)), len(block), len(trailers)
         if (
-            len(block) + size + len(trailers) > self.max_frame_size
+            block_size + size + trailers_size > self.max_frame_size
             or size > stream.send_window
             or size > self.window
             or not self._has_sent_headers
@@ -96,10 +93,10 @@ class OutboundFrames:
         self.window -= size
         self.sent_frames += 2
         stream.local_open = False
-        head = FRAME_HEADER.pack(len(block) << 8 | HEADERS, END_HEADERS, stream_id) + block
-        if trailers:
+        head = FRAME_HEADER.pack(block_size << 8 | HEADERS, END_HEADERS, stream_id) + block
+        if trailers_size:
             flags = END_STREAM | END_HEADERS
-            end = FRAME_HEADER.pack(len(trailers) << 8 | HEADERS, flags, stream_id) + trailers
+            end = FRAME_HEADER.pack(trailers_size << 8 | HEADERS, flags, stream_id) + trailers
             self.sent_frames += 1
             self.output += (head + FRAME_HEADER.pack(size << 8 | DATA, 0, stream_id), *parts, end)
         else:
@@ -120,7 +117,7 @@ class OutboundFrames:
         stream.trailers = trailers
         if self._send(stream):
             return True
-        self._waiting[stream] = None
+        self.waiting[stream] = None
         return False
 
     def _send_now(
@@ -191,36 +188,24 @@ class OutboundFrames:
         """Drop the queue of `stream`, and send nothing more on it."""
         stream.local_open = False
         stream.send_queue = None
-        self._waiting.pop(stream, None)
+        self.waiting.pop(stream, None)
 
     # ---- the peer's windows
 
-    def grow_window(self, increment: int) -> list[Stream]:
-        """Enlarge the connection's window; return the streams that have sent all queued data.
-        Raises Http2ConnectionError."""
-        self.window += increment
-        if self.window > LARGEST_WINDOW:
-            raise Http2ConnectionError("the connection window overflows", Code.FLOW_CONTROL_ERROR)
+    def resume_waiting(self) -> list[Stream]:
+        """Send queued data, because the connection's window has grown. Return the streams whose
+        queues are empty."""
         done: list[Stream] = []
-        if not self._waiting:
-            return done
-        for stream in tuple(self._waiting):
+        for stream in tuple(self.waiting):
             if self.window <= 0:
                 break
-            if self._resume(stream):
+            if self.resume(stream):
                 done.append(stream)
         return done
 
-    def grow_stream_window(self, stream: Stream, increment: int) -> bool | None:
-        """Enlarge the stream's window. Return whether its queued data is sent; None if it
-        overflows."""
-        stream.send_window += increment
-        if stream.send_window > LARGEST_WINDOW:
-            return None
-        return stream in self._waiting and self._resume(stream)
-
-    def _resume(self, stream: Stream) -> bool:
+    def resume(self, stream: Stream) -> bool:
+        """Send the queue of `stream` as far as the windows allow; return whether it is empty."""
         if self._send(stream):
-            del self._waiting[stream]
+            del self.waiting[stream]
             return True
         return False

@@ -102,11 +102,6 @@ class Admission:
             excess -= transfer.size
             transfer.abort()
 
-    def release(self, size: int) -> None:
-        """Finish a request that holds ``size`` bytes."""
-        self.requests -= 1
-        self.bytes -= size
-
     def admit_stream(self) -> None:
         """Count a new stream. Raises OVERLOADED, in which case the stream is not counted."""
         if self.streams >= MAX_STREAMS:
@@ -179,7 +174,8 @@ class RequestAccount:
         """Release the request if it was admitted."""
         if self.is_admitted:
             self.is_admitted = False
-            self._admission.release(self._bytes)
+            self._admission.requests -= 1
+            self._admission.bytes -= self._bytes
 
 
 def shutting_down() -> GatewayError:

@@ -23,7 +23,7 @@ from infergate.codecs.v2_grpc import validated_heads
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.codecs.v2_grpc.methods import INFER
-from infergate.codecs.v2_grpc.split_message import split_message
+from infergate.codecs.v2_grpc.split_message import MessageLayouts, split_message
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -297,7 +297,7 @@ def test_the_names_of_a_recurring_head_are_read_once(monkeypatch: pytest.MonkeyP
         return codec.rewrite_request(wire, "other", "2", GENERIC)
 
     first = forward(1)
-    assert not codec._request_heads._heads._entries, "a head seen once is not cached"
+    assert not codec._request_heads._heads.entries, "a head seen once is not cached"
     forward(2)
     monkeypatch.setattr(codec_module, "read_strings", None)
     monkeypatch.setattr(codec_module, "remove_fields", None)
@@ -318,16 +318,16 @@ def test_a_head_that_was_not_validated_gets_the_full_check_later() -> None:
         wire = RpcRequest(INFER, (message,))
         codec.summarize(wire)
         codec.rewrite_request(wire, "other", "", GENERIC)
-    assert codec._request_heads._heads._entries
+    assert codec._request_heads._heads.entries
     for _ in range(2):
         with pytest.raises(GatewayError, match="needs 4 bytes"):
             codec.validate(RpcRequest(INFER, (message,)), LIMITS)
     valid = request(*RAW).SerializeToString()
     codec.validate(RpcRequest(INFER, (valid,)), LIMITS)
-    (head,) = codec._request_heads._heads._entries.values()
+    (head,) = codec._request_heads._heads.entries.values()
     assert head.validated is not None, "the results of the full check are cached too"
     codec.rewrite_request(RpcRequest(INFER, (valid,)), "other", "", GENERIC)
-    assert list(codec._request_heads._heads._entries.values()) == [head]
+    assert list(codec._request_heads._heads.entries.values()) == [head]
 
 
 # ---- bounds
@@ -345,7 +345,7 @@ def test_an_output_in_shared_memory_is_reported_each_time() -> None:
 def flood(head: Callable[[int], Any], count: int, *, validates: bool = True) -> int:
     """Return the bytes that a codec caches after many distinct heads from ``head``."""
     codec = V2Grpc()
-    assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, "too long for the cache"
+    assert len(split_message(head(0).SerializeToString(), 7) or ()) == 6, "too long for the cache"
     gc.collect()
     tracemalloc.start()
     try:
@@ -436,3 +436,44 @@ def test_heads_in_use_stay_cached_and_others_are_evicted() -> None:
         assert cache.get(b"busy") == -1
     assert cache.get(b"99999") == 99_999
     assert cache.get(b"1") is None
+
+
+@given(
+    st.sampled_from([(7, each) for each in REQUESTS] + [(6, each) for each in RESPONSES]),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+)
+def test_a_known_layout_gives_the_same_split(
+    vector: tuple[int, bytes], changes: list[tuple[int, int]]
+) -> None:
+    raw_field, message = vector
+    split = split_message(message, raw_field)
+    if split is None or not message:
+        return
+    layouts = MessageLayouts()
+    assert layouts.split(message) is None
+    layouts.keep(message, split)
+    assert layouts.split(message) == split
+    other = bytearray(message)
+    for position, byte in changes:
+        other[position % len(other)] = byte
+    found = layouts.split(bytes(other))
+    assert found is None or found == split_message(bytes(other), raw_field)
+
+
+def test_a_known_layout_accepts_another_id_and_other_data() -> None:
+    layouts = MessageLayouts()
+
+    def message(request_id: str, data: bytes) -> bytes:
+        request = pb.ModelInferRequest(model_name="m", id=request_id)
+        request.inputs.add(name="x", datatype="UINT8", shape=[2])
+        request.raw_input_contents.append(data)
+        return bytes(request.SerializeToString())
+
+    first = message("ab", b"12")
+    split = split_message(first, 7)
+    assert split is not None
+    layouts.keep(first, split)
+    other = message("é", b"34")
+    assert layouts.split(other) == split_message(other, 7) != split
+    assert layouts.split(memoryview(other)) is None
+    assert layouts.split(other.replace("é".encode(), b"\xff\xff")) is None

@@ -332,7 +332,7 @@ def test_a_flood_of_heads_stays_within_the_limit(rest: str) -> None:
             for _ in range(3):
                 codec.parse_request(post(text, b""), LIMITS)
         gc.collect()
-        assert codec._request_heads._heads._entries._older, "a generation was filled"
+        assert codec._request_heads._heads.entries._older, "a generation was filled"
         assert tracemalloc.get_traced_memory()[0] < MAX_WEIGHT
     finally:
         tracemalloc.stop()
@@ -346,16 +346,16 @@ def test_a_head_seen_once_or_too_long_is_not_cached() -> None:
     long = head(f'"x":"{"y" * MAX_CACHED_HEAD}",')
     for _ in range(3):
         codec.parse_request(post(long, DATA), LIMITS)
-    assert not heads._entries
+    assert not heads.entries
 
 
 def test_a_pickled_codec_has_an_empty_cache() -> None:
     codec = V2RestCodec("literal", 7)
     for _ in range(2):
         codec.parse_request(post(head(), DATA), LIMITS)
-    assert codec._request_heads._heads._entries
+    assert codec._request_heads._heads.entries
     copy = pickle.loads(pickle.dumps(codec))
-    assert not copy._request_heads._heads._entries
+    assert not copy._request_heads._heads.entries
     assert (copy._spelling, copy._compress_min) == (codec._spelling, 7)
 
 

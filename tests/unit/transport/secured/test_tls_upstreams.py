@@ -1,6 +1,5 @@
 """TLS to backends with their own authority, server name and client certificate."""
 
-import dataclasses
 import ssl
 from pathlib import Path
 
@@ -74,7 +73,7 @@ async def test_a_configured_server_name(kind: str, engine: Engine, authority: Au
             client = Client(kind, engine, ClientTls(authority.file, name))
             if is_accepted:
                 assert await client.send_request(harness.endpoint)
-                resolved = dataclasses.replace(harness.endpoint, host="x", address="127.0.0.1")
+                resolved = harness.endpoint._replace(host="x", address="127.0.0.1")
                 assert await client.send_request(resolved)
             else:
                 assert await client.is_refused(harness)
