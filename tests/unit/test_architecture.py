@@ -28,6 +28,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "codecs.base",
         "codecs.binary_estimates",
         "codecs.http_status",
+        "codecs.json_tensors",
         "codecs.message_heads",
         "codecs.option_checks",
         "codecs.profiles",

@@ -22,14 +22,13 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
-from infergate.codecs.v2_rest.encodings import decode_body
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.json_tensors.json_data import (
     REQUEST_RULES,
     read_data,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,
@@ -39,6 +38,7 @@ from infergate.codecs.v2_rest.json_document import (
     read_all_members,
     read_string,
 )
+from infergate.codecs.v2_rest.encodings import decode_body
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
