@@ -27,6 +27,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "core",
         "codecs.base",
         "codecs.binary_estimates",
+        "codecs.encodings",
         "codecs.http_status",
         "codecs.json_tensors",
         "codecs.message_heads",

@@ -22,6 +22,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.encodings import decode_body
 from infergate.codecs.json_tensors.json_data import (
     REQUEST_RULES,
     read_data,
@@ -38,7 +39,6 @@ from infergate.codecs.json_tensors.json_document import (
     read_all_members,
     read_string,
 )
-from infergate.codecs.v2_rest.encodings import decode_body
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request

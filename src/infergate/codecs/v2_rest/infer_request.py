@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
+from infergate.codecs.encodings import CONTENT_ENCODING, decode_body
 from infergate.codecs.json_tensors.json_data import (
     BASE64_PARAMETERS,
     NON_FINITE_SPELLINGS,
@@ -35,7 +36,6 @@ from infergate.codecs.json_tensors.json_document import (
     read_items,
     read_string,
 )
-from infergate.codecs.v2_rest.encodings import CONTENT_ENCODING, decode_body
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.paths import model_path

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest, Profile
+from infergate.codecs.encodings import decode_body, without_encoding
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
-from infergate.codecs.v2_rest.encodings import decode_body, without_encoding
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import (
     RequestHeadCache,
