@@ -111,6 +111,12 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, what its path names, 
             requested, spec=replace(requested.spec, signature=signature), signature=signature
         )
     inputs = _signature_tensors(metadata, requested.signature)[0]
+    if not inputs:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"the metadata of model '{metadata.name}' has no inputs; declare them under 'models' "
+            "in the gateway's configuration",
+        )
     if INSTANCES in members and INPUTS in members:
         raise bad_request(
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
@@ -146,24 +152,13 @@ def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Lim
 def _signature_tensors(
     metadata: ModelMetadata, signature: str
 ) -> tuple[tuple[TensorMetadata, ...], tuple[TensorMetadata, ...]]:
-    """Return the inputs and outputs of a signature. Raises BAD_REQUEST, UNSUPPORTED."""
-    found = metadata.inputs, metadata.outputs
-    if signature not in ("", DEFAULT_SIGNATURE):
-        for other in metadata.signatures:
-            if other.name == signature:
-                found = other.inputs, other.outputs
-                break
-        else:
-            raise bad_request(
-                f'Serving signature name: "{signature[:200]}" not found in signature def'
-            )
-    if not found[0]:
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"the inputs of model '{metadata.name}' are unknown; declare them in the configuration "
-            "under 'models'",
-        )
-    return found
+    """Return the inputs and outputs of a signature. Raises BAD_REQUEST."""
+    if signature in ("", DEFAULT_SIGNATURE):
+        return metadata.inputs, metadata.outputs
+    for other in metadata.signatures:
+        if other.name == signature:
+            return other.inputs, other.outputs
+    raise bad_request(f'Serving signature name: "{signature[:200]}" not found in signature def')
 
 
 def _datatypes(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype | None]:
