@@ -172,7 +172,10 @@ def _output_differences(
         sorted(output.name for output in side) for side in (expected.outputs, received)
     )
     # Requesting no output is the same as requesting all of them.
-    if received_names != names and (names or len(received) != len(expected.inputs)):
+    if not received_names:
+        if len(names) not in (0, len(expected.inputs)):
+            yield "the server computes all outputs; the client gets those that it requested"
+    elif received_names != names and (names or len(received) != len(expected.inputs)):
         yield _wrong(f"the requested outputs are {received_names}, expected {names}")
 
 

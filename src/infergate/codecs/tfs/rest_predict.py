@@ -169,7 +169,7 @@ def _datatypes(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype | None]:
         if datatype is None:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}': datatype {tensor.datatype} is not supported",
+                f"tensor '{tensor.name}': datatype '{tensor.datatype}' is not supported",
             )
         datatypes[tensor.name] = datatype
     return datatypes
