@@ -43,6 +43,7 @@ PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
 @pytest.mark.parametrize(
     ("changed", "note"),
     [
+        ({"outputs": ()}, ""),  # REQUEST requests all of them
         ({}, ""),
         ({"model": "theirs"}, ""),
         ({"version": ""}, "the version is not sent to the server"),
@@ -65,7 +66,6 @@ def test_the_request_that_a_server_receives(changed: dict[str, Any], note: str) 
         {"parameters": {"n": "1", "t": "x"}},
         {"parameters": {"n": 1.0, "t": "x"}},
         {"parameters": {"n": 1, "t": "x", "z": 0}},
-        {"outputs": ()},
         {"outputs": (RequestedOutput("A"), RequestedOutput("B"))},
         {"inputs": (replace(ONE, shape=(1, 1)),)},
         {"inputs": (TWO,)},
@@ -118,6 +118,14 @@ def test_only_nan_payloads_may_be_lost() -> None:
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
     assert finding_of([*request_differences(meant, other)]) == Finding(Mark.CONVERTED, note)
     assert finding_of([*request_differences(meant, PLAIN)]).mark is Mark.WRONG
+
+
+def test_a_server_may_compute_all_outputs() -> None:
+    meant = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
+    received = replace(PLAIN, outputs=())
+    finding = finding_of([*request_differences(meant, received)])
+    assert finding.mark is Mark.CONVERTED
+    assert finding.note.startswith("the server computes all outputs")
 
 
 def test_outputs_have_the_requested_order() -> None:
