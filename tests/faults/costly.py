@@ -87,6 +87,14 @@ def delimited(number: int, value: bytes) -> bytes:
 
 
 PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
+
+
+def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tuple[str, bytes]:
+    """The path and the body of a request with as many ``row`` as fit into ``size``."""
+    body = b'{"instances":[' + (row + b",") * (size // (len(row) + 1) - 3) + end + b"]}"
+    return f"/v1/models/{model}:predict", body
+
+
 DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
 """A TensorProto with 64 dimensions of 0, as the value of a map entry."""
 
@@ -313,6 +321,35 @@ WORST: dict[str, Callable[[], Worst]] = {
         predict("identity", 1, 0)
         + b"".join(delimited(2, delimited(1, b"%d" % index) + DIMENSIONS) for index in range(1023)),
         PREDICT,
+    ),
+    "v2-rest, to tfs-rest": lambda: zipped(rest("tr.tfs-rest"), *binary(EMPTY, VERY_MANY)),
+    "tfs-rest, very many strings": lambda: zipped(*rows(b'""', 3 * VERY_MANY)),
+    "tfs-rest, forwarded": lambda: zipped(*rows(b'""', 3 * VERY_MANY, "fwd.tfs-rest")),
+    "tfs-rest, as many strings as the loop reads": lambda: posted(*rows(b'""', 3 * MANY)),
+    "tfs-rest, very many rows of a number": lambda: zipped(
+        *rows(b"[1]", 4 * VERY_MANY, "numbers", b"[1]")
+    ),
+    "tfs-rest, short rows of numbers": lambda: posted(*rows(b"[1]", INLINE, "numbers", b"[1]")),
+    "tfs-rest, rows of strings": lambda: zipped(*rows(b'[""]', MIB)),
+    "tfs-rest, short rows of strings": lambda: posted(*rows(b'[""]', INLINE, end=b'[""]')),
+    "tfs-rest, objects": lambda: zipped(*rows(b'{"INPUT0":""}', MIB, end=b'{"INPUT0":""}')),
+    "tfs-rest, as many objects as the loop reads": lambda: posted(
+        *rows(b'{"INPUT0":""}', 5000 * 14, end=b'{"INPUT0":""}')
+    ),
+    "tfs-rest, objects with arrays": lambda: posted(
+        *rows(b'{"INPUT0":[0]}', 5000 * 15, "numbers", b'{"INPUT0":[0]}')
+    ),
+    "tfs-rest, objects with other names": lambda: posted(*rows(b'{"a":0}', INLINE, end=b"{}")),
+    "tfs-rest, NaN": lambda: posted(*rows(b"[NaN]", 32 * KIB, "numbers", b"[0]")),
+    "tfs-rest, more NaN": lambda: posted(*rows(b"[NaN]", INLINE, "numbers", b"[0]")),
+    "tfs-rest, booleans for numbers": lambda: posted(*rows(b"true", INLINE, "numbers", b"0")),
+    "tfs-rest, a mixed row": lambda: posted(*rows(b"[1]", INLINE, "numbers", b"[1,2]")),
+    "tfs-rest, nesting": lambda: posted(
+        "/v1/models/numbers:predict", b'{"instances":' + b"[" * INLINE
+    ),
+    "tfs-rest, commas in strings": lambda: posted(*rows(b'",:"', INLINE)),
+    "tfs-rest, examples": lambda: posted(
+        "/v1/models/fwd.tfs-rest:classify", b'{"examples":[' + b'{"a":1},' * 30_000 + b"{}]}"
     ),
     "trtis-grpc, very many empty BYTES": lambda: called(
         old_strings("texts", EMPTY, VERY_MANY), OLD_INFER

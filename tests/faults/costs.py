@@ -55,19 +55,27 @@ backends:
   over-trtis-http: {{protocol: trtis-http, endpoints: ["http://127.0.0.1:{2}"]}}
   over-trtis-grpc: {{protocol: trtis-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
   over-tfs-grpc: {{protocol: tfs-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
+  over-tfs-rest: {{protocol: tfs-rest, endpoints: ["http://127.0.0.1:{2}"]}}
   over-graphpipe: {{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{3}"]}}
 models:
   texts:
     inputs: [{{name: INPUT0, datatype: BYTES, shape: [-1]}}]
     outputs: [{{name: OUTPUT0, datatype: BYTES, shape: [-1]}}]
+  numbers:
+    inputs: [{{name: INPUT0, datatype: FP32, shape: [-1, 1]}}]
+    outputs: [{{name: OUTPUT0, datatype: FP32, shape: [-1, 1]}}]
 routes:
 {routes}
   - {{model: texts, backend: ours, rewrite: {{model: identity}}}}
+  - {{model: numbers, backend: ours, rewrite: {{model: identity}}}}
   - {{model: "*", backend: ours}}
 reload: {{watch: false}}
 drain: {{delay: 0s}}
 """
-HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "tfs-grpc", "graphpipe")
+HOPS = (
+    "v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "tfs-grpc", "tfs-rest",
+    "graphpipe",
+)  # fmt: skip
 """The protocols over which the gateway reaches its own model ``texts``, which returns a BYTES
 tensor. A message for ``fwd.HOP`` or ``tr.HOP`` passes the codecs of both sides. ``tr`` renames an
 input, so that nothing passes through."""

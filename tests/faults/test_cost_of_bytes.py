@@ -102,6 +102,10 @@ def _rest(body: bytes) -> Any:
     return HttpRequest("POST", "/v2/models/texts/infer", body=(body,))
 
 
+def _rows(body: bytes) -> Any:
+    return HttpRequest("POST", "/v1/models/texts:predict", body=(body,))
+
+
 def _rpc(message: bytes) -> Any:
     return RpcRequest("/inference.GRPCInferenceService/ModelInfer", (b"\x0a\x01m" + message,))
 
@@ -142,6 +146,16 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
             _TENSOR % (b"FP16", 1) + b"1]},", _TENSOR % (b"BYTES", 0) + b"]},",
         ],
         [b"0]}]}", b'""]}]}', b"]}", b"{}]}", b'"z":1}}', b""],
+    ),
+    "tfs-rest": (
+        _rows,
+        [b'{"instances":[', b'{"inputs":[', b'{"inputs":{"INPUT0":[', b"{", b'{"instances":[{'],
+        [
+            b'"",', b'",",', b'"\\u00e9",', b"0,", b"true,", b"null,", b"NaN,", b"[],", b"[0],",
+            b'[""],', b"{},", b'{"INPUT0":""},', b'{"INPUT0":[""]},', b'{"b64":""},', b'"a":1,',
+            b"[", b'"\xff",',
+        ],
+        [b'""]}', b"]}", b'"INPUT0":""}]}', b"0]}}", b""],
     ),
     "v2-grpc": (
         _rpc,
@@ -242,7 +256,7 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
     def search(begin: bytes, middle: list[bytes], size: int, end: bytes) -> None:
         each = b"".join(middle)
         data = begin + each * ((size - len(begin) - len(end)) // len(each)) + end
-        if protocol == "v2-rest" and len(data) > INLINE:
+        if protocol in ("v2-rest", "tfs-rest") and len(data) > INLINE:
             data = begin + each * ((INLINE - len(begin) - len(end)) // len(each)) + end
         found = _seconds(codec, make, data)
         target(found)

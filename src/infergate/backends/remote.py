@@ -220,7 +220,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
-                raise self._explained(operation, error) from None
+                raise self._explained(operation, context, error) from None
             return await self._try_alternative(operation, alternative, error, context)
 
     async def _try_alternative(
@@ -234,23 +234,27 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             if not isinstance(operation, ModelMetadataRequest):
                 raise first_error from error
-            raise self._no_metadata_error(operation, first_error, error) from error
+            raise self._no_metadata_error(operation, context, first_error, error) from error
 
-    def _explained(self, operation: Operation, error: GatewayError) -> GatewayError:
-        """Return ``error``, with advice if the server provides no metadata."""
+    def _explained(
+        self, operation: Operation, context: RequestContext, error: GatewayError
+    ) -> GatewayError:
+        """Return ``error``, or an error with advice if the server provides no metadata."""
         if error.kind is Kind.UNSUPPORTED and isinstance(operation, ModelMetadataRequest):
-            return self._no_metadata_error(operation, error)
+            return self._no_metadata_error(operation, context, error)
         return error
 
     def _no_metadata_error(
-        self, operation: ModelMetadataRequest, *errors: GatewayError
+        self, operation: ModelMetadataRequest, context: RequestContext, *errors: GatewayError
     ) -> GatewayError:
+        # 'models' has the names that clients use
+        name = json.dumps(context.record.model or operation.model, ensure_ascii=False)
         is_unknown_model = all(error.kind is Kind.NOT_FOUND for error in errors)
         return GatewayError(
             Kind.NOT_FOUND if is_unknown_model else Kind.UNSUPPORTED,
             f"backend '{self.name}' does not provide the metadata of model "
             f"'{operation.model}'; declare it under 'models' in the gateway's configuration, "
-            f"for example: models: {{{json.dumps(operation.model)}: {_EXAMPLE_TENSORS}}}",
+            f"for example: models: {{{name}: {_EXAMPLE_TENSORS}}}",
             detail="; ".join(f"{error.public} {error.detail}" for error in errors),
         )
 

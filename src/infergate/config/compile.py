@@ -157,11 +157,18 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
         options["v2-rest"] = http.v2.model_dump()
         options["trtis-http"] = http.trtis.model_dump()
         options["graphpipe"] = http.graphpipe.model_dump()
+        options["tfs-rest"] = config.tensorflow_serving.codec_options()
     if grpc is not None:
         options["v2-grpc"] = grpc.v2.model_dump()
         options["trtis-grpc"] = grpc.trtis.model_dump()
         options["tfs-grpc"] = grpc.tfs.model_dump() | config.tensorflow_serving.codec_options()
     return options
+
+
+def preferred_protocols(config: schema.Config) -> tuple[str, ...]:
+    """Return the protocols that get the paths which several protocols claim."""
+    http = config.listeners.http
+    return () if http is None else (http.v1,)
 
 
 def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:

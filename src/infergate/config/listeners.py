@@ -107,6 +107,12 @@ class HttpListener(Section):
     tls: ListenerTls | None = Field(
         default=None, description="TLS settings. Without them, the listener uses plain text."
     )
+    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    v1: Literal["tfs-rest", "kserve-v1"] = Field(
+        default="tfs-rest",
+        description="The protocol under /v1, which TensorFlow Serving and KServe's V1 protocol "
+        "share.",
+    )
     v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
     trtis: TrtisConfig = Field(
         default=TrtisConfig(), description="Response format of the legacy HTTP API."
@@ -236,8 +242,8 @@ class Listeners(Section):
 
     http: HttpListener | None = Field(
         default=HttpListener(),
-        description="The HTTP listener. It serves V2 REST under /v2, the legacy API under /api, "
-        "and GraphPipe under `/graphpipe/<model>`.",
+        description="The HTTP listener. It serves V2 REST under /v2, TensorFlow Serving under /v1, "
+        "the legacy API under /api, and GraphPipe under `/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(),

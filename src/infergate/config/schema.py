@@ -47,15 +47,15 @@ class BackendConfig(Section):
 
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
-        "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` (TensorFlow "
-        "Serving), or `builtin` for the models embedded in infergate."
+        "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` or "
+        "`tfs-rest` (TensorFlow Serving), or `builtin` for the models embedded in infergate."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
         description="URLs of the servers. At least one URL is required, except for `builtin`, "
         "which has no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Protocols "
         "over HTTP use `http://`, `https://` (port 80 or 443 by default, with an optional path "
-        "prefix, which precedes `/v2`) or `http+unix:/path`. `v2-grpc`, `trtis-grpc` and "
+        "prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, `trtis-grpc` and "
         "`tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also use "
         "`tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` trust "
         "the system's certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An "

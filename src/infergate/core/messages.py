@@ -338,16 +338,24 @@ class ModelStatistics:
 
 @record
 class ModelIndexEntry:
-    """A model version in the index. ``state`` is READY, UNAVAILABLE, …, or empty if unknown."""
+    """A model version in the index. ``state`` is READY, UNAVAILABLE, …, or empty if unknown;
+    ``reason_code`` is the gRPC status code of ``reason``, or 0 if the server reports none."""
 
     name: str
     version: str = ""
     state: str = ""
     reason: str = ""
+    reason_code: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle to fewer bytes than by default."""
-        return ModelIndexEntry, (self.name, self.version, self.state, self.reason)
+        """Pickle more compactly than the default."""
+        return ModelIndexEntry, (
+            self.name,
+            self.version,
+            self.state,
+            self.reason,
+            self.reason_code,
+        )
 
 
 @record

@@ -33,33 +33,34 @@ carry only scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters whose original ``text`` is sent unchanged to servers of the same ``protocol``.
+    """Parameters that have a meaning only for servers of certain ``protocols``, and the ``text``
+    from which they were parsed, which is sent to those servers unchanged.
 
     ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in
     other protocols.
     """
 
-    __slots__ = ("protocol", "rejection", "text")
+    __slots__ = ("protocols", "rejection", "text")
 
     def __init__(
         self,
         parameters: Parameters,
-        protocol: str,
+        protocols: tuple[str, ...],
         text: bytes,
         rejection: tuple[Kind, str] | None = None,
     ) -> None:
         super().__init__(parameters)
-        self.protocol = protocol
+        self.protocols = protocols
         self.text = text
         self.rejection = rejection
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return type(self), (dict(self), self.protocol, self.text, self.rejection)
+        return type(self), (dict(self), self.protocols, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether the text is sent unchanged to servers of ``protocol``. Raises
-        ``rejection``, if set, for any other protocol."""
-        if protocol == self.protocol:
+        """Return whether servers of ``protocol`` get the parameters or their text. Raises
+        ``rejection`` if they have no meaning in ``protocol``."""
+        if protocol in self.protocols:
             return True
         if self.rejection is not None:
             raise GatewayError(*self.rejection)

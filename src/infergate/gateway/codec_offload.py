@@ -157,6 +157,8 @@ class CodecOffload(Generic[Req, Resp]):
         text of a response is not included (see ``WriteReservation``)."""
         if isinstance(message, Response | HttpResponse):
             return cost
+        if isinstance(message, PartialInferRequest):
+            return estimate_read_bytes(cost, message.text_bytes)
         if not isinstance(message, HttpRequest) or self._text_estimator is None:
             return estimate_read_bytes(cost, 0)
         json_bytes = self._text_estimator.json_bytes(message, self.limits.json)

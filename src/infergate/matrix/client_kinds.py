@@ -85,4 +85,5 @@ CLIENT_KINDS: Final = (
     ClientKind("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
     ClientKind("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
     ClientKind("TF Serving, gRPC", "tfs-grpc", "grpc"),
+    ClientKind("TF Serving, REST", "tfs-rest", "http"),
 )

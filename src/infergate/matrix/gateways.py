@@ -26,6 +26,7 @@ BACKENDS: Final = (
     "trtis-http",
     "trtis-grpc",
     "tfs-grpc",
+    "tfs-rest",
 )
 _PATH_PREFIXES: Final = {"graphpipe": "/graphpipe/"}
 """The path prefixes of the protocols in which an endpoint's URL identifies a model."""

@@ -18,7 +18,7 @@ from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.profiles import PROFILES
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.registry import plugins
+from infergate.codecs.registry import plugins, plugins_by_claim
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -376,10 +376,13 @@ def _make_frontends(
     first."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
-    for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):
-        if plugin.transport_kind is transport_kind:
-            frontend = factory.make(plugin.create(options.get(plugin.name, {})))
-            frontends.update(dict.fromkeys(plugin.claims, frontend))
+    by_protocol: dict[str, Frontend[Any, Any]] = {}
+    preferred = compiled.preferred_protocols(config)
+    for claim, plugin in plugins_by_claim(transport_kind, preferred).items():
+        if plugin.name not in by_protocol:
+            codec = plugin.create(options.get(plugin.name, {}))
+            by_protocol[plugin.name] = factory.make(codec)
+        frontends[claim] = by_protocol[plugin.name]
     return frontends
 
 

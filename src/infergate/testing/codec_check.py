@@ -191,8 +191,10 @@ class _CodecCheck:
             )
             _assert_same(
                 "rewritten response",
-                replace(
-                    response, model=name or response.model, version=version or response.version
+                self.round_trip(
+                    replace(
+                        response, model=name or response.model, version=version or response.version
+                    )
                 ),
                 self.codec.parse_response(rewritten_response, operation, DEFAULT_LIMITS, model),
             )

@@ -1,4 +1,4 @@
-"""Clients of TensorFlow Serving's gRPC API, a server of it, and TensorFlow itself.
+"""Clients of TensorFlow Serving's APIs, a server of its gRPC API, and TensorFlow itself.
 
 ovmsclient is OpenVINO's client; the stubs of tensorflow-serving-api run without TensorFlow, with
 the messages of tensorflow-protobuf. pythie-serving is a server with Predict only, which serves a
@@ -57,9 +57,9 @@ def prepare_tensorflow() -> Installed:
     return install("tensorflow", ("tensorflow-cpu==2.21.0",))
 
 
-def ovmsclient_report(address: str) -> dict[str, Any]:
-    """Return the results of the scenarios of ``tfs_client/ovms.py``."""
-    return _report(prepare_ovmsclient(), "ovms.py", address)
+def ovmsclient_report(address: str, transport: str = "grpc") -> dict[str, Any]:
+    """Return the results of the scenarios of ``tfs_client/ovms.py`` over grpc or http."""
+    return _report(prepare_ovmsclient(), "ovms.py", address, transport)
 
 
 def tfserving_api_report(address: str) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def tfserving_api_report(address: str) -> dict[str, Any]:
     return _report(prepare_tfserving_api(), "api.py", address)
 
 
-def _report(peer: Installed, program: str, address: str) -> dict[str, Any]:
+def _report(peer: Installed, program: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [str(peer.python), str(_PROGRAMS / program), address],
+        [str(peer.python), str(_PROGRAMS / program), *arguments],
         env=_environment(),
         check=False,
         capture_output=True,

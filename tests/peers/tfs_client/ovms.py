@@ -1,5 +1,5 @@
-"""``python ovms.py ADDRESS``: run every scenario with ovmsclient, OpenVINO's client for the API of
-TensorFlow Serving, which always sends ``version {}``.
+"""``python ovms.py ADDRESS grpc|http``: run every scenario with ovmsclient, OpenVINO's client for
+the APIs of TensorFlow Serving, which always requests version 0.
 
 Prints one line of JSON, ``{name: outcome}``; an outcome is ``{"ok": value}``, or ``{"error":
 text}``.
@@ -9,7 +9,7 @@ import json
 import sys
 
 import numpy as np
-from ovmsclient import make_grpc_client
+from ovmsclient import make_grpc_client, make_http_client
 
 RANGE = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
@@ -26,8 +26,8 @@ def plain(value):
 
 
 class Scenarios:
-    def __init__(self, address):
-        self.client = make_grpc_client(address)
+    def __init__(self, address, transport):
+        self.client = (make_http_client if transport == "http" else make_grpc_client)(address)
 
     def predict(self, inputs, model, **more):
         return plain(self.client.predict(inputs, model, timeout=SECONDS, **more))
@@ -67,6 +67,6 @@ def outcome(scenario):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-scenarios = Scenarios(sys.argv[1])
+scenarios = Scenarios(*sys.argv[1:])
 names = [name for name in vars(Scenarios) if not name.startswith("_") and name != "predict"]
 print(json.dumps({name: outcome(getattr(scenarios, name)) for name in names}))  # noqa: T201

@@ -463,6 +463,16 @@ async def test_metadata_that_the_server_does_not_implement_needs_a_declaration()
         await created.describe("m", "", call())
 
 
+async def test_a_declaration_has_the_name_that_clients_use() -> None:
+    codec, created = alternative()
+    codec.has_alternative = False
+    codec.answers[ModelMetadataRequest] = refusal(Kind.UNSUPPORTED)
+    context = call()
+    context.record.model = "renamed"
+    with pytest.raises(GatewayError, match=r'model .m.; declare .* models: \{"renamed": '):
+        await created.describe("m", "", context)
+
+
 async def test_an_inference_is_never_retried() -> None:
     codec, created = alternative()
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)

@@ -22,6 +22,7 @@ PLUGINS = {
         "graphpipe", TransportKind.HTTP, ("graphpipe",), _without_codecs, supports_framing=True
     ),
     "tfs-grpc": CodecPlugin("tfs-grpc", TransportKind.GRPC, (), _without_codecs),
+    "tfs-rest": CodecPlugin("tfs-rest", TransportKind.HTTP, ("v1",), _without_codecs),
     "trtis-grpc": CodecPlugin("trtis-grpc", TransportKind.GRPC, (), _without_codecs),
 }
 

@@ -94,6 +94,7 @@ def json_list(begin: str, item: str, end: str, size: int) -> HttpResponse:
 
 
 ENTRY, NODE = '{"name":"m"}', '{"Name":"a","Shape":null,"Type":8}'
+MODEL_INDEX = ModelIndexRequest(model=MODEL)
 INDEX, METADATA_OF = ModelIndexRequest(), ModelMetadataRequest(MODEL)
 ROWS: dict[str, Callable[[], Case]] = {
     "trtis-grpc, fields of an inference": lambda: Case(
@@ -141,6 +142,24 @@ ROWS: dict[str, Callable[[], Case]] = {
     ),
     "v2-rest, health": lambda: Case(
         "v2-rest", ServerReadyRequest(), http(b'{"x":[NaN' + b",0" * 4_000_000 + b"]}"), False
+    ),
+    "tfs-rest, strings": lambda: Case(
+        "tfs-rest", InferRequest(MODEL), json_list('{"outputs":[', '""', "]}", 2 * INLINE)
+    ),
+    "tfs-rest, as many as the loop reads": lambda: Case(
+        "tfs-rest", InferRequest(MODEL), json_list('{"outputs":[', '""', "]}", 90_000), False
+    ),
+    "tfs-rest, strings in lists": lambda: Case(
+        "tfs-rest", InferRequest(MODEL), json_list('{"outputs":[', '[""]', "]}", INLINE)
+    ),
+    "tfs-rest, a status": lambda: Case(
+        "tfs-rest", MODEL_INDEX, json_list('{"model_version_status":[', "{}", "]}", INLINE)
+    ),
+    "tfs-rest, a short status": lambda: Case(
+        "tfs-rest", MODEL_INDEX, json_list('{"model_version_status":[', "{}", "]}", 1 << 14), False
+    ),
+    "tfs-rest, metadata": lambda: Case(
+        "tfs-rest", METADATA_OF, json_list('{"a":NaN,"metadata":[', "{}", "]}", 1 << 15), False
     ),
     "graphpipe, nodes": lambda: Case("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
     "graphpipe, the maximum on the loop": lambda: Case("graphpipe", METADATA_OF, nodes(512), False),

@@ -66,7 +66,12 @@ def test_a_disabled_listener_has_no_options() -> None:
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {"v2-rest", "trtis-http", "graphpipe"}
+    assert set(compiled.frontend_options(config)) == {
+        "v2-rest",
+        "trtis-http",
+        "graphpipe",
+        "tfs-rest",
+    }
     config = parse(
         "listeners: {http: null}\nbackends: {d: {protocol: builtin}}\n"
         "routes: [{model: a, backend: d}]\n",

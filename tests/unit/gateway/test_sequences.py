@@ -49,8 +49,8 @@ async def test_a_config_is_passed_to_its_server(act: object) -> None:
     backend = Memory("b")
     backend.supports_sequences = False
     created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    sequence = OpaqueParameters({"sequence_id": 7}, "graphpipe", b'{"sequence_id": 7}')
-    refused = OpaqueParameters({}, "graphpipe", b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
+    sequence = OpaqueParameters({"sequence_id": 7}, ("graphpipe",), b'{"sequence_id": 7}')
+    refused = OpaqueParameters({}, ("graphpipe",), b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
     for parameters, kind in ((sequence, Kind.UNSUPPORTED), (refused, Kind.BAD_REQUEST)):
         request = InferRequest("m", parameters=parameters)
         backend.protocol = "v2-rest"

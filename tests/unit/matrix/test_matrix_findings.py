@@ -50,6 +50,7 @@ def judged(differences: Iterator[str]) -> str:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
+        ({"outputs": ()}, ""),  # REQUEST requests all of them
         ({}, ""),
         ({"model": "theirs"}, ""),
         ({"version": ""}, "the version is not sent to the server"),
@@ -62,7 +63,6 @@ def judged(differences: Iterator[str]) -> str:
         ({"parameters": {"n": "1", "t": "x"}}, "wrong"),
         ({"parameters": {"n": 1.0, "t": "x"}}, "wrong"),
         ({"parameters": {"n": 1, "t": "x", "z": 0}}, "wrong"),
-        ({"outputs": ()}, "wrong"),
         ({"outputs": (RequestedOutput("A"), RequestedOutput("B"))}, "wrong"),
         ({"inputs": (replace(ONE, shape=(1, 1)),)}, "wrong"),
         ({"inputs": (TWO,)}, "wrong"),
@@ -99,6 +99,14 @@ def test_only_nan_payloads_may_be_lost() -> None:
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
     assert judged(request_differences(meant, other)) == "NaN payloads are lost"
     assert judged(request_differences(meant, PLAIN)) == "wrong"
+
+
+def test_a_server_may_compute_all_outputs() -> None:
+    meant = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
+    received = replace(PLAIN, outputs=())
+    finding = finding_of([*request_differences(meant, received)])
+    assert finding.mark is Mark.CONVERTED
+    assert finding.note.startswith("the server computes all outputs")
 
 
 def test_outputs_have_the_requested_order() -> None:

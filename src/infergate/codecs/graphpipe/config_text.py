@@ -42,9 +42,9 @@ def read_config(config: memoryview) -> Parameters:
     if not text:
         return {}
     try:
-        return OpaqueParameters(_decode_config(text), PROTOCOL, text)
+        return OpaqueParameters(_decode_config(text), (PROTOCOL,), text)
     except GatewayError as error:
-        return OpaqueParameters(NO_PARAMETERS, PROTOCOL, text, (error.kind, error.public))
+        return OpaqueParameters(NO_PARAMETERS, (PROTOCOL,), text, (error.kind, error.public))
 
 
 def _decode_config(config: bytes) -> Parameters:

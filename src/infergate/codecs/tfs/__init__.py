@@ -1,8 +1,10 @@
-"""TensorFlow Serving's gRPC API, for clients and backends.
+"""TensorFlow Serving's gRPC and REST APIs, for clients and backends.
 
-Read ``codec`` and ``backend``, then ``model_spec`` (which model a request names), ``predict`` with
-``tensor_reader`` and ``tensor_writer`` (tensors), ``metadata`` (signatures and versions),
+gRPC: read ``codec`` and ``backend``, then ``model_spec`` (which model a request names), ``predict``
+with ``tensor_reader`` and ``tensor_writer`` (tensors), ``metadata`` (signatures and versions),
 ``forwarded_calls`` (Classify, Regress and MultiInference).
+
+REST: read ``rest_codec``, then ``rest_paths``, ``rest_predict`` and ``rest_messages``.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.tfs import codec
+from infergate.codecs.tfs import codec, rest_codec
 from infergate.codecs.tfs.messages import MODEL_SERVICE, PREDICTION_SERVICE
 
 GRPC: Final = CodecPlugin(
     "tfs-grpc", TransportKind.GRPC, (PREDICTION_SERVICE, MODEL_SERVICE), codec.create
 )
+REST: Final = CodecPlugin("tfs-rest", TransportKind.HTTP, ("v1", "V1"), rest_codec.create)

@@ -19,7 +19,7 @@ from infergate.codecs.tfs import backend, errors, forwarded_calls, metadata, pre
 from infergate.codecs.tfs import messages as pb
 from infergate.codecs.tfs.model_spec import (
     DEFAULT_SIGNATURE,
-    PROTOCOL,
+    GRPC_PROTOCOL,
     ModelSpec,
     RequestedModel,
     numeric_version,
@@ -68,7 +68,7 @@ class _Summarized:
 class TfsGrpcCodec(BinaryEstimates):
     """The codec of TensorFlow Serving's gRPC API."""
 
-    name: str = PROTOCOL
+    name: str = GRPC_PROTOCOL
     capabilities: Capabilities = Capabilities(
         datatypes=frozenset(Datatype), supports_sequences=False
     )

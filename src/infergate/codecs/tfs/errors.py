@@ -29,7 +29,7 @@ def build_error(error: GatewayError, method: str, requested: RequestedModel | No
     model or cannot be read."""
     text = error.public
     if error.kind is Kind.NOT_FOUND and requested is not None:
-        text = _unknown_model_text(method, requested)
+        text = unknown_model_text(requested, is_status=method == STATUS)
     return RpcResponse(
         code=_code(error, method), details=_shorten(text), metadata=retry_after_headers(error)
     )
@@ -43,9 +43,10 @@ def _code(error: GatewayError, method: str) -> int:
     return status_code(error)
 
 
-def _unknown_model_text(method: str, requested: RequestedModel) -> str:
+def unknown_model_text(requested: RequestedModel, *, is_status: bool) -> str:
+    """Return TensorFlow Serving's text about a model that does not exist."""
     name, version = requested.spec.name, requested.version
-    if method == STATUS:
+    if is_status:
         if version:
             return f"Could not find version {version} of model {name}"
         return f"Could not find any versions of model {name}"

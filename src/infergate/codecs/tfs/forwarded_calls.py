@@ -18,8 +18,8 @@ from infergate.codecs.protos.wire_scanner import (
 )
 from infergate.codecs.tfs.messages import CLASSIFY, MULTI_INFERENCE, REGRESS
 from infergate.codecs.tfs.model_spec import (
+    GRPC_PROTOCOL,
     MAX_TOP_LEVEL_FIELDS,
-    PROTOCOL,
     REQUEST_SPEC,
     RESPONSE_SPEC,
     ModelSpec,
@@ -77,7 +77,7 @@ def read_call(
     rewritten = b"".join(rewrite_request(message, method, "", "", options))
     parameters = OpaqueParameters(
         {},
-        PROTOCOL,
+        (GRPC_PROTOCOL,),
         method.encode() + b"\0" + rewritten,
         (Kind.UNSUPPORTED, f"{name} needs a backend that speaks TensorFlow Serving's gRPC API"),
     )
@@ -87,7 +87,7 @@ def read_call(
 def call_of(request: InferRequest) -> tuple[str, bytes] | None:
     """Return the method and the message of a forwarded call; None for other inferences."""
     parameters = request.parameters
-    if not isinstance(parameters, OpaqueParameters) or parameters.protocol != PROTOCOL:
+    if not isinstance(parameters, OpaqueParameters) or GRPC_PROTOCOL not in parameters.protocols:
         return None
     if not parameters.text:
         return None

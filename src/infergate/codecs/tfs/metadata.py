@@ -6,13 +6,13 @@ default signature; the others are kept for clients of TensorFlow Serving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
 from infergate.codecs.protos.wire_scanner import MAX_METADATA_FIELDS_ON_LOOP
 from infergate.codecs.tfs import messages as pb
-from infergate.codecs.tfs.datatypes import TYPES, metadata_datatype
+from infergate.codecs.tfs.datatypes import DT_INVALID, TYPES, metadata_datatype
 from infergate.codecs.tfs.model_spec import DEFAULT_SIGNATURE, RequestedModel, numeric_version
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import backend_garbage, bad_request
@@ -34,9 +34,9 @@ MAX_BYTES: Final = 4 * MIB
 MAX_FIELDS: Final = 64 * 1024
 """The maximum size and field count of a response about one model."""
 _READY: Final = "READY"
-_STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
+STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
 """The number of each state of TensorFlow Serving and of the Open Inference Protocol."""
-_STATE_NAMES: Final = {number: name for name, number in _STATES.items()}
+_STATE_NAMES: Final = {number: name for name, number in STATES.items()}
 """The canonical name of each state: the Open Inference Protocol's name if it has the state, else
 TensorFlow Serving's."""
 _UNAVAILABLE_CODE: Final = 14
@@ -56,25 +56,35 @@ def check_fields(fields: Sequence[str]) -> None:
 # ---- towards clients
 
 
+def signatures_for_client(
+    response: ModelMetadata, requested: RequestedModel
+) -> dict[str, ModelSignature]:
+    """Return the signatures of a model by the names that clients use."""
+    default = (requested.spec.signature if requested.is_mapped else "") or DEFAULT_SIGNATURE
+    signatures = {signature.name: signature for signature in response.signatures}
+    signatures[default] = ModelSignature(default, PREDICT_METHOD, response.inputs, response.outputs)
+    return signatures
+
+
 def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
     """Return a GetModelMetadataResponse. Raises ValueError for values that protobuf cannot hold."""
     signatures = pb.SignatureDefMap()
-    name = requested.spec.signature if requested.is_mapped else ""
-    _write_signature(
-        signatures.signature_def[name or DEFAULT_SIGNATURE],
-        ModelSignature("", PREDICT_METHOD, response.inputs, response.outputs),
-    )
-    for signature in response.signatures:
-        if signature.name not in signatures.signature_def:
-            _write_signature(signatures.signature_def[signature.name], signature)
+    for name, signature in signatures_for_client(response, requested).items():
+        _write_signature(signatures.signature_def[name], signature)
     message = pb.GetModelMetadataResponse()
     message.model_spec.name = requested.spec.name
-    version = latest_version((requested.version,) if requested.version else response.versions)
-    message.model_spec.version.value = _DEFAULT_VERSION if version is None else version
+    message.model_spec.version.value = client_version(response, requested)
     field = message.metadata[FIELD]
     field.type_url = _TYPE_URL
     field.value = signatures.SerializeToString(deterministic=True)
     return message
+
+
+def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
+    """Return the requested version, else the latest."""
+    versions = (requested.version,) if requested.version else response.versions
+    version = latest_version(versions)
+    return _DEFAULT_VERSION if version is None else version
 
 
 def latest_version(versions: Iterable[str]) -> int | None:
@@ -92,19 +102,20 @@ def _write_signature(message: Any, signature: ModelSignature) -> None:
         for tensor in tensors:
             info = infos[tensor.name]
             info.name = f"{tensor.name}:0"
-            datatype = DATATYPES_BY_NAME.get(tensor.datatype)
-            if datatype is None:
-                info.dtype = pb.DTYPES.get(tensor.datatype, 0)
-            else:
-                info.dtype = TYPES[datatype].number
+            info.dtype = type_number(tensor.datatype)
             info.tensor_shape.SetInParent()
             for size in tensor.shape:
                 info.tensor_shape.dim.add(size=size)
 
 
-def write_status(response: ModelIndex) -> Any:
-    """Return a GetModelStatusResponse about the versions in ``response``, newest first."""
-    message = pb.GetModelStatusResponse()
+def type_number(datatype: str) -> int:
+    """Return the number of TensorFlow's type for ``datatype`` in a model's metadata."""
+    known = DATATYPES_BY_NAME.get(datatype)
+    return pb.DTYPES.get(datatype, DT_INVALID) if known is None else TYPES[known].number
+
+
+def version_states(response: ModelIndex) -> list[tuple[int, int, int, str]]:
+    """Return the number, the state, the error code and the error of each version, newest first."""
     by_number = {
         number: entry
         for entry in response.models
@@ -112,16 +123,24 @@ def write_status(response: ModelIndex) -> Any:
     }
     if not by_number and response.models:
         by_number = {_DEFAULT_VERSION: response.models[0]}
+    states = []
     for number, entry in sorted(by_number.items(), reverse=True):
-        state = _STATES.get(entry.state, pb.STATES["UNKNOWN"])
-        added = message.model_version_status.add(version=number, state=state)
-        added.status.SetInParent()
+        state = STATES.get(entry.state, STATES["UNKNOWN"])
         reason = entry.reason
-        if state == pb.STATES["END"]:
+        if state == STATES["END"]:
             reason = reason or "the version is not ready"
-        if reason:
-            added.status.error_code = _UNAVAILABLE_CODE
-            added.status.error_message = reason
+        code = entry.reason_code or (_UNAVAILABLE_CODE if reason else 0)
+        states.append((number, state, code, reason))
+    return states
+
+
+def write_status(response: ModelIndex) -> Any:
+    """Return a GetModelStatusResponse about the versions in ``response``."""
+    message = pb.GetModelStatusResponse()
+    for number, state, code, reason in version_states(response):
+        added = message.model_version_status.add(version=number, state=state)
+        added.status.error_code, added.status.error_message = code, reason
+        added.status.SetInParent()
     return message
 
 
@@ -137,7 +156,7 @@ def read_metadata(data: bytes, model: str, limits: Limits) -> ModelMetadata:
     signatures = parse(pb.SignatureDefMap, value, MAX_FIELDS, MAX_BYTES, max_on_loop).signature_def
     if not signatures:
         raise backend_garbage(f"the metadata of model '{model}' has no signature")
-    default = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
+    default = default_signature(signatures)
     inputs, outputs = _read_tensors(signatures[default])
     spec = message.model_spec
     return ModelMetadata(
@@ -152,6 +171,11 @@ def read_metadata(data: bytes, model: str, limits: Limits) -> ModelMetadata:
             if name != default
         ),
     )
+
+
+def default_signature(signatures: Collection[str]) -> str:
+    """Return the name of the signature that canonical metadata describes."""
+    return DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
 
 
 def _read_tensors(
@@ -182,12 +206,18 @@ def read_status(data: bytes, model: str, limits: Limits) -> ModelIndex:
             ModelIndexEntry(
                 model,
                 str(entry.version),
-                _STATE_NAMES.get(entry.state, "UNKNOWN"),
+                state_name(entry.state),
                 entry.status.error_message,
+                entry.status.error_code,
             )
             for entry in message.model_version_status
         )
     )
+
+
+def state_name(state: int) -> str:
+    """Return the canonical name of a state of TensorFlow Serving."""
+    return _STATE_NAMES.get(state, "UNKNOWN")
 
 
 def is_available(index: ModelIndex) -> bool:

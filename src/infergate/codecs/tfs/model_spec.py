@@ -36,7 +36,10 @@ DEFAULT_SIGNATURE: Final = "serving_default"
 SIGNATURE: Final = "signature_name"
 LABEL: Final = "version_label"
 """The inference parameters that carry a signature and a version label to a server."""
-PROTOCOL: Final = "tfs-grpc"
+GRPC_PROTOCOL: Final = "tfs-grpc"
+REST_PROTOCOL: Final = "tfs-rest"
+PROTOCOLS: Final = (GRPC_PROTOCOL, REST_PROTOCOL)
+"""TensorFlow Serving's two APIs, which have the same models, versions and signatures."""
 REQUEST_SPEC: Final = 1
 RESPONSE_SPEC: Final = 2
 """The numbers of the ModelSpec field in requests and responses, except those of MultiInference."""
@@ -90,7 +93,7 @@ class RequestedModel:
             text = f"Unrecognized servable version label: {self.label}"
         return OpaqueParameters(
             {name: value for name, value in named.items() if value},
-            PROTOCOL,
+            PROTOCOLS,
             b"",
             (Kind.BAD_REQUEST, text),
         )

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from infergate.codecs.base import Profile
+from infergate.codecs.json_tensors.json_document import (
+    MAX_SLOW_BYTES_ON_LOOP,
+    Node,
+    parse_backend_json,
+)
 from infergate.codecs.v2_rest import metadata, repository, settings, shared_memory
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import write_request
 from infergate.codecs.v2_rest.infer_response import read_response_body, unusable_response
-from infergate.codecs.v2_rest.json_document import MAX_SLOW_BYTES_ON_LOOP, Node, parse_backend_json
 from infergate.codecs.v2_rest.paths import INDEX_PATH, MODEL_LIST_PATH, STATISTICS_PATH, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core import messages

@@ -17,6 +17,15 @@ from infergate.codecs.base import (
     RequestSummary,
     TransportKind,
 )
+from infergate.codecs.encodings import (
+    CONTENT_ENCODING,
+    decode_body,
+    inflate_small,
+    is_unencoded,
+    max_decoded_bytes,
+    preferred_encoding,
+)
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest import (
     backend,
     errors,
@@ -26,14 +35,6 @@ from infergate.codecs.v2_rest import (
     settings,
     shared_memory,
     streams,
-)
-from infergate.codecs.v2_rest.encodings import (
-    CONTENT_ENCODING,
-    decode_body,
-    inflate_small,
-    is_unencoded,
-    max_decoded_bytes,
-    preferred_encoding,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, write_generate_response
@@ -45,7 +46,6 @@ from infergate.codecs.v2_rest.infer_response import (
     response_text_bytes,
     write_response,
 )
-from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_request
 from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
 from infergate.core import messages

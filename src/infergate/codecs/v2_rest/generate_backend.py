@@ -11,23 +11,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
-from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, known_datatype, resolve_shape
-from infergate.codecs.v2_rest.infer_response import unusable_response
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.json_tensors.json_data import (
     NON_FINITE_SPELLINGS,
     RESPONSE_RULES,
     read_data,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     is_array,
     parse_backend_json,
     read_all_members,
     read_string,
 )
+from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
+from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, known_datatype, resolve_shape
+from infergate.codecs.v2_rest.infer_response import unusable_response
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
 from infergate.core import server_sent_events

@@ -21,14 +21,14 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
-from infergate.codecs.v2_rest.encodings import decode_body
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.encodings import decode_body
+from infergate.codecs.json_tensors.json_data import (
     REQUEST_RULES,
     read_data,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,

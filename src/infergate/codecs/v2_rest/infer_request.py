@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
-from infergate.codecs.v2_rest.encodings import CONTENT_ENCODING, decode_body
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.encodings import CONTENT_ENCODING, decode_body
+from infergate.codecs.json_tensors.json_data import (
     BASE64_PARAMETERS,
     NON_FINITE_SPELLINGS,
     REQUEST_RULES,
@@ -28,7 +27,7 @@ from infergate.codecs.v2_rest.json_data import (
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,
@@ -37,6 +36,7 @@ from infergate.codecs.v2_rest.json_document import (
     read_items,
     read_string,
 )
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.raw_request import read_only_input

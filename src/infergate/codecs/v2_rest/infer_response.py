@@ -12,29 +12,29 @@ from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest
-from infergate.codecs.v2_rest.encodings import (
+from infergate.codecs.encodings import (
     decode_body,
     encode_body,
     is_unencoded,
     preferred_encoding,
 )
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS, backend_error
-from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.json_tensors.json_data import (
     BASE64_PARAMETERS,
     RESPONSE_RULES,
     write_base64,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     parse_backend_json,
     read_members,
     read_string,
 )
+from infergate.codecs.json_tensors.small_data import MAX_WRITTEN_BYTES, write_small_data
+from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS, backend_error
+from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
-from infergate.codecs.v2_rest.small_data import MAX_WRITTEN_BYTES, write_small_data
 from infergate.codecs.v2_rest.tensors import (
     BINARY_DATA_SIZE,
     BINARY_TYPE,

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     is_array,
@@ -25,6 +24,7 @@ from infergate.codecs.v2_rest.json_document import (
     read_plain_object,
     read_string,
 )
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest, Profile
-from infergate.codecs.v2_rest.encodings import decode_body, without_encoding
+from infergate.codecs.encodings import decode_body, without_encoding
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import (
     RequestHeadCache,
@@ -33,7 +34,6 @@ from infergate.codecs.v2_rest.infer_response import (
     unusable_response,
     write_response,
 )
-from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.paths import V2PathMatch, match_path
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, JSON_LENGTH_HEADER, parse_json_length
 from infergate.codecs.v2_rest.wire_features import WireFeature, is_supported

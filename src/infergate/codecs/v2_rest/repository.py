@@ -9,15 +9,15 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import Profile
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     abbreviated,
     check_text_length,
     drop_nulls,
     parse_json,
     read_members,
 )
-from infergate.codecs.v2_rest.json_document import read_plain_object as plain
+from infergate.codecs.json_tensors.json_document import read_plain_object as plain
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, repository_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     json_kind,
     parse_json,
     read_plain_object,
 )
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import LOGGING_PATH, TRACE_PATH, V2PathMatch, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request

@@ -6,14 +6,14 @@ import base64
 import binascii
 from typing import Any
 
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     json_kind,
     parse_json,
     read_members,
     read_string,
 )
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, memory_path
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json
 from infergate.core.errors import bad_request

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from infergate.codecs.v2_rest.json_data import CONTENT_TYPE
-from infergate.codecs.v2_rest.small_data import read_small_data
+from infergate.codecs.json_tensors.json_data import CONTENT_TYPE
+from infergate.codecs.json_tensors.small_data import read_small_data
 from infergate.codecs.v2_rest.tensors import BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE
 from infergate.core.classification import CLASSIFICATION as CLASSES
 from infergate.core.limits import KIB, Limits

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.json_data import (
+from infergate.codecs.json_tensors.json_data import (
     CONTENT_TYPE,
     DataRules,
     decode_base64,
     is_base64,
     read_data,
 )
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,

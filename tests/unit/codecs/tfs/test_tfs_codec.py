@@ -559,7 +559,7 @@ def test_multi_inference_renames_every_task() -> None:
 
 
 def test_the_config_of_graphpipe_is_no_forwarded_call() -> None:
-    parameters = OpaqueParameters({"p": 1}, "graphpipe", b'{"p": 1}')
+    parameters = OpaqueParameters({"p": 1}, ("graphpipe",), b'{"p": 1}')
     sent = CODEC.build_request(InferRequest("m", parameters=parameters), GENERIC)
     assert sent.method == pb.PREDICT
     with raises_kind(Kind.BACKEND_GARBAGE, "no message"):

@@ -8,7 +8,7 @@ import pytest
 from v2_rest_kit import CODEC, ok, one, parse, post, refused
 
 from gateway_errors import raises_kind
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     MAX_CONTAINERS,
     MAX_CONTAINERS_ON_LOOP,
     MAX_SLOW_BYTES_ON_LOOP,

@@ -12,10 +12,10 @@ from v2_rest_kit import CODEC, body, ok, one, parse_one, post, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import ParsedRequest
+from infergate.codecs.json_tensors.json_data import REQUEST_RULES, read_data
+from infergate.codecs.json_tensors.json_document import parse_json
+from infergate.codecs.json_tensors.rounding import ROUND
 from infergate.codecs.v2_rest import PLUGIN
-from infergate.codecs.v2_rest.json_data import REQUEST_RULES, read_data
-from infergate.codecs.v2_rest.json_document import parse_json
-from infergate.codecs.v2_rest.rounding import ROUND
 from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS

@@ -20,9 +20,9 @@ from infergate.codecs.base import (
     PartialInferRequest,
     RequestSummary,
 )
+from infergate.codecs.encodings import decode_body, preferred_encoding
 from infergate.codecs.http_status import kind_of_status
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
-from infergate.codecs.v2_rest.encodings import decode_body, preferred_encoding
 from infergate.codecs.v2_rest.errors import STATUS_BY_KIND
 from infergate.codecs.v2_rest.infer_request import ResponseFormat
 from infergate.core.datatypes import Datatype

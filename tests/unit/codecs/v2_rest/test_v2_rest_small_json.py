@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from v2_rest_kit import body, post
 
-from infergate.codecs.v2_rest import infer_request, json_data
+from infergate.codecs.json_tensors import json_data
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS, write_numbers
+from infergate.codecs.v2_rest import infer_request
 from infergate.codecs.v2_rest.infer_request import read_body
-from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS, write_numbers
 from infergate.codecs.v2_rest.small_json_reader import MAX_BYTES, read_small
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError

@@ -58,7 +58,7 @@ gRPC. The event loop unpickles them."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 """Matches a string, or the rest of an unterminated string, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
@@ -78,7 +78,7 @@ class NonFiniteLiteral(str):
     __slots__ = ()
 
 
-_LITERALS: Final = {word: NonFiniteLiteral(word) for word in ("NaN", "Infinity", "-Infinity")}
+LITERALS: Final = {word: NonFiniteLiteral(word) for word in ("NaN", "Infinity", "-Infinity")}
 
 
 def parse_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
@@ -124,7 +124,7 @@ def parse_with_stdlib(text: str | bytes) -> Node:
     """Parse a document with the standard library. Raises BAD_REQUEST."""
     try:
         return json.loads(
-            text, object_pairs_hook=ObjectMembers, parse_constant=_LITERALS.__getitem__
+            text, object_pairs_hook=ObjectMembers, parse_constant=LITERALS.__getitem__
         )
     except json.JSONDecodeError as error:
         raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
@@ -137,7 +137,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
     if _is_shallow(text, b"[") and _is_shallow(text, b"{"):
         return
     if b"\\" in text:
-        text = _STRING.sub(b"", text)
+        text = STRING.sub(b"", text)
     # Adjacent quotes do not change whether a bracket is inside a string.
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     outside = b"".join(structure.split(b'"')[::2])
@@ -181,16 +181,24 @@ def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
 def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
     """Return the members of the object ``node`` that are in ``wanted``, including null. Raises
     BAD_REQUEST, which names ``path``, if the node is not an object or has any duplicate name."""
+    names = set(member_names(node, path))
+    # Only wanted names are looked up, because each look-up walks the object.
+    members = node if isinstance(node, simdjson.Object) else dict(node)
+    return {name: members[name] for name in wanted if name in names}
+
+
+def member_names(node: Node, path: str) -> list[str]:
+    """Return the names of the members of the object ``node``, in their order. Raises like
+    :func:`read_nullable_members`."""
     if isinstance(node, simdjson.Object):
         _check_size(len(node), path, MAX_MEMBERS, "members")
-        names = _check_unique(list(node.keys()), path)
-        # Only wanted names are looked up, because each look-up walks the object.
-        return {name: node[name] for name in wanted if name in names}
-    if isinstance(node, ObjectMembers):
-        _check_unique([name for name, _ in node], path)
-        member_by_name = dict(node)
-        return {name: member_by_name[name] for name in wanted if name in member_by_name}
-    raise bad_request(f"{path} must be an object, not {json_kind(node)}")
+        names = list(node.keys())
+    elif isinstance(node, ObjectMembers):
+        names = [name for name, _ in node]
+    else:
+        raise bad_request(f"{path} must be an object, not {json_kind(node)}")
+    _check_unique(names, path)
+    return names
 
 
 def read_all_members(node: Node, path: str) -> dict[str, Node]:

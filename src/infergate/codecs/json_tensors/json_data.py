@@ -27,15 +27,15 @@ import numpy as np
 import orjson
 import simdjson
 
-from infergate.codecs.v2_rest.json_document import (
+from infergate.codecs.json_tensors.json_document import (
     Node,
     NonFiniteLiteral,
     abbreviated,
     is_array,
     json_kind,
 )
-from infergate.codecs.v2_rest.rounding import ROUND, Array, infinite_indices
-from infergate.codecs.v2_rest.small_data import MAX_WRITTEN_BYTES, write_small_data
+from infergate.codecs.json_tensors.rounding import ROUND, Array, infinite_indices
+from infergate.codecs.json_tensors.small_data import MAX_WRITTEN_BYTES, write_small_data
 from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.tensor import (
@@ -51,10 +51,12 @@ from infergate.core.tensor import (
 @dataclass(frozen=True, slots=True)
 class DataRules:
     """The rules for data of requests or responses. ``unicode_errors`` is an error handler for
-    encoding. If ``allows_packed_uint8`` is true, UINT8 data may be a base64 string."""
+    encoding; ``allows_packed_uint8`` allows UINT8 data in a base64 string.
+    ``allows_non_finite_text`` allows strings and null for floats that JSON cannot express."""
 
     unicode_errors: str
     allows_packed_uint8: bool
+    allows_non_finite_text: bool = True
 
 
 _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
@@ -80,12 +82,20 @@ def read_data(
             raise bad_request(f"tensor '{name}': data must be an array, not {json_kind(node)}")
         node = [node]
     if isinstance(node, simdjson.Array):
-        values = _copy_numbers(datatype, node)
+        values = copy_numbers(datatype, node)
         if values is not None:
             _check_count(name, shape, values.size)
             return values.view(np.uint8).data
     elements = _flatten(node, math.prod(shape))
     _check_count(name, shape, len(elements))
+    return convert_elements(name, datatype, elements, rules)
+
+
+def convert_elements(
+    name: str, datatype: Datatype, elements: list[Node], rules: DataRules
+) -> Buffer:
+    """Return the canonical data of ``elements`` of tensor ``name``. Raises BAD_REQUEST naming it
+    and the element."""
     if datatype is Datatype.BYTES:
         return pack_bytes(_encode_strings(name, elements, rules))
     if datatype is Datatype.BOOL:
@@ -93,7 +103,7 @@ def read_data(
     elif datatype in INTEGERS:
         values = _integers(name, datatype, elements)
     else:
-        values = _floats(name, datatype, elements)
+        values = _floats(name, datatype, elements, rules)
     return values.view(np.uint8).data
 
 
@@ -106,7 +116,7 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
         )
 
 
-def _copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
+def copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
     """Return the array's numbers as ``datatype``, or None unless all elements are numbers that
     fit."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
@@ -201,12 +211,13 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
     return np.array(flat, NUMPY_DTYPES[datatype])
 
 
-def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
+def _floats(name: str, datatype: Datatype, flat: list[Node], rules: DataRules) -> Array:
     expectation = f"{datatype.value} takes numbers"
     non_numbers = [value for value in flat if type(value) not in _NUMBER_TYPES]
     numbers = flat
     if non_numbers:
-        _check_types(name, flat, _NUMBER_TYPES | _NON_FINITE_TYPES, expectation)
+        non_finite = _NON_FINITE_TYPES if rules.allows_non_finite_text else _LITERAL_TYPES
+        _check_types(name, flat, _NUMBER_TYPES | non_finite, expectation)
         unknown = set(non_numbers).difference(_NON_FINITE_VALUES)
         if unknown:
             index = next(i for i, value in enumerate(flat) if value in unknown)
@@ -230,8 +241,9 @@ def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 
 _NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
-_NON_FINITE_TYPES: Final[frozenset[type]] = frozenset({str, NonFiniteLiteral, type(None)})
-_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc converts ints that it compares with floats
+_LITERAL_TYPES: Final[frozenset[type]] = frozenset({NonFiniteLiteral})
+_NON_FINITE_TYPES: Final[frozenset[type]] = _LITERAL_TYPES | {str, type(None)}
+_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc would convert an int compared with a float
 
 # ---- writing ----------------------------------------------------------------------------------
 
@@ -252,15 +264,24 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         and (small_data := write_small_data(tensor)) is not None
     ):
         return small_data
+    return write_array(number_array(tensor), spelling)
+
+
+def number_array(tensor: Tensor) -> Array:
+    """Return the elements of a tensor other than BYTES as a flat array that orjson can write."""
     if tensor.datatype is Datatype.BOOL:
-        return np.frombuffer(tensor.data, np.uint8) != 0
+        flags: Array = np.frombuffer(tensor.data, np.uint8) != 0
+        return flags
     values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
     if not values.flags.aligned:  # the data is an unaligned slice of a body
         values = values.copy()
-    if tensor.datatype in INTEGERS:
+    return float32_from_bf16(values) if tensor.datatype is Datatype.BF16 else values
+
+
+def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
+    """Return ``values``, of any shape, as an object that orjson can write."""
+    if values.dtype.kind != "f":
         return values
-    if tensor.datatype is Datatype.BF16:
-        values = float32_from_bf16(values)
     non_finite = ~np.isfinite(values)
     if not non_finite.any():
         return values

@@ -1,0 +1,63 @@
+"""The outline of a JSON text: its brackets, braces, commas and colons outside strings.
+
+The outline shows whether nested arrays are rectangular, and their shape, in a few passes over bytes
+and without an object per array: ``[[1.5, 2], [3, 4]]`` has the outline ``[[,],[,]]``, and any list
+of two lists of two elements has the same. A list of one element has the outline of an empty list;
+the number of elements tells them apart.
+
+*Rule 1.* An outline describes valid JSON; otherwise results are meaningless.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.codecs.json_tensors.json_document import STRING
+
+Shape = tuple[int, ...]
+MAX_DEPTH: Final = 255
+"""The deepest nesting that is measured."""
+_MAX_QUOTES: Final = 1 << 16
+"""The maximum number of quotes around structural characters; beyond it, there is no outline."""
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},:"'))
+_BASE64_OBJECT: Final = b"{:}"
+"""The outline of an object with one scalar member."""
+
+
+def outline_of(text: bytes) -> bytes | None:
+    """Return the outline of ``text``, or None if it has too many strings with structure."""
+    if b"\\" in text:
+        text = STRING.sub(b"", text)
+    # adjacent quotes do not change whether a character is inside a string
+    structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    if structure.count(b'"') > _MAX_QUOTES:
+        return None
+    return b"".join(structure.split(b'"')[::2])
+
+
+def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
+    """Return the shape of the value at ``position`` and the position after the value, or None if it
+    is neither a scalar, a base64 object nor a rectangular array. The last dimension is 1 for arrays
+    of one element and for empty arrays."""
+    if outline[position : position + 1] != b"[":
+        if outline[position : position + 1] != b"{":
+            return (), position
+        end = position + len(_BASE64_OBJECT)
+        return ((), end) if outline[position:end] == _BASE64_OBJECT else None
+    beginning = outline[position : position + MAX_DEPTH + 1]
+    depth = len(beginning) - len(beginning.lstrip(b"["))
+    sizes: list[int] = []
+    item = b""
+    for level in range(depth):  # from the innermost array outwards
+        start = position + depth - level
+        end = outline.find(b"]" * (level + 1), start) + level
+        if end < start:
+            return None
+        size, rest = divmod(end - start + 1, len(item) + 1)
+        if rest:
+            return None
+        sizes.append(size)
+        item = b"[" + (item + b",") * (size - 1) + item + b"]"
+    if not outline.startswith(item, position):
+        return None
+    return tuple(reversed(sizes)), position + len(item)

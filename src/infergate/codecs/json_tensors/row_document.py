@@ -1,0 +1,185 @@
+"""A JSON object whose members hold rows or columns of tensors.
+
+*Rule 1.* simdjson parses a document. If it rejects one, the standard library parses it again (not
+with ``is_strict``), because servers and clients write NaN, Infinity and bytes that are not UTF-8;
+it also ignores text after the object.
+
+*Rule 2.* A name that is repeated in an object is an error: servers differ in which one they use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Final
+
+import simdjson
+
+from infergate.codecs.json_tensors.json_document import (
+    LITERALS,
+    MAX_SLOW_BYTES_ON_LOOP,
+    Node,
+    ObjectMembers,
+    check_nesting,
+    member_names,
+)
+from infergate.codecs.json_tensors.outline import Shape, outline_of, read_shape
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits, check_loop_cost
+from infergate.core.records import record
+
+_INF: Final = re.compile(r'"(?:[^"\\]++|\\.?)*+"?|\bInf\b', re.DOTALL)
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@record
+class JsonValue:
+    """A value of a document and its ``position`` in the document's outline; without an outline, the
+    shape of the value is unknown."""
+
+    node: Node
+    outline: bytes | None = None
+    position: int = 0
+
+    def cursor(self) -> OutlineCursor:
+        """Return a cursor at the value."""
+        return OutlineCursor(self.outline, self.position)
+
+    def shape(self) -> Shape | None:
+        """Return the shape (see ``outline.read_shape``), or None if it is unknown."""
+        return self.cursor().read()
+
+
+class OutlineCursor:
+    """Follows the values of a document in its outline, in their order. After a value without a
+    shape, the outline is no longer followed, and all shapes are unknown."""
+
+    __slots__ = ("_outline", "_position", "_row", "_row_shapes")
+
+    def __init__(self, outline: bytes | None, position: int) -> None:
+        self._outline = outline
+        self._position = position
+        self._row = b""
+        self._row_shapes: tuple[Shape, ...] = ()
+
+    def move(self) -> None:
+        """Move over a bracket, brace, comma or colon."""
+        self._position += 1
+
+    def read(self) -> Shape | None:
+        """Move over a value, and return its shape."""
+        found = None if self._outline is None else read_shape(self._outline, self._position)
+        if found is None:
+            self._outline = None
+            return None
+        shape, self._position = found
+        return shape
+
+    def read_row(self, count: int) -> tuple[Shape, ...] | None:
+        """Move over an object of ``count`` members, and return their shapes if all are known. The
+        next rows often have the same outline, which is then only compared."""
+        outline, position, shapes = self._outline, self._position, self._row_shapes
+        if outline is None:
+            return None
+        if len(shapes) == count and outline.startswith(self._row, position) and count:
+            self._position += len(self._row)
+            return shapes
+        found = []
+        self.move()  # over the brace
+        for _ in range(count):
+            self.move()  # over the colon
+            found.append(self.read())
+            self.move()  # over the comma or the brace
+        if not count:
+            self.move()
+        if self._outline is None:
+            return None
+        self._row = outline[position : self._position]
+        self._row_shapes = tuple(shape for shape in found if shape is not None)
+        return self._row_shapes
+
+    def value(self, node: Node) -> JsonValue:
+        """Return ``node`` with the current position."""
+        return JsonValue(node, self._outline, self._position)
+
+
+def parse_document(
+    text: bytes, wanted: Collection[str], limits: Limits, *, is_strict: bool = False
+) -> dict[str, JsonValue]:
+    """Return the members of the object ``text`` whose names are in ``wanted``, in their order.
+    Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop."""
+    outline: bytes | None = None
+    try:
+        root: Node = simdjson.Parser().parse(text)
+        outline = outline_of(text)
+    except (ValueError, RuntimeError) as error:
+        if is_strict:
+            raise bad_request(f"the body is not valid JSON: {error}") from None
+        check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+        root = _parse_leniently(text, limits)
+    return read_members(JsonValue(root, outline), "the body", wanted)
+
+
+def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[str, JsonValue]:
+    """Return the members of the object ``value`` whose names are in ``wanted``, in their order.
+    Raises BAD_REQUEST naming ``path``, TOO_LARGE."""
+    node = value.node
+    names = member_names(node, path)
+    # only wanted names are looked up, because a look-up walks the object
+    nodes = node if isinstance(node, simdjson.Object) else dict(node)
+    cursor = value.cursor()
+    cursor.move()  # over the brace
+    members: dict[str, JsonValue] = {}
+    for name in names:
+        cursor.move()  # over the colon
+        if name in wanted and "\0" not in name:  # simdjson looks up the part before NUL
+            members[name] = cursor.value(nodes[name])
+            if len(members) == len(wanted):
+                break
+        cursor.read()
+        cursor.move()  # over the comma
+    return members
+
+
+def _parse_leniently(text: bytes, limits: Limits) -> Node:
+    check_nesting(text, limits)
+    # bytes that are not UTF-8 become lone surrogates (PEP 383)
+    decoded = text.decode("utf-8-sig", "surrogateescape")
+    if "Inf" in decoded:
+        decoded = _INF.sub(
+            lambda match: match[0].replace("Inf", "Infinity", match[0] == "Inf"), decoded
+        )
+    decoder = json.JSONDecoder(object_pairs_hook=ObjectMembers, parse_constant=LITERALS.__getitem__)
+    try:
+        root, _ = decoder.raw_decode(decoded, _WHITE_SPACE.match(decoded).end())  # type: ignore[union-attr]  # always matches
+    except json.JSONDecodeError as error:
+        reason = "The document is empty" if not text else error.msg
+        raise bad_request(f"JSON Parse error: {reason}. at offset: {error.pos}") from None
+    except ValueError as failure:  # an integer of thousands of digits
+        raise bad_request(f"JSON Parse error: {failure}") from None
+    if _SURROGATE.search(decoded):
+        _check_surrogates(root, decoded)
+    return root
+
+
+def _check_surrogates(root: Node, decoded: str) -> None:
+    """Raise BAD_REQUEST for half a surrogate pair: it would be taken for a byte."""
+    try:
+        json.dumps(root, ensure_ascii=False).encode()
+        decoded.encode()
+    except UnicodeEncodeError:
+        raise bad_request("the JSON holds half a surrogate pair in a string") from None
+
+
+def _spell_out(match: re.Match[str]) -> str:
+    """Return Infinity for the bare word Inf, and strings unchanged."""
+    return "Infinity" if match[0] == "Inf" else match[0]
+
+
+_WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")
+
+
+def is_object(node: Node) -> bool:
+    """Return whether ``node`` is a JSON object; simdjson converts the members of some to dicts."""
+    return isinstance(node, simdjson.Object | ObjectMembers | dict)

@@ -1,0 +1,417 @@
+"""Reads tensors from nested lists: ``instances``, one element per row of a batch, and ``inputs``,
+one member per tensor.
+
+The lists have no shapes, and usually no datatypes; the caller knows the datatypes of the inputs
+from the model's metadata, or passes None, and they are inferred from the values.
+
+*Rule 1.* The shape is that of the first elements at all levels; an empty list ends it. All other
+lists must have the same shape. Numeric arrays are compared in the document's outline and copied as
+a whole; only arrays that differ, and strings and booleans, are walked.
+
+*Rule 2.* Values are not coerced (Rule 1 of ``json_data``). BYTES also take ``{"b64": "…"}``.
+
+*Rule 3.* Every error names the tensor, and the instance if the rows are objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import simdjson
+
+from infergate.codecs.json_tensors.json_data import DataRules, convert_elements, copy_numbers
+from infergate.codecs.json_tensors.json_document import (
+    MAX_CONTAINERS,
+    MAX_CONTAINERS_ON_LOOP,
+    Node,
+    NonFiniteLiteral,
+    ObjectMembers,
+    abbreviated,
+    is_array,
+    json_kind,
+    member_names,
+)
+from infergate.codecs.json_tensors.outline import Shape
+from infergate.codecs.json_tensors.rounding import Array
+from infergate.codecs.json_tensors.row_document import (
+    JsonValue,
+    OutlineCursor,
+    is_object,
+    read_members,
+)
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits, check_loop_cost
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_shape, pack_bytes
+
+RULES: Final = DataRules(
+    unicode_errors="surrogateescape", allows_packed_uint8=False, allows_non_finite_text=False
+)
+"""Bytes that are not UTF-8 are kept (``row_document``)."""
+UNNAMED: Final = "input"
+"""The name of a tensor for which neither the JSON nor the caller has a name."""
+_BASE64: Final = "b64"
+_BASE64_TEXT: Final = re.compile(r"[A-Za-z0-9+/]*")
+_LOOKUPS_PER_CONTAINER: Final = 1024
+_MAX_SMALL_ROW: Final = 64
+_INFERRED_NUMBERS: Final = (Datatype.INT64, Datatype.FP64)
+_OBJECT_TYPES: Final = frozenset({simdjson.Object, ObjectMembers})
+_ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
+_TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
+    (Datatype.FP64, frozenset()),
+    (Datatype.BOOL, frozenset({bool})),
+    (Datatype.INT64, frozenset({int})),
+    (Datatype.FP64, frozenset({int, float, NonFiniteLiteral})),
+    (Datatype.BYTES, _OBJECT_TYPES | {str}),
+)
+"""The datatype of values of certain types; the first that fits applies."""
+
+InputTypes = Mapping[str, Datatype | None]
+"""The datatypes of a model's inputs by name. None: inferred from the values, as BOOL, INT64, FP64
+or BYTES."""
+
+
+_Values = tuple[Shape, Array | list[Node]]
+"""The shape of a value, and its elements as an array or as JSON values."""
+
+
+@dataclass(slots=True)
+class _Column:
+    """The values of a tensor, read row by row: ``parts`` are arrays and lists of JSON values."""
+
+    name: str
+    datatype: Datatype | None
+    shape: Shape | None = None
+    parts: list[Array | list[Node]] = field(default_factory=list)
+
+    def add(self, values: Array | list[Node]) -> None:
+        """Add the values of a row."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(values, list) and isinstance(last, list):
+            last += values
+        else:
+            self.parts.append(values)
+
+    def inferred(self) -> Datatype:
+        """Return the datatype of the values. Raises BAD_REQUEST."""
+        types: set[type] = set()
+        for part in self.parts:
+            if isinstance(part, list):
+                types.update(map(type, part))
+                if any(type(item) is int and not _MIN_INT64 <= item <= _MAX_INT64 for item in part):
+                    types.add(float)
+            elif part.size:
+                types.add(int if part.dtype.kind == "i" else float)
+        for datatype, allowed in _TYPES_OF_INFERRED:
+            if types <= allowed:
+                return datatype
+        kinds = ", ".join(sorted({kind.__name__ for kind in types}))
+        raise bad_request(f"tensor '{self.name}' has values of different types ({kinds})")
+
+    def data(self, datatype: Datatype) -> Buffer:
+        """Return the canonical data. Raises BAD_REQUEST naming the tensor and the element."""
+        dtype = NUMPY_DTYPES.get(datatype)
+        buffers = [
+            self._convert(datatype, part)
+            if isinstance(part, list)
+            else part.astype(dtype, copy=False).view(np.uint8).data
+            for part in self.parts
+        ]
+        return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+    def _convert(self, datatype: Datatype, elements: list[Node]) -> Buffer:
+        if datatype is not Datatype.BYTES or not any(map(is_object, elements)):
+            return convert_elements(self.name, datatype, elements, RULES)
+        encoded = []
+        for index, item in enumerate(elements):
+            found = item.encode("utf-8", RULES.unicode_errors) if type(item) is str else None
+            if is_object(item):
+                found = _decode_base64(item)
+            if found is None:
+                raise bad_request(
+                    f"tensor '{self.name}': element {index} is {json_kind(item)}, BYTES takes "
+                    'strings and {"b64": "…"} with base64'
+                )
+            encoded.append(found)
+        return pack_bytes(encoded)
+
+
+class RowReader:
+    """Reads the tensors of one message.
+
+    ``inputs`` are the inputs of the model, or None if they are unknown: then the JSON names them,
+    or the only one is called :data:`UNNAMED`.
+    """
+
+    def __init__(self, inputs: InputTypes | None, limits: Limits) -> None:
+        self._inputs: Final = inputs
+        self._limits: Final = limits
+        self._bytes_elements = 0
+        self._containers = 0
+
+    # ---- rows
+
+    def read_instances(self, value: JsonValue, key: str = "instances") -> tuple[Tensor, ...]:
+        """Return the tensors of the rows in ``value``, a member named ``key``. Each has one more
+        dimension than its elements: the number of rows. Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED,
+        and NeedsOffloadError on the event loop."""
+        node = value.node
+        if not is_array(node):
+            raise bad_request(f"Expecting '{key}' to be an list/array")
+        if not len(node):
+            raise bad_request(f"No values in '{key}' array")
+        if is_object(node[0]) and _base64_text(node[0]) is None:
+            return self._read_objects(value, key)
+        name, datatype = self._only_input(f"{key} is a plain list, but expecting list of objects")
+        return (self._read(name, datatype, value),)
+
+    def _only_input(self, problem: str) -> tuple[str, Datatype | None]:
+        if self._inputs is None:
+            return UNNAMED, None
+        if len(self._inputs) != 1:
+            raise bad_request(
+                f"{problem} as multiple input tensors required as per tensorinfo_map: "
+                f"{abbreviated(', '.join(sorted(self._inputs)))}"
+            )
+        return next(iter(self._inputs.items()))
+
+    def _read_objects(self, value: JsonValue, key: str) -> tuple[Tensor, ...]:
+        """Read rows that are objects, which name the inputs."""
+        count = len(value.node)
+        inputs = self._inputs
+        if inputs is None:
+            inputs = dict.fromkeys(member_names(value.node[0], f"{key}[0]"))
+        self._check_count(len(inputs), key)
+        self._count_containers(count * (2 + len(inputs)), key)
+        columns = {name: _Column(name, datatype) for name, datatype in inputs.items()}
+        cursor = value.cursor()
+        cursor.move()  # over the bracket
+        for index, row in enumerate(value.node):
+            path = f"{key}[{index}]"
+            if not is_object(row):
+                raise bad_request(
+                    f"Expecting object but got {json_kind(row)} at item {index} of input list"
+                )
+            members = self._row_members(row, path, cursor)
+            for name, (shape, values) in members.items():
+                column = columns.get(name)
+                if column is None:
+                    raise bad_request(
+                        f"{path}: JSON object: does not have named input: {abbreviated(name)}"
+                    )
+                if column.shape is None:
+                    column.shape = shape
+                elif column.shape != shape:
+                    raise bad_request(
+                        f"{path}: tensor '{name}': Expecting shape {list(column.shape)} but got: "
+                        f"{list(shape)}"
+                    )
+                column.add(values)
+            if len(members) < len(columns):
+                raise bad_request(
+                    f"{path}: its keys must be equal to: {abbreviated(','.join(sorted(columns)))}"
+                )
+            cursor.move()  # over the comma
+        return tuple(
+            self._finish(column, (count, *(column.shape or ()))) for column in columns.values()
+        )
+
+    def _row_members(self, row: Node, path: str, cursor: OutlineCursor) -> dict[str, _Values]:
+        """Return the members of ``row``, which is at ``cursor``, and move over it."""
+        size = len(row)
+        value = cursor.value(row)
+        shapes = cursor.read_row(size)
+        try:
+            if shapes is not None and type(row) is simdjson.Object and _is_small(shapes):
+                nodes = row.as_dict()
+                if len(nodes) == size:
+                    pairs = zip(nodes.items(), shapes, strict=True)
+                    return {name: self._small(name, node, shape) for (name, node), shape in pairs}
+            # each look-up walks the object
+            self._count_containers(size * size // _LOOKUPS_PER_CONTAINER, path)
+            types = self._inputs or {}
+            return {
+                name: self._values(name, types.get(name), member)
+                for name, member in read_members(value, path, member_names(row, path)).items()
+            }
+        except GatewayError as error:
+            raise error.reworded(f"{path}: {error.public}") from None
+
+    def _small(self, name: str, node: Node, shape: Shape) -> _Values:
+        """Return the elements of ``node``, which consists of Python objects."""
+        if not shape:
+            return (), [node]
+        if len(shape) == 1 and len(node) == shape[0]:
+            return shape, node
+        return self._walk(name, node)
+
+    # ---- columns
+
+    def read_inputs(self, value: JsonValue, key: str = "inputs") -> tuple[Tensor, ...]:
+        """Return the tensors in ``value``, a member named ``key``: an object with a member for each
+        input, or the value of the only input. Other members are ignored. Raises like
+        :meth:`read_instances`."""
+        node = value.node
+        if not is_object(node) or _base64_text(node) is not None:
+            name, datatype = self._only_input(
+                f"{key} is a plain value/list, but expecting an object"
+            )
+            return (self._read(name, datatype, value),)
+        if self._inputs is None:
+            inputs: InputTypes = dict.fromkeys(member_names(node, key))
+        else:
+            inputs = self._inputs
+        self._check_count(len(inputs), key)
+        members = read_members(value, key, inputs)
+        for name in inputs:
+            if name not in members:
+                raise bad_request(f"Missing named input: {name} in '{key}' object.")
+        return tuple(self._read(name, inputs[name], members[name]) for name in inputs)
+
+    # ---- values
+
+    def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
+        """Return the tensor ``name`` in ``value``."""
+        shape, values = self._values(name, datatype, value)
+        column = _Column(name, datatype, shape)
+        column.add(values)
+        return self._finish(column, shape)
+
+    def _values(self, name: str, datatype: Datatype | None, value: JsonValue) -> _Values:
+        """Return the shape of ``value``, and its elements as an array or as JSON values."""
+        node = value.node
+        if not is_array(node):
+            return (), [node]
+        shape = value.shape()
+        if shape:
+            check_shape(name, shape, self._limits)
+            for candidate in _INFERRED_NUMBERS if datatype is None else (datatype,):
+                copied = _copy_regular(candidate, node, shape)
+                if copied is not None:
+                    return copied
+        return self._walk(name, node)
+
+    def _walk(self, name: str, node: Node) -> _Values:
+        """Return the shape of ``node`` and its elements, visiting every list."""
+        sizes: list[int] = []
+        first = node
+        while is_array(first):
+            sizes.append(len(first))
+            if not sizes[-1]:
+                break
+            first = first[0]
+            if len(sizes) > self._limits.rank:
+                break
+        shape = check_shape(name, sizes, self._limits)
+        values = [node]
+        for level, size in enumerate(shape):
+            self._count_containers(len(values), name)
+            children: list[Node] = []
+            for index, item in enumerate(values):
+                if not is_array(item):
+                    raise bad_request(
+                        f"tensor '{name}'{_path(index, shape[:level])}: {json_kind(item)} found at "
+                        f"incorrect level: {level}. Expected at level: {len(shape)}"
+                    )
+                if len(item) != size:
+                    raise bad_request(
+                        f"tensor '{name}'{_path(index, shape[:level])}: Encountered list at "
+                        f"unexpected size: {len(item)} at level: {level} expected size: {size}"
+                    )
+                children += item
+            values = children
+        if not _ARRAY_TYPES.isdisjoint(map(type, values)):
+            index = next(i for i, item in enumerate(values) if is_array(item))
+            raise bad_request(
+                f"tensor '{name}'{_path(index, shape)}: Encountered list at unexpected level: "
+                f"{len(shape)} expected < {len(shape)}"
+            )
+        return shape, values
+
+    def _finish(self, column: _Column, shape: Shape) -> Tensor:
+        """Return the tensor of all values of ``column``."""
+        name = column.name
+        datatype = column.datatype or column.inferred()
+        if datatype is Datatype.BYTES:
+            self._bytes_elements = add_bytes_elements(
+                name, shape, self._bytes_elements, self._limits
+            )
+        return Tensor(name, datatype, shape, column.data(datatype))
+
+    # ---- limits
+
+    def _count_containers(self, count: int, owner: str) -> None:
+        self._containers += count
+        if self._containers > MAX_CONTAINERS:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit, except for lists of "
+                "numbers in columns and plain rows)",
+            )
+        check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
+
+    def _check_count(self, count: int, owner: str) -> None:
+        if count > self._limits.tensors:
+            raise bad_request(
+                f"{owner} has over {self._limits.tensors} inputs, the limit", limit="tensors"
+            )
+
+
+def _is_small(shapes: tuple[Shape, ...]) -> bool:
+    """Return whether values of ``shapes`` have so few elements that each becomes an object."""
+    return not any(shapes) or sum(map(math.prod, shapes)) <= _MAX_SMALL_ROW
+
+
+def _copy_regular(datatype: Datatype, node: Node, shape: Shape) -> tuple[Shape, Array] | None:
+    """Return the numbers of ``node``, whose outline has ``shape``; None if they must be walked."""
+    values = copy_numbers(datatype, node) if isinstance(node, simdjson.Array) else None
+    if values is None:
+        return None
+    if values.size == math.prod(shape):
+        return shape, values
+    if values.size == 0 and shape[-1] == 1:  # the outline does not tell [] from [1]
+        return (*shape[:-1], 0), values
+    return None
+
+
+def _path(index: int, shape: Shape) -> str:
+    """Return the position of element ``index`` of an array of ``shape``, for error messages."""
+    return "".join(f"[{i}]" for i in np.unravel_index(index, shape)) if shape else ""
+
+
+def _base64_text(node: Node) -> str | None:
+    """Return the string in ``node``, an object, if it has only a string named b64."""
+    if len(node) != 1:
+        return None
+    name, text = next(iter(node)) if isinstance(node, ObjectMembers) else _only_member(node)
+    return text if name == _BASE64 and type(text) is str else None
+
+
+def _only_member(node: Node) -> tuple[str, Node]:
+    (name,) = node.keys()
+    return name, None if "\0" in name else node[name]
+
+
+def _decode_base64(node: Node) -> bytes | None:
+    """Return the bytes in a base64 object, or None. White space, missing padding and dots as
+    padding are accepted."""
+    text = _base64_text(node)
+    if text is None:
+        return None
+    text = "".join(text.split())
+    digits = text.rstrip("=.")
+    padding = len(text) - len(digits)
+    if not _BASE64_TEXT.fullmatch(digits) or padding > 2 or (padding and len(text) % 4):
+        return None
+    try:
+        return base64.b64decode(digits + "=" * (-len(digits) % 4))
+    except binascii.Error:
+        return None

@@ -1,0 +1,114 @@
+"""Writes tensors as nested lists: rows, one element per row of a batch, or columns.
+
+Numbers have the fewest digits that identify them, floats always a point or an exponent; NaN and
+Infinity are bare words. A BYTES element is a string, or ``{"b64": "…"}`` if it is not UTF-8 or the
+name of its tensor ends in ``_bytes``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from infergate.codecs.json_tensors.json_data import (
+    NON_FINITE_SPELLINGS,
+    number_array,
+    write_array,
+)
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import bad_request
+from infergate.core.tensor import Tensor, unpack_bytes
+
+_SPELLING: Final = NON_FINITE_SPELLINGS["literal"]
+_BINARY_SUFFIX: Final = "_bytes"
+_ROWS_AT_ONCE: Final = 4096
+"""The number of rows of several tensors that are Python objects at the same time."""
+
+
+def write_columns(tensors: Sequence[Tensor], *, is_named: bool | None = None) -> bytes:
+    """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the only tensor alone, or an
+    object. ``is_named``: always or never an object."""
+    if is_named is None:
+        is_named = len(tensors) != 1
+    if not is_named:
+        return _dumps(_nested(tensors[0]))
+    return _dumps({tensor.name: _nested(tensor) for tensor in tensors})
+
+
+def write_rows(tensors: Sequence[Tensor]) -> bytes:
+    """Return ``tensors`` as the value of ``instances`` or ``predictions``: the rows of the only
+    tensor, or an object per row. Raises BAD_REQUEST if the first dimensions differ."""
+    count = check_rows(tensors)
+    if len(tensors) == 1:
+        return _dumps(_nested(tensors[0]))
+    columns = [(tensor.name, _array(tensor)) for tensor in tensors]
+    parts = []
+    for start in range(0, count, _ROWS_AT_ONCE):
+        end = min(start + _ROWS_AT_ONCE, count)
+        written = [(name, _row_values(values[start:end])) for name, values in columns]
+        rows = [{name: values[i] for name, values in written} for i in range(end - start)]
+        parts.append(_dumps(rows)[1:-1])
+    return b"[" + b",".join(parts) + b"]"
+
+
+def check_rows(tensors: Sequence[Tensor]) -> int:
+    """Return the number of rows of ``tensors``. Raises BAD_REQUEST if they have none in common."""
+    count = None
+    for tensor in tensors:
+        if not tensor.shape:
+            raise bad_request(f"Tensor name: {tensor.name} has no shape information ")
+        if count is not None and tensor.shape[0] != count:
+            raise bad_request(
+                f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
+                f"expecting: {count}"
+            )
+        count = tensor.shape[0]
+    return count or 0
+
+
+def _array(tensor: Tensor) -> Any:
+    """Return the elements as an array of the tensor's shape; elements of BYTES are objects that
+    orjson can write."""
+    if tensor.datatype is not Datatype.BYTES:
+        return number_array(tensor).reshape(tensor.shape)
+    is_binary = tensor.name.endswith(_BINARY_SUFFIX)
+    elements = list(unpack_bytes(tensor.data))
+    array = np.empty(len(elements), np.object_)
+    array[:] = [_text(element, is_binary=is_binary) for element in elements]
+    return array.reshape(tensor.shape)
+
+
+def _text(element: bytes, *, is_binary: bool) -> Any:
+    if not is_binary:
+        try:
+            return element.decode()
+        except UnicodeDecodeError:
+            pass
+    return {"b64": base64.b64encode(element).decode()}
+
+
+def _nested(tensor: Tensor) -> Any:
+    """Return the elements as an object that orjson can write."""
+    array = _array(tensor)
+    if array.dtype == np.object_:
+        return array.tolist()
+    if not array.ndim:
+        return orjson.Fragment(_dumps(write_array(array[None], _SPELLING))[1:-1])
+    return write_array(array, _SPELLING)
+
+
+def _row_values(array: Any) -> Sequence[Any]:
+    """Return the rows of ``array`` as objects that orjson can write."""
+    if array.dtype == np.object_:
+        return array.tolist()  # type: ignore[no-any-return]
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [orjson.Fragment(_dumps(write_array(row[None], _SPELLING))[1:-1]) for row in array]
+    return list(array)
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,468 @@
+"""The codec of TensorFlow Serving's REST API: HttpRequest and HttpResponse ⇄ canonical operations.
+
+Sources: tensorflow/serving, and messages captured from its code and clients (docs/fidelity-tfs.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    Profile,
+    RequestSummary,
+)
+from infergate.codecs.encodings import (
+    CONTENT_ENCODING,
+    decode_body,
+    inflate_small,
+    max_decoded_bytes,
+    without_encoding,
+)
+from infergate.codecs.json_tensors.json_document import is_array
+from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.option_checks import check_option_names
+from infergate.codecs.tfs import rest_messages, rest_paths, rest_predict
+from infergate.codecs.tfs.errors import unknown_model_text
+from infergate.codecs.tfs.metadata import is_available
+from infergate.codecs.tfs.model_spec import (
+    REST_PROTOCOL,
+    ModelSpec,
+    RequestedModel,
+    apply_options,
+    spec_parameters,
+)
+from infergate.codecs.tfs.options import TfsOptions, read_options
+from infergate.codecs.tfs.rest_messages import JSON_HEADERS
+from infergate.codecs.tfs.rest_paths import CLASSIFY, PREDICT, REGRESS, RestPathMatch, match_path
+from infergate.codecs.tfs.rest_predict import PredictFormat
+from infergate.core import messages
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    as_backend_error,
+    backend_garbage,
+    bad_request,
+)
+from infergate.core.json_size import json_size_bounds
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.records import record
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, unpack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+
+_OPTION_NAMES: Final = ("version_zero", "labels", "signatures")
+_OPERATIONS: Final[Mapping[str, type[Operation]]] = {
+    PREDICT: InferRequest,
+    CLASSIFY: InferRequest,
+    REGRESS: InferRequest,
+    rest_paths.METADATA: messages.ModelMetadataRequest,
+    rest_paths.STATUS: messages.ModelIndexRequest,
+    rest_paths.SERVER: messages.ServerReadyRequest,
+    rest_paths.OPTIONS: messages.ServerLiveRequest,
+}
+_WITHOUT_MODEL: Final = (rest_paths.SERVER, rest_paths.OPTIONS)
+_NO_MODEL: Final = "Missing model name in request."
+_EXAMPLES: Final = "examples"
+_RESPONSE: Final = "response"
+
+
+@record
+class _Target:
+    """The action of a request and its model; ``requested`` is None if it names none."""
+
+    action: str
+    requested: RequestedModel | None
+
+
+class TfsRestCodec:
+    """The codec of TensorFlow Serving's REST API."""
+
+    name: str = REST_PROTOCOL
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(Datatype), supports_sequences=False
+    )
+    needs_profile: bool = False
+    needs_metadata: bool = True
+    streaming_methods: frozenset[str] = frozenset()
+    can_pass_through: bool = True
+
+    def __init__(self, options: TfsOptions) -> None:
+        self._options: Final = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options,)
+
+    # ---- towards clients
+
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
+        """Return the operation and the names in the path. The body is searched for a signature if
+        the options map signatures of the model."""
+        target = self._target(wire)
+        operation, requested = _OPERATIONS[target.action], target.requested
+        if requested is None:
+            return RequestSummary(operation)
+        return RequestSummary(operation, requested.model, requested.version)
+
+    def _target(self, wire: HttpRequest) -> _Target:
+        """Return the target of ``wire``. Raises BAD_REQUEST."""
+        known: _Target | None = wire.codec_state
+        if known is None:
+            match = match_path(wire)
+            requested = None
+            if match.action not in _WITHOUT_MODEL:
+                requested = self._requested(wire, match)
+            known = wire.codec_state = _Target(match.action, requested)
+        return known
+
+    def _requested(self, wire: HttpRequest, match: RestPathMatch) -> RequestedModel:
+        spec = match.spec
+        if match.action == PREDICT and self._maps_signatures(spec.name):
+            signature = rest_predict.find_signature(wire.headers, wire.body)
+            spec = replace(spec, signature=signature)
+        return apply_options(spec, self._options)
+
+    def _maps_signatures(self, model: str) -> bool:
+        return bool(self._options.signatures.get(model))
+
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
+        """Parse a request. Raises client errors."""
+        target = self._target(wire)
+        requested = target.requested
+        if requested is None:
+            return ParsedRequest(_OPERATIONS[target.action](), target)  # type: ignore[call-arg]  # without fields
+        if target.action == PREDICT:
+            return PartialInferRequest(
+                requested.model,
+                requested.version,
+                self._read_predict(wire, requested, limits),
+                max_decoded_bytes(wire.headers, wire.body),
+            )
+        if target.action in (CLASSIFY, REGRESS):
+            return ParsedRequest(_read_forwarded(wire, target.action, requested, limits), target)
+        if target.action == rest_paths.METADATA:
+            operation: Operation = messages.ModelMetadataRequest(requested.model, requested.version)
+        else:
+            operation = messages.ModelIndexRequest(model=requested.model, version=requested.version)
+        return ParsedRequest(operation, target)
+
+    def _read_predict(self, wire: HttpRequest, requested: RequestedModel, limits: Limits) -> Any:
+        """Return the function that completes a request with the model's metadata."""
+        maps_signatures = self._maps_signatures(requested.spec.name)
+        encoding = {k: v for k, v in wire.headers.items() if k == CONTENT_ENCODING}
+        return partial(
+            rest_predict.read_request, encoding, wire.body, requested, maps_signatures, limits
+        )
+
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
+        """Build the response to ``parsed``. Raises UNSUPPORTED, BAD_REQUEST."""
+        options = parsed.response_options
+        if options is None:  # another codec parsed the request
+            options = _target_of(parsed.operation)
+        match response:
+            case InferResponse() if isinstance(options, PredictFormat):
+                body = rest_predict.response_body(response, options)
+                return HttpResponse(200, JSON_HEADERS, body)
+            case InferResponse():
+                return HttpResponse(200, JSON_HEADERS, [_forwarded_response(response)])
+            case messages.HealthStatus(ok):
+                return _health_response(options.action, is_ok=ok)
+            case ModelMetadata():
+                return rest_messages.write_metadata(response, options.requested)
+            case messages.ModelIndex():
+                return rest_messages.write_status(response, options.requested)
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"TensorFlow Serving's REST API cannot express {type(response).__name__}",
+        )
+
+    def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
+        """Build the response for ``error``. Never raises."""
+        text = error.public
+        if error.kind is Kind.NOT_FOUND and wire is not None:
+            try:
+                target = self._target(wire)
+            except GatewayError:
+                target = _Target("", None)
+            if target.requested is not None:
+                is_status = target.action == rest_paths.STATUS
+                text = unknown_model_text(target.requested, is_status=is_status)
+        return rest_messages.build_error(error, text)
+
+    # ---- costs
+
+    def open_request(self, wire: HttpRequest) -> None:
+        """Inflate a short compressed body."""
+        if CONTENT_ENCODING in wire.headers:
+            inflate_small(wire)
+
+    def request_text_bytes(self, wire: HttpRequest) -> int:
+        """Return the size of the examples of Classify and Regress after inflation. Predict is read
+        when its metadata is known."""
+        target: _Target | None = wire.codec_state
+        if wire.method != "POST" or (target is not None and target.action == PREDICT):
+            return 0
+        return max_decoded_bytes(wire.headers, wire.body)
+
+    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
+        """Return the size of the body after inflation."""
+        return min(max_decoded_bytes(wire.headers, wire.body), max_bytes)
+
+    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
+        """Return 0: a response that passes through is not read."""
+        del wire, request
+        return 0
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
+        """Return the size of the outputs."""
+        del parsed
+        if not isinstance(response, InferResponse):
+            return 0
+        return sum(len(tensor.data) for tensor in response.outputs)
+
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
+        """Return the minimum and maximum size of the outputs as JSON."""
+        del parsed
+        return json_size_bounds(response.outputs)
+
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the size of the inputs."""
+        del profile
+        return sum(len(tensor.data) for tensor in operation.inputs)
+
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the maximum size of the inputs as JSON."""
+        del profile
+        return json_size_bounds(operation.inputs)[1]
+
+    # ---- towards backends
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> HttpRequest:
+        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        del profile, model
+        match operation:
+            case InferRequest(name, version):
+                signature, label = spec_parameters(operation.parameters)
+                call = _forwarded_call(operation)
+                if call is not None:
+                    action, body = call
+                    path = rest_paths.model_path(name, version, label, f":{action}")
+                    return HttpRequest("POST", path, "", JSON_HEADERS, [body])
+                path = rest_paths.model_path(name, version, label, f":{PREDICT}")
+                parts = rest_predict.request_body(operation, signature)
+                return HttpRequest("POST", path, "", JSON_HEADERS, parts)
+            case messages.ServerLiveRequest() | messages.ServerReadyRequest():
+                return HttpRequest("GET", "/v1/models")
+            case messages.ModelReadyRequest(name, version) | messages.ModelIndexRequest(
+                _, name, version
+            ):
+                return HttpRequest("GET", rest_paths.model_path(name, version, "", ""))
+            case messages.ModelMetadataRequest(name, version):
+                return HttpRequest("GET", rest_paths.model_path(name, version, "", "/metadata"))
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"TensorFlow Serving's REST API has no request for {type(operation).__name__}",
+        )
+
+    def parse_response(
+        self,
+        wire: HttpResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Response:
+        """Parse a server's response. Raises the server's error, or BACKEND_GARBAGE."""
+        if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
+            if wire.status >= 500 and wire.status not in (501, 503):
+                raise _server_error(wire)
+            return messages.HealthStatus(ok=wire.status != 503)
+        body = _success_body(wire, limits)
+        if isinstance(operation, InferRequest):
+            call = _forwarded_call(operation)
+            if call is not None:
+                tensor = Tensor(_RESPONSE, Datatype.BYTES, (1,), pack_bytes((body,)))
+                return InferResponse(operation.model, operation.version, outputs=(tensor,))
+            assert model is not None  # needs_metadata
+            signature, _ = spec_parameters(operation.parameters)
+            return rest_predict.read_response(body, operation, model, signature, limits)
+        return _read_description(body, operation, limits)
+
+    # ---- pass-through
+
+    def validate(
+        self, wire: HttpRequest, limits: Limits
+    ) -> HttpRequest | PartialInferRequest[HttpRequest]:
+        """Check all that ``parse_request`` checks, and undo the content encoding."""
+        parsed = self.parse_request(wire, limits)
+        if isinstance(parsed, PartialInferRequest):
+            complete = partial(_validated, wire, parsed.complete, limits)
+            return PartialInferRequest(parsed.model, parsed.version, complete, parsed.text_bytes)
+        return _plain_request(wire, limits)
+
+    def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+        """Return None: TensorFlow Serving has no sequences."""
+        del wire, limits
+        return None
+
+    def rewrite_request(
+        self, wire: HttpRequest, model: str, version: str, profile: Profile
+    ) -> HttpRequest | None:
+        """Return ``wire`` addressed to another model; None if the body has a signature that the
+        options map."""
+        del profile
+        target = self._target(wire)
+        requested = target.requested
+        if requested is None or (requested.spec.signature and requested.is_mapped):
+            return None
+        path = rest_paths.model_path(
+            model, version or requested.version, requested.label, f":{target.action}"
+        )
+        # the body is still encoded if the route does not validate requests
+        encoding = {k: v for k, v in wire.headers.items() if k == CONTENT_ENCODING}
+        return HttpRequest("POST", path, "", {**JSON_HEADERS, **encoding}, wire.body)
+
+    def rewrite_response(
+        self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
+    ) -> HttpResponse:
+        """Return the server's response, which contains no names."""
+        del request, model, version, limits
+        if wire.status != 200:
+            raise _server_error(wire)
+        return HttpResponse(200, JSON_HEADERS, wire.body)
+
+
+def _plain_request(wire: HttpRequest, limits: Limits) -> HttpRequest:
+    """Return ``wire`` without its content encoding."""
+    if CONTENT_ENCODING not in wire.headers:
+        return wire
+    body = decode_body(wire.headers, wire.body, limits)
+    headers = without_encoding(wire.headers)
+    return HttpRequest(wire.method, wire.path, wire.query, headers, (body,))
+
+
+def _validated(
+    wire: HttpRequest, complete: Any, limits: Limits, metadata: ModelMetadata
+) -> HttpRequest:
+    complete(metadata)
+    return _plain_request(wire, limits)
+
+
+def _target_of(operation: Operation) -> Any:
+    """Return the response options for an operation that another codec parsed."""
+    name, version = getattr(operation, "model", ""), getattr(operation, "version", "")
+    requested = RequestedModel(ModelSpec(name), name, version, "", "")
+    if isinstance(operation, InferRequest):
+        return PredictFormat(requested)
+    actions = {kind: action for action, kind in _OPERATIONS.items()}
+    return _Target(actions.get(type(operation), ""), requested)
+
+
+def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
+    """Return the response to a request without a model, which is an error even of a ready server,
+    or to OPTIONS."""
+    if not is_ok:
+        error = GatewayError(Kind.NO_BACKEND, "the server is not ready")
+        return rest_messages.build_error(error, error.public)
+    if action == rest_paths.OPTIONS:
+        return HttpResponse(200)
+    return rest_messages.build_error(bad_request(_NO_MODEL), _NO_MODEL)
+
+
+# ---- Classify and Regress, which only servers of the same API can answer
+
+
+def _read_forwarded(
+    wire: HttpRequest, action: str, requested: RequestedModel, limits: Limits
+) -> InferRequest:
+    """Return the call as an inference whose parameters hold the body. Raises BAD_REQUEST."""
+    body = rest_predict.decoded_json(wire.headers, wire.body, limits)
+    members = parse_document(body, (_EXAMPLES,), limits)
+    if _EXAMPLES not in members:
+        raise bad_request(
+            f"When method is {action}, key '{_EXAMPLES}' is expected and was not found"
+        )
+    examples = members[_EXAMPLES].node
+    if not is_array(examples) or not len(examples):
+        raise bad_request(f"'{_EXAMPLES}' value must be an array that is not empty")
+    label = {"version_label": requested.label} if requested.label else {}
+    parameters = OpaqueParameters(
+        label,
+        (REST_PROTOCOL,),
+        action.encode() + b"\0" + body,
+        (Kind.UNSUPPORTED, f"{action} needs a backend that speaks TensorFlow Serving's REST API"),
+    )
+    return InferRequest(requested.model, requested.version, parameters=parameters)
+
+
+def _forwarded_call(request: InferRequest) -> tuple[str, bytes] | None:
+    """Return the action and the body of a forwarded call; None for other inferences."""
+    parameters = request.parameters
+    if (
+        not isinstance(parameters, OpaqueParameters)
+        or REST_PROTOCOL not in parameters.protocols
+        or not parameters.text
+    ):
+        return None
+    action, _, body = parameters.text.partition(b"\0")
+    return action.decode(), body
+
+
+def _forwarded_response(response: InferResponse) -> bytes:
+    for tensor in response.outputs:
+        for body in unpack_bytes(tensor.data):
+            return body
+    raise backend_garbage("the backend's response has no body")
+
+
+# ---- responses of servers
+
+
+def _success_body(wire: HttpResponse, limits: Limits) -> bytes:
+    """Return the body of a response. Raises the server's error, BACKEND_GARBAGE."""
+    if wire.status != 200:
+        raise _server_error(wire)
+    try:
+        return bytes(decode_body(wire.headers, wire.body, limits))
+    except GatewayError as error:
+        raise as_backend_error(error) from None
+
+
+def _server_error(wire: HttpResponse) -> GatewayError:
+    return rest_messages.backend_error(wire, bytes(join_parts(wire.body)))
+
+
+def _read_description(body: bytes, operation: Operation, limits: Limits) -> Response:
+    """Return metadata or a status. Raises BACKEND_GARBAGE."""
+    try:
+        document = rest_messages.read_document(body, limits)
+        if isinstance(operation, messages.ModelMetadataRequest):
+            return rest_messages.read_metadata(document, operation.model)
+        # build_request rejects all other operations
+        assert isinstance(operation, messages.ModelReadyRequest | messages.ModelIndexRequest)
+        index = rest_messages.read_status(document, operation.model)
+    except GatewayError as error:
+        raise as_backend_error(error) from None
+    except (LookupError, TypeError, ValueError) as error:
+        raise backend_garbage(
+            f"the backend's response to {type(operation).__name__} cannot be read", str(error)[:200]
+        ) from None
+    if isinstance(operation, messages.ModelIndexRequest):
+        return index
+    return messages.HealthStatus(ok=is_available(index))
+
+
+def create(options: Mapping[str, Any]) -> TfsRestCodec:
+    """Create the codec. Raises ValueError."""
+    check_option_names(options, _OPTION_NAMES)
+    return TfsRestCodec(read_options(options))

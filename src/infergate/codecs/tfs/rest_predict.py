@@ -1,0 +1,239 @@
+"""The JSON of Predict ⇄ canonical inferences.
+
+A request has ``instances``, one element per row of the batch, or ``inputs``, a member per tensor;
+the response has ``predictions`` or ``outputs`` accordingly. Datatypes, and most names, are only in
+the model's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.encodings import CONTENT_ENCODING, decode_body, is_unencoded
+from infergate.codecs.json_tensors.json_document import json_kind
+from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.codecs.tfs.model_spec import (
+    DEFAULT_SIGNATURE,
+    SIGNATURE,
+    RequestedModel,
+)
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
+from infergate.core.limits import KIB, Limits, check_loop_cost
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.records import record
+from infergate.core.tensor import Buffer, Tensor
+from infergate.core.wire import join_parts
+
+INSTANCES: Final = "instances"
+INPUTS: Final = "inputs"
+_PREDICTIONS: Final = "predictions"
+_OUTPUTS: Final = "outputs"
+_WANTED: Final = (SIGNATURE, INSTANCES, INPUTS)
+_SEARCHED_BYTES: Final = 64 * KIB
+"""The bytes at the beginning, and as many at the end, that are searched for a signature."""
+_SIGNATURE_MEMBER: Final = re.compile(
+    rb'"signature_name"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")', re.DOTALL
+)
+
+
+@record
+class PredictFormat:
+    """The model that a request names, and whether the response has rows."""
+
+    requested: RequestedModel
+    has_rows: bool = False
+
+
+# ---- requests from clients
+
+
+def find_signature(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
+    """Return the signature that the beginning or the end of a body seems to name, else an empty
+    string. ``read_request`` checks it."""
+    view = memoryview(join_parts(body))
+    parts = [bytes(view[:_SEARCHED_BYTES]), bytes(view[-_SEARCHED_BYTES:])]
+    if not is_unencoded(headers):
+        try:
+            parts = [zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(view, _SEARCHED_BYTES)]
+        except zlib.error:
+            return ""
+    for part in parts:
+        if found := _SIGNATURE_MEMBER.search(part):
+            try:
+                return str(json.loads(found[1]))
+            except ValueError:
+                return ""
+    return ""
+
+
+def read_request(  # noqa: PLR0913, PLR0917 - the message, what its path names, and the metadata
+    headers: Mapping[str, str],
+    body: Sequence[Buffer],
+    requested: RequestedModel,
+    maps_signatures: bool,  # noqa: FBT001 - pickled
+    limits: Limits,
+    metadata: ModelMetadata,
+) -> ParsedRequest:
+    """Parse a request for the model with ``metadata``. Raises client errors, and NeedsOffloadError.
+
+    If the options of the model map signatures (``maps_signatures``), the body must name the
+    signature of ``requested``, which has been authorized.
+    """
+    text = decoded_json(headers, body, limits)
+    members = parse_document(text, _WANTED, limits)
+    signature = ""
+    if SIGNATURE in members:
+        signature = members[SIGNATURE].node
+        if type(signature) is not str:
+            raise bad_request(
+                f"not formatted correctly. '{SIGNATURE}' key must be a string value, not "
+                f"{json_kind(signature)}"
+            )
+    if maps_signatures:
+        if signature != requested.spec.signature:
+            raise bad_request(
+                f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
+                "body, without escapes, and only once"
+            )
+    else:
+        requested = replace(
+            requested, spec=replace(requested.spec, signature=signature), signature=signature
+        )
+    inputs = _signature_tensors(metadata, requested.signature)[0]
+    if not inputs:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"the metadata of model '{metadata.name}' has no inputs; declare them under 'models' "
+            "in the gateway's configuration",
+        )
+    if INSTANCES in members and INPUTS in members:
+        raise bad_request(
+            "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
+        )
+    reader = RowReader(_datatypes(inputs), limits)
+    if INSTANCES in members:
+        tensors = reader.read_instances(members[INSTANCES])
+    elif INPUTS in members:
+        tensors = reader.read_inputs(members[INPUTS])
+    else:
+        raise bad_request("Missing 'inputs' or 'instances' key")
+    request = InferRequest(
+        requested.model,
+        requested.version,
+        parameters=requested.parameters,
+        inputs=_with_declared_dimensions(tensors, inputs),
+    )
+    return ParsedRequest(request, PredictFormat(requested, INSTANCES in members))
+
+
+def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:
+    """Return a body without its content encoding. Raises client errors, TOO_LARGE."""
+    data = decode_body(headers, body, limits) if CONTENT_ENCODING in headers else join_parts(body)
+    if len(data) > limits.json:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"{len(data)} bytes of JSON exceed the limit of {limits.json}",
+            limit="json",
+        )
+    return data if isinstance(data, bytes) else bytes(data)
+
+
+def _signature_tensors(
+    metadata: ModelMetadata, signature: str
+) -> tuple[tuple[TensorMetadata, ...], tuple[TensorMetadata, ...]]:
+    """Return the inputs and outputs of a signature. Raises BAD_REQUEST."""
+    if signature in ("", DEFAULT_SIGNATURE):
+        return metadata.inputs, metadata.outputs
+    for other in metadata.signatures:
+        if other.name == signature:
+            return other.inputs, other.outputs
+    raise bad_request(f'Serving signature name: "{signature[:200]}" not found in signature def')
+
+
+def _datatypes(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype | None]:
+    """Return the datatypes by name. Raises UNSUPPORTED for a type without a canonical datatype."""
+    datatypes: dict[str, Datatype | None] = {}
+    for tensor in tensors:
+        datatype = DATATYPES_BY_NAME.get(tensor.datatype)
+        if datatype is None:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"tensor '{tensor.name}': datatype '{tensor.datatype}' is not supported",
+            )
+        datatypes[tensor.name] = datatype
+    return datatypes
+
+
+def _with_declared_dimensions(
+    tensors: Sequence[Tensor], declared: Sequence[TensorMetadata]
+) -> tuple[Tensor, ...]:
+    """Return ``tensors`` with the dimensions after the first 0, which lists cannot express, if the
+    metadata declares them."""
+    shapes = {tensor.name: tensor.shape for tensor in declared}
+    return tuple(_completed(tensor, shapes[tensor.name]) for tensor in tensors)
+
+
+def _completed(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
+    rest = declared[len(tensor.shape) :]
+    if tensor.shape[-1:] != (0,) or not rest or min(rest) < 0:
+        return tensor
+    return replace(tensor, shape=(*tensor.shape, *rest))
+
+
+def response_body(response: InferResponse, response_format: PredictFormat) -> list[Buffer]:
+    """Return the body of a response. Raises BAD_REQUEST if rows have no common batch size."""
+    if response_format.has_rows:
+        return [b'{"predictions": ', write_rows(response.outputs), b"}"]
+    return [b'{"outputs": ', write_columns(response.outputs), b"}"]
+
+
+# ---- requests to servers
+
+
+def request_body(request: InferRequest, signature: str) -> list[Buffer]:
+    """Return the body of a request in columns, which any tensors fit. Raises UNSUPPORTED."""
+    for tensor in request.inputs:
+        if 0 in tensor.shape[:-1]:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"tensor '{tensor.name}': JSON cannot express shape {list(tensor.shape)}",
+            )
+    member = b"" if not signature else b'"signature_name": %b, ' % orjson.dumps(signature)
+    columns = write_columns(request.inputs, is_named=True)
+    return [b'{%b"inputs": ' % member, columns, b"}"]
+
+
+def read_response(
+    body: bytes, request: InferRequest, metadata: ModelMetadata, signature: str, limits: Limits
+) -> InferResponse:
+    """Parse a server's response. Raises BACKEND_GARBAGE, and NeedsOffloadError."""
+    check_loop_cost(limits, len(body), limits.json_inline)
+    try:
+        text = decoded_json({}, [body], limits)
+        members = parse_document(text, (_OUTPUTS, _PREDICTIONS), limits)
+        declared = _signature_tensors(metadata, signature)[1]
+        reader = RowReader(_datatypes(declared), limits)
+        if _OUTPUTS in members:
+            tensors = reader.read_inputs(members[_OUTPUTS], _OUTPUTS)
+        elif _PREDICTIONS in members:
+            tensors = reader.read_instances(members[_PREDICTIONS], _PREDICTIONS)
+        else:
+            raise bad_request("it has neither 'outputs' nor 'predictions'")
+    except GatewayError as error:
+        raise as_backend_error(error) from None
+    outputs = _with_declared_dimensions(tensors, declared)
+    if request.outputs:  # the API has no selection of outputs
+        by_name = {tensor.name: tensor for tensor in outputs}
+        outputs = tuple(by_name[item.name] for item in request.outputs if item.name in by_name)
+    return InferResponse(request.model, request.version, outputs=outputs)

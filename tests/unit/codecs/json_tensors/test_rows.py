@@ -1,0 +1,375 @@
+"""Nested lists of JSON ⇄ tensors: shapes, datatypes, errors, and the same result for regular
+arrays, which are compared in the outline, and for walked ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS
+from infergate.codecs.json_tensors.outline import outline_of, read_shape
+from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.json_tensors.row_reader import UNNAMED, RowReader
+from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
+from infergate.core.tensor import Tensor, tensor_from_array
+
+KEYS = ("instances", "inputs")
+FP32, INT64, BYTES = Datatype.FP32, Datatype.INT64, Datatype.BYTES
+INPUT = {"x": FP32}
+
+
+def read(
+    text: bytes, types: Mapping[str, Datatype | None] | None = INPUT, limits: Any = DEFAULT_LIMITS
+) -> dict[str, tuple[Datatype, tuple[int, ...], Any]]:
+    """Return the datatype, shape and elements of each tensor in ``text``."""
+    members = parse_document(text, KEYS, limits)
+    reader = RowReader(types, limits)
+    if "instances" in members:
+        tensors = reader.read_instances(members["instances"])
+    else:
+        tensors = reader.read_inputs(members["inputs"])
+    return {t.name: (t.datatype, t.shape, t.numpy().tolist()) for t in tensors}
+
+
+def error_of(text: bytes, types: Mapping[str, Datatype | None] | None = INPUT) -> GatewayError:
+    with pytest.raises(GatewayError) as raised:
+        read(text, types)
+    return raised.value
+
+
+# ---- outlines
+
+
+def test_the_outline_has_no_strings_and_no_numbers() -> None:
+    assert outline_of(rb'{"a, \"[": [1.5, "x]\\", {"b64": ""}], "c": "{"}') == b"{:[,,{:}],:}"
+
+
+@pytest.mark.parametrize(
+    ("outline", "shape"),
+    [
+        (b"[,,]", (3,)),
+        (b"[[,],[,],[,]]", (3, 2)),
+        (b"[[[]]]", (1, 1, 1)),
+        (b"{:}", ()),
+        (b",", ()),
+        (b"[[,],[]]", None),
+        (b"[,[]]", None),
+        (b"[[],]", None),
+        (b"[{:}]", None),
+        (b"{:,:}", None),
+        (b"[[,],[,]", None),
+    ],
+)
+def test_shapes_of_outlines(outline: bytes, shape: tuple[int, ...] | None) -> None:
+    found = read_shape(b":" + outline + b",", 1)
+    assert (found and found[0]) == shape
+    if shape:
+        assert found is not None
+        assert found[1] == 1 + len(outline)
+
+
+def test_text_with_too_much_structure_in_strings_has_no_outline() -> None:
+    text = b'{"instances": [' + b'",",' * 40_000 + b'""]}'
+    assert outline_of(text) is None
+    assert read(text, {"x": BYTES})["x"][1] == (40_001,)
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"instances": [1, 2.5]}', (FP32, (2,), [1.0, 2.5])),
+        (b'{"instances": [[1, 2], [3, 4]]}', (FP32, (2, 2), [[1, 2], [3, 4]])),
+        (b'{"instances": [[[]]]}', (FP32, (1, 1, 0), [[[]]])),
+        (b'{"instances": [{"x": [1]}, {"x": [2]}]}', (FP32, (2, 1), [[1], [2]])),
+        (b'{"instances": [{"x": 1}, {"x": 2}]}', (FP32, (2,), [1, 2])),
+        (b'{"instances": [{"x": [[1], [2]]}]}', (FP32, (1, 2, 1), [[[1], [2]]])),
+        (b'{"instances": [{"x": []}]}', (FP32, (1, 0), [[]])),
+        (b'{"inputs": 7}', (FP32, (), 7.0)),
+        (b'{"inputs": {"x": [[1, 2]]}}', (FP32, (1, 2), [[1, 2]])),
+        (b'{"inputs": {"y": [[1], 2], "x": [3]}}', (FP32, (1,), [3])),
+        (b'{"inputs": []}', (FP32, (0,), [])),
+        (b'{"a": {"b": [1]}, "inputs": [[1, 2]]}', (FP32, (1, 2), [[1, 2]])),
+        (b'\xef\xbb\xbf{"inputs": [1]} and text', (FP32, (1,), [1])),
+        (b'{"inputs": [Infinity, -Infinity, Inf]}', (FP32, (3,), [np.inf, -np.inf, np.inf])),
+    ],
+)
+def test_forms(body: bytes, expected: Any) -> None:
+    assert read(body) == {"x": expected}
+
+
+def test_several_inputs() -> None:
+    types = {"a": INT64, "b": BYTES}
+    expected = {"a": (INT64, (2,), [1, 2]), "b": (BYTES, (2, 1), [[b"p"], [b"\xff"]])}
+    rows = b'{"instances": [{"b": ["p"], "a": 1}, {"a": 2, "b": [{"b64": "/w=="}]}]}'
+    columns = b'{"inputs": {"b": [["p"], [{"b64": "/w"}]], "a": [1, 2]}}'
+    assert read(rows, types) == read(columns, types) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [
+        ("[true]", Datatype.BOOL),
+        ("[1, -2]", INT64),
+        ("[1, 0.5]", Datatype.FP64),
+        ("[9223372036854775808]", Datatype.FP64),
+        ("[]", Datatype.FP64),
+        ('["a", {"b64": "YQ=="}]', BYTES),
+        ("[NaN]", Datatype.FP64),
+    ],
+)
+def test_inferred_datatypes(value: str, datatype: Datatype) -> None:
+    assert read(b'{"inputs": %b}' % value.encode(), {"x": None})["x"][0] is datatype
+    assert read(b'{"inputs": %b}' % value.encode(), None)[UNNAMED][0] is datatype
+    rows = b'{"instances": [{"x": %b}, {"x": %b}]}' % (value.encode(), value.encode())
+    assert read(rows, None)["x"][0] is datatype
+
+
+def test_rows_of_integers_and_floats_are_floats() -> None:
+    big = ", ".join(["1"] * 100)
+    text = f'{{"instances": [{{"x": [{big}]}}, {{"x": [{big[:-1]}1.5]}}]}}'.encode()
+    datatype, shape, values = read(text, None)["x"]
+    assert (datatype, shape) == (Datatype.FP64, (2, 100))
+    assert values[0][-1] == 1.0
+    assert values[1][-1] == 1.5
+
+
+@pytest.mark.parametrize("text", ["QQ==", "QQ", "QQ..", "Q Q\n=="])
+def test_base64_spellings(text: str) -> None:
+    body = orjson.dumps({"inputs": [{"b64": text}]})
+    assert read(body, {"x": BYTES})["x"][2] == [b"A"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"instances": 5}', "instances"),
+        (b'{"instances": []}', "instances"),
+        (b'{"instances": [[1], [2, 3]]}', "tensor 'x'[1]: Encountered list at unexpected size: 2"),
+        (b'{"instances": [1, [2]]}', "tensor 'x'[1]: Encountered list at unexpected level: 1"),
+        (b'{"inputs": [[1], 2]}', "tensor 'x'[1]: a number found at incorrect level"),
+        (b'{"instances": [[[1], []], [[1], [1]]]}', "tensor 'x'[0][1]"),
+        (b'{"instances": [{"x": [1]}, [2]]}', "got an array at item 1"),
+        (b'{"instances": [1, {"x": 1}]}', "tensor 'x': element 1 is an object"),
+        (b'{"instances": [{"x": 1}, {"y": 1}]}', "instances[1]: JSON object: does not have named"),
+        (b'{"instances": [{"x": 1}, {}]}', "instances[1]: its keys must be equal to: x"),
+        (b'{"instances": [{"x": 1}, {"x": 1, "x": 2}]}', "instances[1] has 'x' twice"),
+        (
+            b'{"instances": [{"x": [1]}, {"x": [1, 2]}]}',
+            "instances[1]: tensor 'x': Expecting shape",
+        ),
+        (b'{"instances": [{"x": [[1], []]}]}', "instances[0]: tensor 'x'[1]"),
+        (b'{"instances": [{"x\\u0000y": 1}]}', "instances[0]: JSON object"),
+        (b'{"inputs": {"y": 1}}', "Missing named input: x in 'inputs'"),
+        (b'{"inputs": {"x": 1, "x": 2}}', "inputs has 'x' twice"),
+        (b'{"inputs": [1], "inputs": [2]}', "the body has 'inputs' twice"),
+        (b'{"inputs": [null]}', "tensor 'x': element 0 is null"),
+        (b'{"inputs": ["1"]}', "tensor 'x': element 0 is a string"),
+        (b'{"inputs": ["NaN"]}', "tensor 'x': element 0 is a string"),
+        (b'{"inputs": [1e39]}', "tensor 'x': element 0 is 1e+39, beyond FP32"),
+        (b'{"inputs": [1e309]}', "beyond FP32"),
+        (b'{"inputs": [{"b64": "QQ=="}]}', "tensor 'x': element 0 is an object"),
+        (b'{"inputs": ' + b"[" * 70 + b"]" * 70 + b"}", "tensor 'x': shape has 70 dimensions"),
+        (b'{"inputs": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested over 100 levels"),
+        (b'{"inputs": ["\\ud800"]}', "half a surrogate pair"),
+        (b"[1]", "the body must be an object"),
+        (b"", "JSON Parse error: The document is empty. at offset: 0"),
+        (b'{"inputs": [1,]}', "JSON Parse error"),
+        (b'{"inputs": [nan]}', "JSON Parse error"),
+    ],
+)
+def test_errors_name_the_tensor_or_instance(body: bytes, named: str) -> None:
+    error = error_of(body)
+    assert error.kind is Kind.BAD_REQUEST
+    assert named in error.public
+    assert len(error.public) < 400
+
+
+def test_strings_that_are_not_base64() -> None:
+    for text in ("Q*==", "QQ==QQ==", "Q===", "Q", "_-8="):
+        body = orjson.dumps({"inputs": ["a", {"b64": text}]})
+        assert "tensor 'x': element 1 is an object" in error_of(body, {"x": BYTES}).public
+    assert (
+        "element 1 is a number" in error_of(b'{"inputs": [{"b64": "QQ"}, 1]}', {"x": BYTES}).public
+    )
+
+
+def test_bytes_that_are_not_utf8_are_kept() -> None:
+    assert read(b'{"inputs": ["\xff\xfe", "a"]}', {"x": BYTES})["x"][2] == [b"\xff\xfe", b"a"]
+    assert read(b'{"inputs": ["\xff", {"b64": "/w=="}]}', {"x": BYTES})["x"][2] == [
+        b"\xff",
+        b"\xff",
+    ]
+
+
+def test_several_inputs_need_names() -> None:
+    types = {"a": FP32, "b": FP32}
+    for body in (b'{"instances": [1]}', b'{"inputs": [1]}', b'{"inputs": {"b64": "QQ=="}}'):
+        assert "a, b" in error_of(body, types).public
+
+
+def test_strict_documents_are_json() -> None:
+    for text in (b'{"inputs": [NaN]}', b'{"inputs": [1]} x', b'{"inputs": ["\xff"]}'):
+        parse_document(text, KEYS, DEFAULT_LIMITS)
+        with pytest.raises(GatewayError, match="not valid JSON"):
+            parse_document(text, KEYS, DEFAULT_LIMITS, is_strict=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "datatype", "kind"),
+    [
+        (b'["a"]', BYTES, Kind.TOO_LARGE),
+        (b"[true]", Datatype.BOOL, Kind.TOO_LARGE),
+        (b'{"x": 1}', FP32, Kind.TOO_LARGE),
+        (b'{"x": [1]}', FP32, Kind.TOO_LARGE),
+    ],
+)
+def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype, kind: Kind) -> None:
+    body = b'{"instances": [' + b",".join([row] * (MAX_CONTAINERS + 1)) + b"]}"
+    assert error_of(body, {"x": datatype}).kind is kind
+
+
+def test_a_million_rows_of_numbers() -> None:
+    body = b'{"instances": [' + b",".join([b"[1]"] * 1_000_000) + b"]}"
+    members = parse_document(body, KEYS, DEFAULT_LIMITS)
+    (tensor,) = RowReader(INPUT, DEFAULT_LIMITS).read_instances(members["instances"])
+    assert tensor.shape == (1_000_000, 1)
+
+
+def test_wide_rows_are_limited() -> None:
+    """Each look-up of a member walks the row."""
+    row = b"{" + b",".join(b'"%d": [%b]' % (i, b"1, " * 64 + b"1") for i in range(1000)) + b"}"
+    body = b'{"instances": [' + b",".join([row] * 280) + b"]}"
+    assert error_of(body, None).kind is Kind.TOO_LARGE
+
+
+def test_the_event_loop_reads_few_rows() -> None:
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    few, many = (b",".join([b'{"x": 1}'] * n) for n in (100, 10_000))
+    assert read(b'{"instances": [%b]}' % few, limits=limits)["x"][1] == (100,)
+    with pytest.raises(NeedsOffloadError):
+        read(b'{"instances": [%b]}' % many, limits=limits)
+
+
+# ---- both ways of reading
+
+
+def _shaped(draw: Any, element: Any, depth: int) -> Any:
+    if not depth:
+        return draw(element)
+    return [_shaped(draw, element, depth - 1) for _ in range(draw(st.integers(0, 3)))]
+
+
+@st.composite
+def nested(draw: Any) -> Any:
+    """Lists that may be regular, ragged, or of different depths."""
+    element = st.sampled_from([0, 1, -2, 1.5, 300, True, "a", "[,", None])
+    if draw(st.booleans()):
+        shape = draw(st.lists(st.integers(0, 3), max_size=4))
+        value: Any = draw(element)
+        for size in shape:
+            value = [value] * size
+        return value
+    return _shaped(draw, element, draw(st.integers(0, 3)))
+
+
+@given(nested(), st.sampled_from([*Datatype, None]), st.sampled_from(["rows", "named", "columns"]))
+def test_regular_and_walked_values_are_read_alike(
+    value: Any, datatype: Datatype | None, form: str
+) -> None:
+    document = {
+        "rows": {"instances": [value, value]},
+        "named": {"instances": [{"x": value}, {"x": value}]},
+        "columns": {"inputs": {"x": value}},
+    }[form]
+    text = json.dumps(document).encode()
+    outcomes = []
+    for body in (text, text + b" x"):  # the second is not valid, and has no outline
+        try:
+            outcomes.append(repr(read(body, {"x": datatype})))
+        except GatewayError as error:
+            outcomes.append(error.public)
+    assert outcomes[0] == outcomes[1]
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    st.sampled_from(sorted(set(Datatype) - {BYTES}, key=str)),
+    st.integers(0, 2**32),
+)
+def test_tensors_round_trip(shape: tuple[int, ...], datatype: Datatype, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 2, shape)
+    tensor = tensor_from_array("x", datatype, values)
+    for text in (
+        b'{"inputs": %b}' % write_columns([tensor]),
+        b'{"inputs": %b}' % write_columns([tensor], is_named=True),
+    ):
+        found, found_shape, elements = read(text, {"x": datatype})["x"]
+        until_empty = shape[: shape.index(0) + 1] if 0 in shape else shape
+        assert (found, found_shape) == (datatype, until_empty)
+        assert 0 in shape or elements == values.tolist()
+
+
+# ---- writing
+
+
+def tensor(name: str, datatype: Datatype, values: Any) -> Tensor:
+    return tensor_from_array(
+        name, datatype, np.array(values, np.object_ if datatype is BYTES else None)
+    )
+
+
+def test_columns() -> None:
+    x = tensor("x", FP32, [[1, 0.1], [np.nan, -np.inf]])
+    y = tensor("y", INT64, 5)
+    assert write_columns([x]) == b"[[1.0,0.1],[NaN,-Infinity]]"
+    assert write_columns([y]) == b"5"
+    assert write_columns([x, y]) == b'{"x":[[1.0,0.1],[NaN,-Infinity]],"y":5}'
+    assert write_columns([y], is_named=True) == b'{"y":5}'
+
+
+def test_rows() -> None:
+    x = tensor("x", FP32, [[1, 0.1], [np.nan, 2]])
+    y = tensor("y", Datatype.BOOL, [True, False])
+    z = tensor("z", BYTES, [b"a", b"\xff"])
+    assert write_rows([x]) == b"[[1.0,0.1],[NaN,2.0]]"
+    written = b'[{"x":[1.0,0.1],"y":true,"z":"a"},{"x":[NaN,2.0],"y":false,"z":{"b64":"/w=="}}]'
+    assert write_rows([x, y, z]) == written
+    assert write_rows([tensor("n", FP32, [np.inf, 1]), y]) == (
+        b'[{"n":Infinity,"y":true},{"n":1.0,"y":false}]'
+    )
+
+
+def test_many_rows_are_written_in_parts() -> None:
+    x = tensor_from_array("x", INT64, np.arange(10_000))
+    y = tensor_from_array("y", Datatype.FP16, np.arange(10_000) % 2)
+    rows = orjson.loads(write_rows([x, y]))
+    assert len(rows) == 10_000
+    assert rows[9_999] == {"x": 9_999, "y": 1.0}
+
+
+def test_names_that_end_in_bytes_are_base64() -> None:
+    assert write_columns([tensor("x_bytes", BYTES, [b"ab"])]) == (
+        b'[{"b64":"%b"}]' % base64.b64encode(b"ab")
+    )
+
+
+def test_rows_need_a_common_dimension() -> None:
+    x, y = tensor("x", FP32, [1]), tensor("y", FP32, [1, 2])
+    with pytest.raises(GatewayError, match="y has inconsistent batch size: 2 expecting: 1"):
+        write_rows([x, y])
+    with pytest.raises(GatewayError, match="s has no shape information"):
+        write_rows([tensor("s", FP32, 1)])
