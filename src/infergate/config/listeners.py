@@ -107,7 +107,6 @@ class HttpListener(Section):
     tls: ListenerTls | None = Field(
         default=None, description="TLS settings. Without them, the listener uses plain text."
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
     v1: Literal["tfs-rest", "kserve-v1"] = Field(
         default="tfs-rest",
         description="The protocol under /v1, which TensorFlow Serving and KServe's V1 protocol "
