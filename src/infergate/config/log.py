@@ -29,8 +29,8 @@ class SamplingConfig(Section):
 
 
 class LogConfig(Section):
-    """Logging: the access log on standard output; audit log, warnings and errors on standard
-    error (docs/logs.md)."""
+    """Logging. The access log goes to standard output. The audit log, warnings and errors go to
+    standard error (docs/logs.md)."""
 
     format: Literal["text", "json"] = Field(
         default="text",
