@@ -57,8 +57,8 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocol, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether the text is sent unchanged to servers of ``protocol``. Raises
-        ``rejection``, if set, for any other protocol."""
+        """Return whether the text is sent unchanged to servers of ``protocol``. If not, and if
+        ``rejection`` is set, raise it."""
         if protocol == self.protocol:
             return True
         if self.rejection is not None:
@@ -147,7 +147,7 @@ def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """Return BYTES elements in the canonical layout: the length and the bytes of each element."""
     pack = _LENGTH_PREFIX.pack
-    # Each element is one part, because the cost of joining depends on the number of parts.
+    # Each element becomes one part, because the cost of joining depends on the number of parts.
     return b"".join([pack(len(element)) + element for element in elements])
 
 
