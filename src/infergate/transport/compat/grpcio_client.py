@@ -1,4 +1,4 @@
-"""A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
+"""A gRPC client on grpcio, with one channel per endpoint. Messages pass as bytes.
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
@@ -192,7 +192,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # The same interval as in `grpc.client_connection`: servers treat more pings as abuse.
+        # The interval is the same as in `grpc.client_connection`. Servers treat more pings as
+        # abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         # A restarted backend is found within two seconds. The first option also limits the time of
