@@ -351,5 +351,5 @@ def too_slow() -> GatewayError:
 
 
 def _limit_reached(limit_text: str, limit: str) -> GatewayError:
-    public = f"the gateway is serving its limit of {limit_text}"
+    public = f"the gateway has reached its limit of {limit_text}"
     return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=limit)
