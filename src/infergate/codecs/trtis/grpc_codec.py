@@ -200,8 +200,8 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend, or None if server releases interpret it
-        differently."""
+        """Return the request for the backend, or None if not all releases of the server interpret
+        it alike."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)
@@ -221,8 +221,7 @@ def _target(wire: RpcRequest) -> InferRequest:
     """Return the requested model and version. Raises MalformedMessageError, BAD_REQUEST and
     NOT_FOUND.
 
-    The result is stored in ``wire``. If the message was split, it is stored as well.
-    """
+    The result, and the parts of a split message, are stored in ``wire``."""
     state = wire.codec_state
     if type(state) is grpc_pass_through.RequestState and state.message is wire.message:
         return state.target
