@@ -54,8 +54,8 @@ class Authority:
         return pair
 
     def _reissue(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
-        """Return ``leaf`` reissued for ``names``, which may include URIs; trustme does not support
-        these."""
+        """Return ``leaf`` reissued for ``names``, which may include URIs. trustme does not support
+        URIs."""
         alt_names = [
             x509.UniformResourceIdentifier(name) if "://" in name else x509.DNSName(name)
             for name in names

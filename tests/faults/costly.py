@@ -26,8 +26,8 @@ KIB = 1024
 INLINE = 256 * KIB
 """The maximum number of JSON bytes that the event loop reads."""
 VERY_MANY: Final = MAX_BYTES_ELEMENTS if WHOLE else MAX_BYTES_ELEMENTS // 2
-"""As many elements as a tensor may have, or half of them, which would still block the event loop
-for over 50 ms."""
+"""Half as many elements as a tensor may have, or all of them in ``make test-peers``. Even half of
+them would block the event loop for over 50 ms."""
 EMPTY: Final = bytes(4 * VERY_MANY)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
 """The maximum number of elements that the event loop reads itself."""

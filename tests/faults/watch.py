@@ -134,7 +134,7 @@ def alive(gateway: Infergate) -> bool:
 
 
 def metric(gateway: Infergate, name: str, **labels: str) -> float:
-    """Return the sum of the samples of a metric with these labels; 0 without any."""
+    """Return the sum of the samples of a metric with these labels, or 0 if there are no samples."""
     return sample(gateway.metrics(), name, **labels)
 
 
@@ -214,8 +214,8 @@ def at_rest(gateway: Infergate) -> bool:
 
 
 HELPERS = 12
-"""Descriptors of the helper processes that read long text: they start when they are first needed,
-and stay."""
+"""Descriptors of the helper processes that read long text. The processes start on first use and
+keep running."""
 
 
 @contextmanager
@@ -228,9 +228,9 @@ def unharmed(
 ) -> Iterator[None]:
     """Run a fault in the block while another client is served without errors.
 
-    The process never holds ``grows`` bytes more memory than before; soon afterwards it has at most
-    ``keeps`` more, no more descriptors than before plus ``opens`` (lasting connections to
-    backends), and no requests in flight.
+    The process never holds ``grows`` bytes more memory than before. Soon afterwards it has at most
+    ``keeps`` bytes more and no requests in flight. It then has at most ``opens`` more descriptors,
+    of lasting connections to backends.
     """
     held, memory = descriptors(gateway.pid) + opens, resident(gateway.pid)
     with done.watching(), limited_growth(gateway.pid, grows), others_unaffected(good):

@@ -55,7 +55,8 @@ class RecordedConnection:
 
 
 def exchanges(kind: str = "http") -> list[Exchange]:
-    """All HTTP exchanges in order; ``http_explicit`` are those with explicit model control."""
+    """Return all HTTP exchanges in order. The kind ``http_explicit`` has the exchanges with
+    explicit model control."""
     return [
         Exchange(each["name"], _bytes(each["request"]), _bytes(each["response"]), each["closed"])
         for each in _lines(kind)
@@ -77,7 +78,7 @@ def calls() -> list[Call]:
 
 
 def recorded_connections(protocol: str) -> list[RecordedConnection]:
-    """All connections of the real client over ``http`` or ``grpc``, in order."""
+    """Return all connections of the real client over ``http`` or ``grpc``, in order."""
     return [
         RecordedConnection(each["name"], _bytes(each["sent"]), _bytes(each["received"]))
         for each in _lines("client")

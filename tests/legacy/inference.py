@@ -36,7 +36,7 @@ _UINT64 = 1 << 64
 
 @dataclass(frozen=True)
 class Input:
-    """An input that passed the checks. ``size`` is that of the whole batch, in bytes."""
+    """An input that passed the checks. ``size`` is the size of the whole batch in bytes."""
 
     name: str
     dims: tuple[int, ...]
@@ -135,7 +135,8 @@ class Inference:
     async def infer(
         self, checked: CheckedRequest, inputs: dict[str, Tensor]
     ) -> tuple[Any, list[bytes]]:
-        """Return the response header and the raw data of each of its outputs, none for classes.
+        """Return the response header and the raw data of each of its outputs, which is empty for
+        classes.
 
         Raises LegacyError.
         """

@@ -4,8 +4,8 @@
 infergate register messages of the same names. Each version of the API has its own pool, so a field
 that it does not define is an error.
 
-The text form is not the protobuf library's: Python prints ``8.0`` where C++ prints ``8``.
-"""
+The text form differs from the protobuf library's text form: Python prints ``8.0`` where C++ prints
+``8``."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Messages:
 
 
 def debug_string(message: Message) -> bytes:
-    """C++ DebugString: one line per field."""
+    """Return the message as C++ DebugString prints it, with one line per field."""
     return "".join(f"{'  ' * depth}{text}\n" for depth, text in _lines(message, 0)).encode()
 
 
 def short_debug_string(message: Message) -> bytes:
-    """C++ ShortDebugString: a single line."""
+    """Return the message as C++ ShortDebugString prints it, in a single line."""
     return " ".join(text for _, text in _lines(message, 0)).encode()
 
 
@@ -116,6 +116,7 @@ def _scalar(field: FieldDescriptor, value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """C++ SimpleFtoa: six digits if they identify this float, else nine."""
+    """Return the float as C++ SimpleFtoa prints it: with six digits if they identify this float,
+    and otherwise with nine."""
     short = f"{value:.6g}"
     return short if np.float32(short) == np.float32(value) else f"{value:.9g}"

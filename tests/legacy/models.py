@@ -51,7 +51,8 @@ class LegacyError(Exception):
 
 
 class Tensor(NamedTuple):
-    """``dims`` without the batch, ``data`` of the whole batch."""
+    """A tensor. ``dims`` are the dimensions without the batch, and ``data`` is the data of the
+    whole batch."""
 
     dims: tuple[int, ...]
     data: bytes
@@ -105,7 +106,7 @@ class Repository:
         return sorted(self._all)
 
     def load(self, name: str) -> None:
-        """Raises LegacyError for a model that does not exist or cannot be loaded."""
+        """Load a model. Raises LegacyError for a model that does not exist or cannot be loaded."""
         self._check_explicit()
         if name not in self._all:
             raise LegacyError("INTERNAL", f"failed to load '{name}', no version is available")
@@ -130,7 +131,7 @@ class Repository:
             tensor.dims[0] += 1
 
     def unload(self, name: str) -> None:
-        """Unloading an unknown model is not an error."""
+        """Unload a model. An unknown model is not an error."""
         self._check_explicit()
         if name in self.loaded:
             self.loaded[name] = copy.deepcopy(self.loaded[name])
@@ -200,7 +201,7 @@ def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensor
 
 
 def label_of(config: Any, output: Any) -> Callable[[int], str]:
-    """Return a function from the index of a class to its label, empty if it has none."""
+    """Return a function from the index of a class to the label of the class, which may be empty."""
     if not output.label_filename:
         return lambda _: ""
     if config.name == "classify_many":

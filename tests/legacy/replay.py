@@ -1,12 +1,11 @@
 """Replays recorded bytes to any server, and returns its responses.
 
 *Rule 1.* The HTTP requests of a recorded connection are sent one at a time, because the legacy
-servers lose pipelined requests. So are gRPC calls, because the requests of a sequence have an
-order.
-*Rule 2.* Reading ends when the responses are complete; nothing waits for a fixed time.
-*Rule 3.* A recorded client has not seen the settings of this server, so it does not acknowledge
-them: its header blocks may use a dynamic table that this server has switched off (RFC 7541, 4.2).
-"""
+servers lose pipelined requests. gRPC calls are also sent one at a time, because the requests of a
+sequence have an order. *Rule 2.* Reading ends when the responses are complete; nothing waits for a
+fixed time. *Rule 3.* A recorded client has not seen the settings of this server, so it does not
+acknowledge them: its header blocks may use a dynamic table that this server has switched off (RFC
+7541, 4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The state of a server, with its responses on any transport: health, status, control, metadata."""
+"""The state of a server, and its responses on any transport: health, status, control and
+metadata."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ class ServerState:
         return mode == "live" or not self.behaviour.not_ready
 
     def server_status(self, model: str) -> Any:
-        """Return the status of one model, or of all for an empty name, without statistics. Raises
-        LegacyError."""
+        """Return the status of one model, or the status of all models for an empty name, without
+        statistics. Raises LegacyError."""
         status = self.messages.ServerStatus(
             id=self._id,
             version=f"{self.behaviour.level}.0",

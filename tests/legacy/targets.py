@@ -32,14 +32,15 @@ class Target:
 
 @contextmanager
 def legacy() -> Iterator[Target]:
-    """The test server as v1.9.0."""
+    """Yield the test server as v1.9.0."""
     with started_legacy() as server:
         yield Target(server.http, server.grpc)
 
 
 @contextmanager
 def legacy_1_15() -> Iterator[Target]:
-    """The test server as v1.15.0, which has another order of outputs and other error texts."""
+    """Yield the test server as v1.15.0, which has another order of outputs and other error
+    texts."""
     new = "Request for unknown model: 'simple' version 99 is not found"
     reported = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"

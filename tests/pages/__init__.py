@@ -2,12 +2,12 @@
 
 Every page keeps these conventions, which ``test_pages.py`` checks:
 
-- ``sh`` blocks are commands. Those of a page are run in order, by one ``bash -eu``, in a folder of
-its own with copies of ``config/`` and ``deploy/``.
+- ``sh`` blocks are commands. The commands of a page are run in order by one ``bash -eu``, in a
+separate folder with copies of ``config/`` and ``deploy/``.
 - A block whose first line is a comment with a file's name (``# routes.yaml``) is written to that
-  file when it is reached. A ``python`` block without one is run.
-- A ``text`` block is the output of the block before it: ``…`` in a line matches any text, a line
-  ``…`` any number of lines.
+  file when the script reaches the block. A ``python`` block without a file's name is run.
+- A ``text`` block is the output of the block before it: ``…`` in a line matches any text, and a
+  line ``…`` matches any number of lines.
 - A line that ends in ``&`` starts a server; the script waits until it listens. All servers are
 stopped at the end of the page.
 - A block after ``<!-- needs: docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a
@@ -15,5 +15,5 @@ stopped at the end of the page.
   several needs (``test_pages.py`` lists them).
 - Of ``make`` commands, only the existence of the target is checked.
 
-Pages are run unchanged: each one has its own network namespace, in which all ports are free.
+Pages are run unchanged: each page has its own network namespace, in which all ports are free.
 """

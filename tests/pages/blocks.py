@@ -17,8 +17,8 @@ _NEEDS: Final = re.compile(r"<!-- needs: ([\w, -]+) -->")
 
 @dataclass(frozen=True)
 class Block:
-    """``line`` is the block's first line in the page. ``needs`` are the tools that it requires;
-    ``prints`` is the expected output, None if the page does not show it."""
+    """A block. ``line`` is the block's first line in the page. ``needs`` are the tools that the
+    block requires. ``prints`` is the expected output, or None if the page does not show it."""
 
     language: str
     text: str

@@ -1,6 +1,6 @@
-"""``python -m pages.isolated COMMAND…``: run it in a network namespace with only 127.0.0.1.
+"""``python -m pages.isolated COMMAND…`` runs COMMAND in a network namespace with only 127.0.0.1.
 
-Needs root, or a kernel that allows user namespaces; exits with 77 otherwise.
+This needs root, or a kernel that allows user namespaces. Otherwise the program exits with 77.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _READY_SECONDS: Final = 5
 
 @dataclass(frozen=True)
 class PageResult:
-    """The result of a page's commands: ``line`` is the page's line of the last block that began,
-    or 0; ``output`` the last lines of each block's output."""
+    """The result of a page's commands. ``line`` is the page's line of the last block that began, or
+    0. ``output`` holds the last lines of each block's output."""
 
     code: int
     line: int
@@ -49,7 +49,7 @@ def run(
     environment: Mapping[str, str] | None = None,
 ) -> PageResult:
     """Run ``blocks`` in the empty ``folder``, with the shell started by ``argv``. ``environment``
-    is added to the minimal one."""
+    is added to the minimal environment."""
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name)
     work = folder / ".page"

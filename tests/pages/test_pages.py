@@ -1,4 +1,4 @@
-"""Every command of every page is run."""
+"""Tests that run every command of every page."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ JS_OUTCOMES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Target:
-    """The URLs of the models, and ``overrides`` of the expected outcomes."""
+    """The URLs of the models, and the expected outcomes that differ (``overrides``)."""
 
     at: Callable[[Server], dict[str, str]]
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -276,8 +276,8 @@ def test_every_js_scenario_is_tested(by_js: dict[str, Any]) -> None:
 
 
 def test_python_reads_the_error_text_of_a_response(server: Server, graphpipe: Installed) -> None:
-    """The client does not see an error that is reported by a status. JavaScript's client treats
-    such a response as one without outputs."""
+    """The client does not see an error that is reported by a status. JavaScript's client treats an
+    error response as a response without outputs."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
     assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")
     assert "missing required input(s) ['INPUT1']" in result["error_missing_input"]["error"]

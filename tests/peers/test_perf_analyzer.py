@@ -1,7 +1,7 @@
-"""perf_analyzer measures models of every kind of server through the gateway.
+"""Tests in which perf_analyzer measures models of every kind of server through the gateway.
 
-It reads metadata, configuration and statistics before and after; its HTTP client is stricter than
-tritonclient's in Python.
+perf_analyzer reads metadata, configuration and statistics before and after the measurement. Its
+HTTP client is stricter than tritonclient's in Python.
 """
 
 from __future__ import annotations

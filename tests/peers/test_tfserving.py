@@ -59,7 +59,7 @@ def embedded() -> Iterator[Infergate]:
 
 @pytest.fixture(scope="module")
 def two_hops(embedded: Infergate) -> Iterator[Infergate]:
-    """A gateway in front of another one, over TensorFlow Serving's API."""
+    """Yield a gateway in front of another gateway, over TensorFlow Serving's API."""
     config = BEHIND.replace("SERVER", embedded.grpc).replace("PROTOCOL", "tfs-grpc")
     with started_infergate(config) as running:
         yield running

@@ -1,5 +1,5 @@
-"""The modules that mypyc compiles (pyproject.toml) avoid what it does not support or compiles to
-something else. docs/decisions/0050-compiled-engines.md lists these traps."""
+"""Tests that the modules that mypyc compiles (pyproject.toml) avoid code that mypyc does not
+support or compiles to something else. docs/decisions/0050-compiled-engines.md lists these traps."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_compiled_modules_avoid_traps(name: str) -> None:
 
 
 def test_interpreted_classes_extend_only_classes_that_allow_it() -> None:
-    """Unlike mypyc's own error, which appears when the class is created."""
+    """mypyc's own error appears only when the class is created."""
     closed = {
         node.name
         for name in MODULES

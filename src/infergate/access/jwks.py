@@ -170,8 +170,8 @@ class JwkUrlSource:
         return None if is_due else self._keys
 
     async def keys(self, now: float) -> JwkSet | None:
-        """Return the keys. If they are due to be fetched, one request fetches them. The others wait
-        for it only if there are no keys, or if the last fetch was much longer ago than
+        """Return the keys. If they are due to be fetched, one request fetches them. Other requests
+        wait for the fetch only if there are no keys, or if the last fetch was much longer ago than
         ``refresh``."""
         if now >= self._refresh_at and now >= self._next_fetch:
             wait = self._keys is None or now >= self._next_fetch + self._refresh

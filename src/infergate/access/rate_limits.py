@@ -21,9 +21,10 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
-"""Maximum number of non-empty buckets, which take about 20 MB. The oldest are dropped first."""
+"""Maximum number of non-empty buckets, which take about 20 MB. The oldest buckets are dropped
+first."""
 _TOLERANCE_SECONDS: Final = 1e-6
-"""Times that differ by less count as equal, because times are sums of fractions."""
+"""Times that differ by less than this count as equal, because times are sums of fractions."""
 _MAX_CACHED_PLANS: Final = 4096
 _MAX_CACHED_MODEL_CHARS: Final = 256
 

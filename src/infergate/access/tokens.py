@@ -1,4 +1,4 @@
-"""JSON Web Tokens (RFC 7519), verified as RFC 8725 advises; PyJWT does the cryptography.
+"""Verifies JSON Web Tokens (RFC 7519) as RFC 8725 advises. PyJWT does the cryptography.
 
 1. The token's issuer and audience must be configured, its algorithm must be allowed, its key must
    be one of the issuer's keys, and it must have an expiry time.
@@ -78,8 +78,8 @@ class JwtVerifier:
         return cached.permit
 
     async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
-        """Return the permit of the token's subject. ``now`` is from ``time.monotonic``,
-        ``wall_time`` from ``time.time``. Raises AccessRejected."""
+        """Return the permit of the token's subject. ``now`` is from ``time.monotonic``, and
+        ``wall_time`` is from ``time.time``. Raises AccessRejected."""
         digest = hashlib.sha256(token.encode()).digest()
         cached = self._cache.get(digest)
         if cached is not None:

@@ -37,8 +37,8 @@ _CREDENTIAL_HEADERS: Final = frozenset({"authorization", "cookie", "x-api-key"})
 """Headers with credentials. They are forwarded only if the configuration names them exactly; globs
 do not select them."""
 _MAX_SELECTIONS: Final = 256
-"""Maximum number of cached header combinations. Each kind of client has its own, and all take less
-than 2 MB."""
+"""Maximum number of cached header combinations. Each kind of client has its own combination, and
+all combinations take less than 2 MB."""
 _MAX_CACHED_CHARACTERS: Final = 1024
 """Maximum total length of the names in a cached combination."""
 _MAX_CACHED_NAMES: Final = 64

@@ -4,9 +4,9 @@ the server's metadata.
 *Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
 hangs may still serve inferences.
 
-*Rule 2.* If the first detection fails, the generic profile is used: for a second after a temporary
-error (not ready, overloaded), for the full lifetime after a permanent error (no such path).
-"""
+*Rule 2.* If the first detection fails, the generic profile is used. After a temporary error (not
+ready, overloaded), it is used for a second. After a permanent error (no such path), it is used for
+the full lifetime."""
 
 from __future__ import annotations
 

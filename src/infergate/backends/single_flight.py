@@ -1,7 +1,7 @@
 """A cache of one value, which callers fetch on demand. Only one caller fetches the value at a time.
 
-There is no background task: one of the callers that need the value fetches it, and the others wait
-for the result.
+There is no background task: one of the callers that need the value fetches it, and the other
+callers wait for the result.
 
 *Rule 1.* No caller waits past its own deadline.
 *Rule 2.* All waiting callers share the result, which is a value or an error. If the fetching caller

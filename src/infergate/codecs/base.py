@@ -152,8 +152,8 @@ class Codec(Protocol[Req, Resp]):
     name: str
     capabilities: Capabilities
     needs_profile: bool
-    """Whether requests depend on the backend's :class:`Profile`. If false, the gateway does not
-    detect the profile, and inferences do not depend on it."""
+    """Whether requests depend on the backend's :class:`Profile`. If it is false, the gateway does
+    not detect the profile, and inferences do not depend on it."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
@@ -301,7 +301,7 @@ class SupportsStreaming(Protocol[Req, Resp]):
     any number of responses, and is summarized and parsed like a unary request."""
 
     streaming_method: str
-    """The gRPC method. Empty over HTTP, where the request selects a stream."""
+    """The gRPC method. It is empty over HTTP, where the request selects a stream."""
 
     # ---- towards clients
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:

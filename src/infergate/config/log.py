@@ -22,15 +22,15 @@ class SamplingConfig(Section):
     )
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="After the first requests, one request in this many is logged; its field "
-        "`left_out` is the number of requests skipped before it. With `0`, no further requests "
-        "are logged.",
+        description="Sampling rate after the first requests of a second: with `1000`, every "
+        "1000th further request is logged. The field `left_out` of its log line is the number of "
+        "requests skipped before it. With `0`, no further requests are logged.",
     )
 
 
 class LogConfig(Section):
-    """Logging: the access log on standard output; audit log, warnings and errors on standard
-    error (docs/logs.md)."""
+    """Logging. The access log goes to standard output. The audit log, warnings and errors go to
+    standard error (docs/logs.md)."""
 
     format: Literal["text", "json"] = Field(
         default="text",

@@ -1,4 +1,5 @@
-"""Checks names in routes.yaml. Clients must be able to send them, and backends to accept them."""
+"""Checks names in routes.yaml. Clients must be able to send the names, and backends must be able to
+accept them."""
 
 from __future__ import annotations
 

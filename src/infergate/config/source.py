@@ -4,13 +4,11 @@ PyYAML composes nodes, which have line numbers; this module converts them to dat
 of lines by path. Sequences become tuples.
 
 *Rule 1.* Scalars follow YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text. Keys
-are always text.
-*Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, never in keys, before the
-type of an unquoted scalar is determined; a quoted scalar stays text. As in a shell, the default
-also replaces an empty variable, and ``$${`` stands for a literal ``${``.
-*Rule 3.* Parsing continues after every error except a syntax error. The paths of erroneous values
-are recorded, so that later checks do not report them again.
-"""
+are always text. *Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, but not in
+keys, before the type of an unquoted scalar is determined. A quoted scalar stays text. As in a
+shell, the default also replaces an empty variable, and ``$${`` stands for a literal ``${``. *Rule
+3.* Parsing continues after every error except a syntax error. The paths of erroneous values are
+recorded, so that later checks do not report them again."""
 
 from __future__ import annotations
 
@@ -39,7 +37,8 @@ _PLAIN_TAGS: Final = frozenset(
 )
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-"""Matches ``$${``, a complete ``${…}``, or an incomplete ``${`` (without group 1)."""
+"""Matches ``$${``, a complete ``${…}``, or an incomplete ``${``. For an incomplete ``${``, group 1
+is not set."""
 
 
 @dataclass(slots=True)

@@ -13,9 +13,8 @@ class BoundedCache(dict[K, V]):
     """A dictionary of at most ``max_entries`` entries. It is emptied when it is full and an entry
     is added.
 
-    A lookup costs as much as in a dictionary; eviction by age would make lookups slower. Add
-    entries by item assignment only. A pickled copy is empty.
-    """
+    A lookup costs as much as in a dictionary; eviction by age would make lookups slower. Entries
+    must be added by item assignment. A pickled copy is empty."""
 
     __slots__ = ("_max_entries",)
 

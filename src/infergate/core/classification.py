@@ -21,9 +21,9 @@ from infergate.core.tensor import Tensor, pack_bytes
 
 CLASSIFICATION: Final = "classification"
 MAX_CLASSES: Final = 16384
-"""Maximum number of classes in one response. Each becomes a string many times the size of its
-value, so a request within the limits could otherwise produce a response far beyond them;
-writing this many takes 20 to 50 ms. Triton has no such limit."""
+"""Maximum number of classes in one response. A class becomes a string many times the size of its
+value, so without this limit a small request could produce a response far beyond the limits. Writing
+the maximum number takes 20 to 50 ms. Triton has no such limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """The numbers of digits to try, in this order. Nine digits are enough for any 32-bit float."""
 
@@ -49,8 +49,8 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
     The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
     ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count`` and the number of ranked
-    values. Floats are written by ``format_floats``, integers in decimal. Raises BAD_REQUEST for
-    BOOL and BYTES, and for responses of more than MAX_CLASSES."""
+    values. Floats are written by ``format_floats``, and integers are written in decimal. Raises
+    BAD_REQUEST for BOOL and BYTES, and for responses of more than MAX_CLASSES."""
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(
             f"output '{tensor.name}': class result not available due to unsupported type "

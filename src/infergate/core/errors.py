@@ -1,7 +1,7 @@
 """The error type for every failure of a request.
 
 Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
-code maps errors. ``public`` is sent to the client, ``detail`` is only logged.
+code maps errors. ``public`` is sent to the client. ``detail`` is only logged.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class GatewayError(Exception):
 
 
 class UnknownRegionError(GatewayError):
-    """A tensor refers to ``region``, a shared memory region that is not registered."""
+    """An error for a tensor that refers to ``region``, a shared memory region that is not
+    registered."""
 
     def __init__(self, region: str, public: str, kind: Kind = Kind.NOT_FOUND) -> None:
         super().__init__(kind, public)
@@ -113,7 +114,7 @@ class RepositoryControlDisabledError(GatewayError):
     """The operator has not enabled loading and unloading of models."""
 
     def __init__(self) -> None:
-        # the text of a Triton server that polls its repository
+        # The text is that of a Triton server that polls its repository.
         super().__init__(
             Kind.NO_BACKEND, "explicit model load / unload is not allowed if polling is enabled"
         )
@@ -148,8 +149,8 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Convert ``error``, raised by a check that requests share, to an error about the backend's
-    response."""
+    """Convert ``error`` to an error about the backend's response. The check that raised it is also
+    used for requests."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,
@@ -160,7 +161,7 @@ def as_backend_error(error: GatewayError) -> GatewayError:
 
 
 def retry_after_headers(error: GatewayError) -> dict[str, str]:
-    """Return the header for ``error.retry_after``, if finite, rounded up to whole seconds."""
+    """Return the header for ``error.retry_after``, rounded up to whole seconds, if it is finite."""
     seconds = error.retry_after
     if seconds is None or not math.isfinite(seconds):
         return {}

@@ -23,10 +23,11 @@ PIECE_BYTES: Final = 64 * KIB
 MAX_RATIO: Final = 1032
 """The highest compression ratio of deflate."""
 _TRAILER_BYTES: Final = 4
-"""The size of the field at the end of a gzip member that holds its length modulo 2**32."""
+"""The size of the field at the end of a gzip member, which holds the member's length modulo
+2**32."""
 MAX_MEMBERS: Final = 4096
 """Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
-the largest body has a quarter of this number."""
+the largest body has a quarter of this number of members."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
 """Bytes that are passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -34,7 +35,8 @@ _MEMBER_HEADER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 """Matches the start of every gzip member: deflate, with no reserved flags. Zlib rejects any other
 start."""
 _MAX_SEARCHED_BYTES: Final = 4 * 1024 * KIB
-"""The longest body that is searched for member headers, which takes two milliseconds."""
+"""The length of the longest body that is searched for member headers. The search takes two
+milliseconds."""
 
 
 class CorruptDataError(Exception):
@@ -53,8 +55,8 @@ def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
         case "gzip" | "x-gzip":
             return GZIP
         case "deflate":
-            # HTTP's deflate is the zlib format, but some senders omit its header. The header's two
-            # bytes are a multiple of 31 and name compression method 8.
+            # HTTP's deflate is the zlib format, but some senders omit the zlib header. The two
+            # bytes of this header are a multiple of 31 and name compression method 8.
             has_zlib_header = (
                 len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
             )

@@ -28,7 +28,8 @@ _ELEMENT_CHARACTERS: Final[dict[Datatype, tuple[int, int]]] = {
 NaN and "-Infinity"."""
 _LENGTH_PREFIX_BYTES: Final = 4
 _STRING_OVERHEAD: Final = (3, 128)
-"""The minimum is two quotes and a comma; the maximum includes the temporary Python string."""
+"""The minimum and maximum overhead of a string. The minimum is two quotes and a comma; the maximum
+includes the temporary Python string."""
 _MAX_ESCAPED_CHARACTERS: Final = 6
 """The maximum number of characters in the JSON escape of one byte."""
 

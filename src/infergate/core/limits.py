@@ -1,4 +1,4 @@
-"""The limits on a single request. docs/limits.md compares each with other servers."""
+"""The limits on a single request. docs/limits.md compares each limit with other servers."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that codecs and transports enforce. Sizes are in bytes, times in seconds."""
+    """The limits that codecs and transports enforce. Sizes are in bytes, and times are in
+    seconds."""
 
     is_on_event_loop: ClassVar[bool] = False
     """Whether the limited work runs on the event loop and must therefore be short."""
     body: int = 64 * MIB
-    """The size of a request or response, and of a compressed one after inflation (Triton HTTP: 64
-    MiB)."""
+    """Maximum size of a request or response, also after inflation (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
-    """The JSON part of a body, and each event of a backend's stream."""
+    """Maximum size of the JSON part of a body, and of each event of a backend's stream."""
     json_inline: int = 256 * KIB
-    """JSON that is read and written on the event loop. Longer JSON goes to a helper process,
-    because it holds the interpreter for 2 to 90 ms per MiB."""
+    """Maximum size of JSON that is read and written on the event loop. Longer JSON goes to a helper
+    process, because it holds the interpreter for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
-    """All header lines or metadata of one request (Caddy, h11: 16 KiB). The limit is higher if a
-    listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""
+    """Maximum size of all header lines, or of the metadata, of one request (Caddy, h11: 16 KiB).
+    The limit is higher if a listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""
     response_header: int = 64 * KIB
-    """The longest header line of a backend's response (Envoy: 60 KiB). The limit is higher if the
-    backend's protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
+    """Maximum length of a header line of a backend's response (Envoy: 60 KiB). The limit is higher
+    if the backend's protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
     header_count: int = 100
-    """Header lines of one request (Envoy: 100, HAProxy: 101)."""
+    """Maximum number of header lines of one request (Envoy: 100, HAProxy: 101)."""
     tensors: int = 1024
-    """Tensors (inputs or requested outputs) of one request."""
+    """Maximum number of tensors (inputs or requested outputs) of one request."""
     rank: int = 64
-    """Dimensions of a tensor (numpy: 64)."""
+    """Maximum number of dimensions of a tensor (numpy: 64)."""
     header_time: float = 10.0
-    """The longest time from the first byte of a request, or the start of the connection, to the
-    end of its headers."""
+    """Maximum time from the first byte of a request, or the start of the connection, to the end of
+    its headers."""
     idle_body_time: float = 30.0
-    """The longest pause within a request body."""
+    """Maximum pause within a request body."""
     keepalive_time: float = 75.0
-    """How long an idle client connection stays open (nginx: 75 s)."""
+    """Time for which an idle client connection stays open (nginx: 75 s)."""
     connect_time: float = 1.0
     """The timeout for connecting to an endpoint (linkerd: 1 s)."""
     streams: int = 100
-    """Concurrent HTTP/2 streams of a connection (h2, HAProxy: 100)."""
+    """Maximum number of concurrent HTTP/2 streams of a connection (h2, HAProxy: 100)."""
     regions: int = 256
-    """Registered shared memory regions. Each keeps a file open."""
+    """Maximum number of registered shared memory regions. Each region keeps a file open."""
     connections: int = 10_000
-    """Open client connections of a process."""
+    """Maximum number of open client connections of a process."""
     in_flight: int = 1024
-    """Concurrent requests (Envoy: 1024)."""
+    """Maximum number of concurrent requests (Envoy: 1024)."""
     in_flight_bytes: int = 1024 * MIB
-    """Memory that the requests in progress may hold together: bodies, translations and
+    """Maximum memory that the requests in progress may hold together: bodies, translations and
     responses."""
 
 

@@ -1,4 +1,5 @@
-"""The memory that a request holds, charged to the gateway's budget ``limits.in_flight_bytes``."""
+"""The memory that a request holds, which is charged to the gateway's budget
+``limits.in_flight_bytes``."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ total."""
 
 class MemoryAccount(Protocol):
     """The memory account of one request. The transport opens it when it receives the body and
-    closes it at the end of the request, which releases everything still charged.
+    closes it at the end of the request. Closing releases everything that is still charged.
 
     Call ``grow`` before allocating memory that outlives the call and whose size a client or backend
     controls: an inflated body, translated tensors, a backend's response, text to be written. If the
@@ -23,8 +24,8 @@ class MemoryAccount(Protocol):
     """
 
     def grow(self, size: int) -> None:
-        """Charge ``size`` more bytes. Raises OVERLOADED, without charging them, if the budget is
-        exhausted. The only request in progress may always grow."""
+        """Charge ``size`` more bytes. Raises OVERLOADED if the budget is exhausted, and then
+        charges nothing. The growth is not limited if no other request is in progress."""
         ...
 
     def shrink(self, size: int) -> None:
@@ -46,7 +47,7 @@ class DetachedMemoryAccount(MemoryAccount, Protocol):
 
 
 class _Unlimited:
-    """The account of work that no client requested; it counts nothing."""
+    """The account of work that no client requested. It counts nothing."""
 
     def grow(self, size: int) -> None:
         """Accept any size."""

@@ -34,9 +34,8 @@ class ServerMetadataRequest:
 class ModelIndexRequest:
     """List the models. With ``ready_only``, list only models that are ready.
 
-    With a ``model``, list its versions, or only ``version`` if it is not empty. Servers that cannot
-    list the versions of one model list all models.
-    """
+    With a ``model``, list its versions, or only ``version`` if ``version`` is not empty. Servers
+    that cannot list the versions of one model list all models."""
 
     ready_only: bool = False
     model: str = ""
@@ -108,9 +107,8 @@ class ModelStatisticsRequest:
 class ModelLoadRequest:
     """Load or reload a model from the named repository, or from any repository.
 
-    ``parameters`` are Triton's: ``config``, the model's configuration as JSON text, and ``file:…``,
-    the contents of a file.
-    """
+    ``parameters`` are those of Triton: ``config`` is the model's configuration as JSON text, and
+    ``file:…`` is the contents of a file."""
 
     model: str
     repository: str = ""
@@ -145,8 +143,8 @@ class LogSettingsRequest:
 
 @record
 class SharedMemoryStatusRequest:
-    """List the registered shared memory region ``name``, or all regions if it is empty. ``cuda``
-    selects GPU or system regions; None selects both kinds."""
+    """List the registered shared memory region ``name``, or all regions if ``name`` is empty.
+    ``cuda`` selects GPU or system regions; None selects both kinds."""
 
     name: str = ""
     cuda: bool | None = None
@@ -285,13 +283,13 @@ class ModelMetadata:
 
     - ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number on
       the wire, but are separate fields of this class.
-    - ``max_batch_size``: above 0, the first dimension of every shape is the batch; 0 means that
-      shapes have no batch dimension, None that the server did not report it.
-    - ``decoupled``: whether the model may return any number of responses to a request; None if
-      unknown.
-    - ``sequence_batching`` is the setting of that name in Triton's configuration; None if absent.
-    - ``unavailable``: the server reports that the model cannot be used now.
-    - ``supports_scheduling``: the legacy server accepts the parameters ``priority`` and
+    - ``max_batch_size`` is above 0 if the first dimension of every shape is the batch. It is 0 if
+      shapes have no batch dimension, and None if the server did not report it.
+    - ``decoupled`` is true if the model may return any number of responses to a request, and None
+      if this is unknown.
+    - ``sequence_batching`` is the setting of that name in Triton's configuration, or None.
+    - ``unavailable`` is true if the server reports that the model cannot be used now.
+    - ``supports_scheduling`` is true if the legacy server accepts the parameters ``priority`` and
       ``timeout``.
     - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
       clients.
@@ -338,8 +336,8 @@ class ModelStatistics:
 
 @record
 class ModelIndexEntry:
-    """A model version in the index. ``state`` is READY, UNAVAILABLE, …, or empty if unknown;
-    ``reason_code`` is the gRPC status code of ``reason``, or 0 if the server reports none."""
+    """A model version in the index. ``state`` is READY, UNAVAILABLE, and so on, or empty if it is
+    unknown. ``reason_code`` is the gRPC status code of ``reason``, or 0 without a code."""
 
     name: str
     version: str = ""

@@ -41,7 +41,7 @@ class Offload(Protocol):
 def client_key(context: RequestContext) -> tuple[str, str]:
     """Return the client for fair sharing of helpers, and its connection.
 
-    The client is represented by its identity if it has its own, else by its address. An IPv6
+    A client is represented by its identity or, if it is anonymous, by its address. An IPv6
     address is reduced to its /64 network, because one host may own the whole network."""
     peer, identity = context.peer, context.identity
     is_identified = identity and identity != ANONYMOUS

@@ -13,8 +13,8 @@ def record(cls: type[T]) -> type[T]:
     """Make ``cls`` a dataclass whose instances are never changed. Like instances of a frozen
     dataclass, they can be compared, hashed and replaced.
 
-    mypy rejects assignments to the fields. They are not prevented at runtime, because creating an
-    instance of a frozen dataclass takes five times as long (docs/decisions/0018)."""
+    mypy rejects assignments to the fields. Python does not prevent assignments at runtime, because
+    creating an instance of a frozen dataclass takes five times as long (docs/decisions/0018)."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 

@@ -57,7 +57,7 @@ class RequestContext:
     """For a request with a stream of responses, the client's deadline for the whole stream.
     ``deadline`` then applies to the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
-    """The settings of the request's route; set when the route is found."""
+    """The settings of the request's route. They are set when the route is found."""
     headers: Mapping[str, str] = NO_HEADERS
     peer_identity: tuple[str, ...] = ()
     """The subjectAltNames of the client certificate verified by TLS: first URIs (SPIFFE), then DNS

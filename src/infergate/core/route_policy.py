@@ -10,8 +10,9 @@ from infergate.core.records import record
 
 @record
 class HedgePolicy:
-    """Send the request to a second endpoint if no response arrives within ``after_seconds`` or, if
-    ``after_seconds`` is None, within the ``percentile`` (0 to 1) of recent response times."""
+    """Hedging: the request is sent to a second endpoint if no response arrives within
+    ``after_seconds`` or, if ``after_seconds`` is None, within the ``percentile`` (0 to 1) of recent
+    response times."""
 
     after_seconds: float | None = None
     percentile: float = 0.0

@@ -148,7 +148,7 @@ def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """Return BYTES elements in the canonical layout: the length and the bytes of each element."""
     pack = _LENGTH_PREFIX.pack
-    # Each element is one part, because the cost of joining depends on the number of parts.
+    # Each element becomes one part, because the cost of joining depends on the number of parts.
     return b"".join([pack(len(element)) + element for element in elements])
 
 

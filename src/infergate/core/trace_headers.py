@@ -1,8 +1,8 @@
 """Limits on the trace headers of W3C Trace Context and Baggage.
 
 Clients may send trace headers of up to ``limits.headers`` bytes. A server closes the connection if
-headers exceed the server's limit, and the requests of other clients on that connection would
-fail."""
+headers exceed the server's limit. The requests of other clients on that connection then fail, so
+this module shortens the headers."""
 
 from __future__ import annotations
 

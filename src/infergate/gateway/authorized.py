@@ -164,8 +164,8 @@ def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
     """Return ``own`` services with authorization by ``authorizer``: reflection is authorized as a
-    metadata operation, health checks are authorized as health operations. ``build_error`` writes an
-    error as a gRPC response."""
+    metadata operation, and health checks are authorized as health operations. ``build_error``
+    writes an error as a gRPC response."""
     return GatewayServices(
         {
             method: _authorized_unary(serve, authorizer, build_error)

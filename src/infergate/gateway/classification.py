@@ -40,9 +40,8 @@ def add_classes(
 ) -> InferResponse:
     """Return ``response`` with outputs classified as requested by ``request``.
 
-    All names are the client's; ``labels`` are keyed by output. Raises BAD_REQUEST for an output
-    that cannot be classified.
-    """
+    All names are the client's names. ``labels`` are keyed by output. Raises BAD_REQUEST for an
+    output that cannot be classified."""
     counts = {output.name: class_count(output) for output in request.outputs}
     outputs = tuple(
         tensor

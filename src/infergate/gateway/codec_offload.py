@@ -187,8 +187,8 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. With ``inline``, the event loop created ``partial``;
-        it also completes it, or raises NeedsOffloadError."""
+        """Complete ``partial`` with ``model``. With ``inline``, the event loop, which created
+        ``partial``, also completes it or raises NeedsOffloadError."""
         if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)

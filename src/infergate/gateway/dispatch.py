@@ -120,8 +120,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
             self._record(context)
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
-        """Return the response for ``error``, with which the transport refuses the request, in the
-        protocol of the request, and record it."""
+        """Return the response for ``error``, with which the transport refuses the request. The
+        response is in the protocol of the request, and is recorded."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
         self._finish(response, context)

@@ -1,8 +1,8 @@
-"""Serves one protocol to clients: returns a wire response to each wire request, whatever the
-backend's protocol.
+"""Serves one protocol to clients. A frontend returns a wire response to each wire request, whatever
+the backend's protocol.
 
 An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
-backend speak the same protocol and the route renames no tensor, otherwise ``Translation``.
+backend speak the same protocol and the route renames no tensor, and otherwise ``Translation``.
 
 - Every request gets a wire response; every error is written in this protocol's form.
 - Both pipelines reject the same requests and return the same responses.
@@ -111,7 +111,7 @@ class Frontend(Generic[Req, Resp]):
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
         """The models whose outputs must be translated, keyed by backend (see ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """The pipelines. Each is created when its route is first used, because there may be
+        """The pipelines. A pipeline is created when its route is first used, because there may be
         thousands of routes and a reload builds the frontend on the event loop."""
 
     @property
@@ -182,8 +182,8 @@ class Frontend(Generic[Req, Resp]):
         authorized: RequestSummary,
         context: RequestContext,
     ) -> None:
-        """Put the whole message into ``wire``. Raises GatewayError, also if the message has other
-        names than ``authorized``, the checked summary."""
+        """Put the whole message into ``wire``. Raises GatewayError, for example if the names in the
+        message differ from ``authorized``, the checked summary."""
         message = await deferred.inflate(context.memory)
         context.record.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
@@ -198,8 +198,8 @@ class Frontend(Generic[Req, Resp]):
             )
 
     async def open_stream(self, context: RequestContext) -> None:
-        """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
-        the number of streams is limited, and an open stream may stay idle for hours."""
+        """Authenticate the client of a new stream. Raises GatewayError before the stream is opened,
+        because the number of streams is limited and an open stream may stay idle for hours."""
         context.record.protocol = self.codec.name
         if self._authorizer is not None:
             await self._authorizer.authenticate(context)

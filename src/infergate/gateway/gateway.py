@@ -44,7 +44,8 @@ EXTENSIONS: Final = (
     "sequence",
     "statistics",
 )
-"""V2 extensions that the gateway supports. Each backend decides which of them a model supports."""
+"""V2 extensions that the gateway supports. Each backend decides which of these extensions a model
+supports."""
 _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
@@ -79,9 +80,9 @@ class Gateway:
         options: GatewayOptions | None = None,
         predecessor: Gateway | None = None,
     ) -> None:
-        """``declared`` is metadata from the configuration, by the client's model name; it replaces
-        metadata that the backend reports. This gateway continues the statistics and the readiness
-        of ``predecessor``, the gateway of the previous configuration."""
+        """``declared`` is metadata from the configuration, keyed by the client's model name. It
+        replaces metadata that the backend reports. This gateway continues the statistics and the
+        readiness of ``predecessor``, the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
         self.stream: Final = options.steps.stream(self._stream)

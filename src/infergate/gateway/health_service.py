@@ -1,8 +1,8 @@
 """The gRPC health service, ``grpc.health.v1.Health``.
 
-https://github.com/grpc/grpc/blob/master/doc/health-checking.md: an empty service name means the
-whole server. For an unknown service, Check returns NOT_FOUND and Watch returns SERVICE_UNKNOWN. All
-services have the same status, because they share the same backends."""
+The source is https://github.com/grpc/grpc/blob/master/doc/health-checking.md. An empty service name
+means the whole server. For an unknown service, Check returns NOT_FOUND and Watch returns
+SERVICE_UNKNOWN. All services have the same status, because they share the same backends."""
 
 from __future__ import annotations
 

@@ -57,15 +57,15 @@ class InferenceGateway(Protocol):
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return the metadata of a model like ``describe``, or None if that would require a query
-        to the backend. ``cached`` returns the metadata that the backend has cached."""
+        """Return the metadata of a model like ``describe``. If that would require a query to the
+        backend, return None. ``cached`` returns the metadata that the backend has cached."""
         ...
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model in the client's names, at most a minute old, or a second
-        old if ``newer`` is set. Record its route in ``context``."""
+        """Return the metadata of a model in the client's names, and record the model's route in
+        ``context``. The metadata is at most a minute old, or a second old if ``newer`` is set."""
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response: ...

@@ -83,8 +83,8 @@ class _BackendIndex:
 async def _query_index(
     backend: Backend, operation: ModelIndexRequest, names: NameRule, context: RequestContext
 ) -> _BackendIndex:
-    """Query a backend's index. Entries with names that no client could use are omitted, because
-    backends are not trusted to send valid names."""
+    """Query a backend's index. Entries with invalid names are omitted, because backends are not
+    trusted to send valid names."""
     try:
         response = await backend.perform(operation, _query_context(context))
     except GatewayError as error:
@@ -313,8 +313,8 @@ class ModelCatalogue:
     async def _statistics_or_empty(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics. They are empty if they are unavailable, because a client needs the
-        rest of the status."""
+        """Return the statistics. If they are unavailable, return empty statistics, because a client
+        needs the rest of the status."""
         try:
             query = ModelStatisticsRequest(model, version)
             return (await self._statistics(query, _query_context(context))).models
@@ -344,8 +344,9 @@ class ModelCatalogue:
         return ModelStatistics(tuple(model for models in results for model in models))
 
     def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
-        """Return the versions to query: only the empty version, which means all versions, if a
-        route accepts it; otherwise every version in ``entries``."""
+        """Return the versions to query. If a route accepts the empty version, which means all
+        versions, only the empty version is queried. Otherwise every version in ``entries`` is
+        queried."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in entries))

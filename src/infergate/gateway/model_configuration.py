@@ -1,7 +1,7 @@
-"""A model configuration derived from metadata, for servers that report none.
+"""A model configuration derived from metadata, for servers that report no configuration.
 
-Source: Triton's model configuration extension. Dimensions exclude the batch, a datatype is written
-as ``TYPE_`` followed by its name, and versions are numbers."""
+The source is Triton's model configuration extension. Dimensions exclude the batch, a datatype is
+written as ``TYPE_`` followed by its name, and versions are numbers."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class PassThrough(Generic[Req, Resp]):
         the requested format.
 
         All later requests to the model are then translated. Translating this request runs the model
-        a second time, so a step of a sequence is not repeated."""
+        a second time, so a request of a sequence is not translated."""
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         self.translated_models[model] = None
@@ -296,8 +296,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Charge the body of ``checked`` to memory if it was decoded from a content encoding. In that
-    case it is not the body of ``wire``."""
+    """Charge the body of ``checked`` to memory if it was decoded from a content encoding. If so, it
+    is not the body of ``wire``."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

@@ -40,7 +40,7 @@ class Readiness:
         self._change_event: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_draining = False
-        """Whether draining has started. It never ends."""
+        """Whether draining has started. Draining never ends."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
         """Tasks of health watches. They may last for hours, but use no backend, so an old
         configuration need not be kept for them."""

@@ -36,7 +36,7 @@ _CONFIG: Final = "config"
 
 
 def to_backend(operation: OfVersion, route: Route) -> OfVersion:
-    """Return ``operation`` in the backend's names. It is not an inference."""
+    """Return ``operation``, which is not an inference, in the backend's names."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
@@ -60,9 +60,9 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """Return ``operation``, which names a model and no version, in the backend's names. In the
-    configuration of a load request, the names are replaced that ``to_client`` replaces in a
-    reported configuration."""
+    """Return ``operation``, which names a model and no version, in the backend's names. The
+    configuration of a load request gets the backend's names where ``to_client`` would replace names
+    in a reported configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
     if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
         config = _config_to_backend(renamed.parameters[_CONFIG], operation.model, route)
@@ -103,7 +103,7 @@ def metadata_to_backend(
 
 
 def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
-    """Return ``response``, the response to ``request``, in the client's names. The request is not
+    """Return ``response``, the response to ``request``, in the client's names. ``request`` is not
     an inference."""
     if isinstance(response, ModelMetadata):
         response = _check_metadata(response)

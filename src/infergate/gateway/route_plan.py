@@ -1,5 +1,5 @@
-"""The steps of the inferences on a route and its backend, decided when the route is first used. A
-plain route has no steps."""
+"""The steps of the inferences on a route and its backend. They are decided when the route is first
+used. A plain route has no steps."""
 
 from __future__ import annotations
 

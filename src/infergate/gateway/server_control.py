@@ -1,4 +1,4 @@
-"""Operations that change servers' state, which the operator must enable.
+"""Operations that change the state of servers. The operator must enable each kind of operation.
 
 An operation on a model is sent to every endpoint of its route's backend; an operation on the server
 is sent to every backend that supports it. The client gets one response.

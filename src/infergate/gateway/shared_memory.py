@@ -7,7 +7,7 @@ and requests to it name the regions.
 - Copies are limited like messages: ``limits.body`` limits the copies of one request, and
   ``limits.in_flight_bytes`` limits all copies together.
 - Outputs must fit into their regions and must not overlap. All outputs are checked before the first
-  is written.
+  output is written.
 - Every registration and unregistration is logged to ``infergate.audit``.
 """
 
@@ -65,10 +65,11 @@ _REGISTER_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which a backend of a new configuration must accept each region."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 _MAX_INLINE_BYTES: Final = MIB
-"""The most bytes that are copied on the event loop, in about 0.1 ms. A thread copies more bytes."""
+"""Maximum number of bytes that are copied on the event loop, in about 0.1 ms. A thread copies
+larger amounts."""
 _MAX_INLINE_ELEMENTS: Final = 1024
-"""The most elements of BYTES tensors that are copied on the event loop, in about 0.3 ms. Each
-element is checked, so a short element costs as much as a long element."""
+"""Maximum number of elements of BYTES tensors that are copied on the event loop, in about 0.3 ms.
+Each element is checked, so a short element costs as much as a long element."""
 
 
 def uses_shared_memory(request: InferRequest) -> bool:

@@ -108,8 +108,8 @@ class RegisteredRegion:
 
 
 def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
-    """Open the region that ``request`` describes. Raises BAD_REQUEST with the error text of the
-    real servers."""
+    """Open the region that ``request`` describes. Raises BAD_REQUEST with the error text of Triton
+    or the legacy server."""
     description = SharedMemoryRegion(
         request.name, request.key, request.offset, request.size, request.device
     )

@@ -69,7 +69,7 @@ class _StreamRequest:
     parsed: ParsedStreamRequest | GatewayError
     previous: _StreamRequest | None = None
     may_respond: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the request's only response, or its error, may be sent."""
+    """An event that is set when the request's only response, or its error, may be sent."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 

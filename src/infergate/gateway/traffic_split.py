@@ -1,4 +1,4 @@
-"""Traffic splits, fallbacks and mirrors, which send a route's inferences to other targets than the
+"""Traffic splits, fallbacks and mirrors, which send a route's inferences to targets other than the
 route's own backend.
 
 - The target is chosen by a hash of the request's sequence, or else of the configured header, or

@@ -97,8 +97,8 @@ _INNER_CONFIG: Final = {
 def _outer_config(
     inner: Mapping[str, Address], models: Sequence[str], *, typed: bool = False
 ) -> dict[str, Any]:
-    """Return the configuration of a gateway in front. With ``typed``, V2 gRPC clients get typed
-    contents."""
+    """Return the configuration of a gateway in front of the recording models. With ``typed``, V2
+    gRPC clients get typed contents."""
     backends: dict[str, Any] = {}
     routes, raw_sockets = [], []
     for protocol in BACKENDS:

@@ -34,8 +34,8 @@ _WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes. Waking the thread for each line would cost more than writing the
 line."""
 _LINES_PER_WAKE_UP: Final = 256
-"""Number of waiting lines at which the thread is woken early. Writing a larger batch would delay
-requests by more than a millisecond or two, because both need the interpreter lock."""
+"""Number of waiting lines at which the thread is woken early. With a larger batch, the thread would
+hold the interpreter lock for more than a millisecond or two, and requests would have to wait."""
 _LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter. Formatting them takes about 0.3
 ms."""

@@ -31,7 +31,7 @@ class BackendMetrics(Collector):
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple
         self.names: Callable[[], MetricNames | None] = lambda: None
         self.helpers: Final = BackendCounters()
-        """Counters of the helper processes' queue; only the queue fields are used."""
+        """Counters of the helper processes' queue. Only the queue fields are used."""
         self._backends: Final[dict[str, BackendCounters]] = {}
         self._routes: Final[dict[str, RouteCounters]] = {}
 

@@ -49,11 +49,11 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats a JSON object per record; a traceback is part of the message."""
+    """Formats a JSON object per record. A traceback is part of the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return ``time``, ``event`` ("log" if the record has no event), ``level``, ``logger``,
-        ``message``, the event's own fields, and, if the event has it, ``advice``."""
+        ``message``, the event's own fields, and the event's ``advice`` unless it is empty."""
         event, advice = _event(record)
         line = {
             "time": iso_time(record.created),

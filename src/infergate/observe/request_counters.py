@@ -58,7 +58,7 @@ class _Series:
         """The latest exemplar of each bucket, keyed by histogram."""
 
     def add_exemplars(self, trace_id: str, **observed: float | None) -> None:
-        """Keep exemplars of ``observed``, which has values by histogram."""
+        """Keep exemplars of ``observed``, which maps a histogram's name to a value."""
         now = time.time()
         for name, value in observed.items():
             if value is not None:

@@ -7,9 +7,8 @@ The default sampler follows the sampling decision in a request's ``traceparent``
 *Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
 secrets.
 
-*Rule 3.* Requests never wait for a collector. A thread exports spans; if the collector is slow,
-spans are dropped.
-"""
+*Rule 3.* Requests never wait for a collector. A thread exports spans. If the collector is slow,
+spans are dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Load-balancing policies. This module has no I/O.
 
-Least-request compares two random endpoints and picks the one with fewer active requests. This is
-nearly as good as comparing all endpoints, and independent gateways do not all choose the same
+Least-request compares two random endpoints and picks the endpoint with fewer active requests. This
+is nearly as good as comparing all endpoints, and independent gateways do not all choose the same
 endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the default
 of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in proportion to
 its weight, and its active requests are divided by its weight."""

@@ -29,7 +29,7 @@ class RetryBudget:
         self.active_retries = 0
 
     def try_acquire(self) -> bool:
-        """Return whether one more retry is allowed; if so, count it until ``release``."""
+        """Return whether one more retry is allowed. If so, count it until ``release``."""
         if self.active_retries >= max(self._min_retries, self._share * self.active_requests):
             return False
         self.active_retries += 1

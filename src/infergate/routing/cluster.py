@@ -1,9 +1,9 @@
 """Chooses among the endpoints of one backend. This module has no I/O; time is an argument.
 
-1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while others are
-   available. The only endpoint of a backend is always used.
-2. Panic: if no endpoint is available, or a smaller share than ``panic_threshold``, all endpoints
-   are used, because the checks are probably wrong (Envoy's panic threshold).
+1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while other
+   endpoints are available. The only endpoint of a backend is always used.
+2. Panic: if the share of available endpoints is 0 or below ``panic_threshold``, all endpoints are
+   used, because the checks are probably wrong (Envoy's panic threshold).
 3. The last available endpoint is never ejected.
 4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
 """
@@ -95,7 +95,8 @@ class Cluster(Generic[M]):
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
-        """Replace the members by at least one member. ``slow_start`` applies to new members."""
+        """Replace the members. The new list must not be empty. ``slow_start`` applies to new
+        members."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:

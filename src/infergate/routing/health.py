@@ -2,9 +2,8 @@
 
 An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
 consecutive successful checks (HAProxy: 3 and 2). It is up before its first check, and the first
-check alone sets its state, as in HAProxy. Otherwise, a gateway that has just started would reject
-clients or send requests to unreachable endpoints.
-"""
+check alone sets its state, as in HAProxy. Without these rules, a gateway that has just started
+would reject clients or send requests to unreachable endpoints."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class LatencyQuantile:
 
     def percentile(self) -> float | None:
         """Return the percentile in seconds, or None if there are fewer than ``MIN_SAMPLES``
-        samples. It may lack the last ``UPDATE_INTERVAL`` samples."""
+        samples. The last ``UPDATE_INTERVAL`` samples may not be included."""
         return self._current
 
     def _compute(self) -> float | None:

@@ -46,7 +46,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class SplitTarget:
-    """A backend that gets ``percent`` of a route's inferences, with its own names."""
+    """A backend that gets ``percent`` of a route's inferences, under its own names."""
 
     backend: str
     percent: float
@@ -70,8 +70,8 @@ class Route:
     ``timeout`` is in seconds; None means the backend's timeout. ``idle_timeout``, if set, limits
     the pauses of a stream instead. If ``validate`` is False and client and backend speak the same
     protocol, messages of trusted clients pass through unchecked. ``labels`` are the class names of
-    outputs, by the client's output name, for classification by the gateway. ``cast`` maps a
-    datatype to its substitute in protocols that cannot carry the datatype.
+    outputs, keyed by the client's output name. The gateway uses them for classification. ``cast``
+    maps a datatype to its substitute in protocols that cannot carry the datatype.
 
     The route applies only to requests that match all of ``headers`` (lower-case names; the values
     are globs). ``split`` lists other backends that get a share of the inferences; if a request has

@@ -84,7 +84,7 @@ def assemble(
     loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
-    ``history`` is reported by the admin listener. ``group`` connects the process to the other
+    The admin listener reports ``history``. ``group`` connects the process to the other
     workers; it is None if there are no other workers."""
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)

@@ -45,8 +45,7 @@ class ConfigHistory:
         """Reads the current content of the configuration file. Raises ConfigError. It is None
         without a file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
-        """Returns whether files have changed since the last reload, whether or not that reload
-        succeeded."""
+        """Returns whether files have changed since the last reload, even if that reload failed."""
 
     def export_to(self, metrics: Metrics) -> None:
         """Set the metrics about the history in ``metrics`` from now on."""

@@ -14,8 +14,8 @@ _INTERVAL_SECONDS: Final = 0.25
 
 
 class EventLoopLagMonitor:
-    """Measures the lag between ``start`` and ``stop``. If a timer was late, ``report_lag`` is
-    called with the seconds, unless the delay is negligible."""
+    """Measures the lag between ``start`` and ``stop``. If a timer is late, ``report_lag`` is called
+    with the seconds of the delay, unless the delay is negligible."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:
         self._report_lag: Final = report_lag

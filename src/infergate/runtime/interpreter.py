@@ -7,9 +7,9 @@ import sys
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that calls ``main(*arguments)`` of ``module`` in a new process with this
-    interpreter's options, such as ``-I`` and ``-W``, and its module path. ``-m`` would search the
-    working directory first, and would ignore entries that were added to the path at run time."""
+    """Return the command that calls ``main(*arguments)`` of ``module`` in a new process with the
+    options and the module path of this interpreter. The option ``-m`` would search the working
+    directory first, and would ignore entries that were added to the path at run time."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
     program = (
         f"import sys; del sys.argv[0]; arguments = sys.argv[:{len(arguments)}]; "

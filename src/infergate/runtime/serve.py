@@ -5,7 +5,7 @@ POST /reload.
 
 *Drain.* At the first SIGTERM or SIGINT, readiness fails. After ``drain.delay``, which gives load
 balancers time to notice, the gateway stops accepting connections, and lets requests finish for up
-to ``drain.timeout``. A second signal, or a signal during startup, stops it immediately."""
+to ``drain.timeout``. A second signal, or a signal during startup, stops the gateway immediately."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(read: ReadConfig, source: Path | None) -> int:
-    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is its
-    file, or None for the embedded demo.
+    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is the
+    configuration's file, or None for the embedded demo.
 
     Return 0 after a clean stop. Raises ConfigError, and OSError if an address is in use.
     """
@@ -118,8 +118,8 @@ class _Signals:
 async def _start_unless_stopped(
     running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running``. Return False if a stop signal arrives first. Raises the errors of the
-    start."""
+    """Start ``running``. Return False if a stop signal arrives first. Raises the errors that
+    ``running`` raises."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)

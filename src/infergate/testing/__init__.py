@@ -2,7 +2,7 @@
 
 Start with ``check_codec``.
 
-- ``codec_check``: checks that a codec follows ``infergate.codecs.base``
+- ``codec_check``: a check that a codec follows ``infergate.codecs.base``
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing
 - ``samples``: the fixed examples that ``check_codec`` uses

@@ -18,7 +18,8 @@ def prepare_deploy_tools() -> Installed:
 
 
 def promtool(tools: Installed) -> str | None:
-    """Return the path of promtool: the system's or that of Debian's package. None if missing."""
+    """Return the path of promtool, from the system or from Debian's package, or None if it is
+    missing."""
     unpacked = tools.folder / "usr" / "bin" / "promtool"
     return shutil.which("promtool") or (str(unpacked) if unpacked.is_file() else None)
 

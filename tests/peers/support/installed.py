@@ -23,7 +23,7 @@ _INSTALL_SECONDS = 900
 
 
 def peers_folder() -> Path:
-    """The folder of all peers."""
+    """Return the folder of all peers."""
     return Path(os.environ.get("INFERGATE_PEERS") or PROJECT / ".peers").resolve()
 
 
@@ -101,7 +101,8 @@ def run(*argv: str, cwd: Path | None = None) -> None:
 def _recipe(
     requirements: tuple[str, ...], bare: tuple[str, ...], finish: Callable[[Installed], None]
 ) -> str:
-    """The facts that decide whether a folder is up to date: packages, interpreter and last step."""
+    """Return the facts that decide whether a folder is up to date: packages, interpreter and last
+    step."""
     source = Path(finish.__code__.co_filename).read_bytes()
     last_step = f"{finish.__name__} {hashlib.sha256(source).hexdigest()}"
     return "\n".join([sys.version, sys.base_prefix, *requirements, *bare, last_step])

@@ -1,10 +1,9 @@
 """Server processes that run for the duration of a ``with`` block.
 
-*Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep.
-*Rule 2.* Ports are chosen here, so another process may take one in between: a server that exits
-because of that is started again on others.
-*Rule 3.* The server runs in its own process group and in a temporary folder, both of which are
-removed with all its children.
+*Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep. *Rule 2.*
+Ports are chosen here, so another process may take a port before the server binds it. The server
+then exits and is started again on other ports. *Rule 3.* The server runs in its own process group
+and in a temporary folder, both of which are removed with all its children.
 
 Gateways are forked instead of started, see ``forked``.
 """

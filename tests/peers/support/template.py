@@ -23,7 +23,7 @@ LONGEST = 1 << 17
 
 
 def _load() -> None:
-    """The modules of ``engine: own`` that start no thread when imported."""
+    """Load the modules of ``engine: own`` that start no thread when imported."""
     import infergate.cli  # noqa: PLC0415
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
@@ -38,7 +38,7 @@ def _load() -> None:
 
 
 def _become(request: dict[str, Any], log: int) -> None:
-    """A started process: its session, folder, environment and log."""
+    """Become a started process, with its own session, folder, environment and log."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.chdir(request["folder"])
@@ -57,7 +57,7 @@ def _become(request: dict[str, Any], log: int) -> None:
 
 
 def main() -> int:
-    """Handle requests for a fork or for the exit code of one."""
+    """Handle requests for a fork, or for the exit code of a fork."""
     sys.path[0] = ""  # this file's folder contains no modules to import
     control = socket.socket(fileno=int(sys.argv[1]))
     _load()

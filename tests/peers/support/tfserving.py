@@ -1,8 +1,8 @@
 """Clients of TensorFlow Serving's APIs, a server of its gRPC API, and TensorFlow itself.
 
-ovmsclient is OpenVINO's client; the stubs of tensorflow-serving-api run without TensorFlow, with
-the messages of tensorflow-protobuf. pythie-serving is a server with Predict only, which serves a
-table here. tensorflow-cpu (1.2 GB installed) is the judge of TensorProtos.
+ovmsclient is OpenVINO's client. The stubs of tensorflow-serving-api run without TensorFlow, with
+the messages of tensorflow-protobuf. pythie-serving is a server that supports only Predict; in these
+tests it serves a table. tensorflow-cpu (1.2 GB installed) is the reference for TensorProtos.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def started_pythie() -> Iterator[str]:
 
 
 class TensorFlow:
-    """TensorFlow in a process of its own."""
+    """TensorFlow in a separate process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -23,7 +23,7 @@ from .process import Launch, free_ports, started
 _SERVER = "nvidia-pytriton==0.7.0"
 _SHARED_MEMORY = Path("/dev/shm")
 _numbers = itertools.count()
-"""Numbers the Tritons of this process, to name their shared memory."""
+"""Numbers of this process's Tritons, for the names of their shared memory."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def _complete(peer: Installed) -> None:
 def started_triton(
     models: Sequence[str] = ("*",), ports: Sequence[int] | None = None
 ) -> Iterator[Triton]:
-    """Run a Triton with these models loaded (``*`` is all) on ``ports`` for HTTP, gRPC and
-    metrics, or on free ones."""
+    """Run a Triton with these models loaded (``*`` is all) on ``ports`` for HTTP, gRPC and metrics,
+    or on free ports."""
     peer = prepare_triton()
     mark = f"infergate_{os.getpid()}_{next(_numbers)}_"
 

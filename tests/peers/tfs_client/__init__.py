@@ -1,1 +1,1 @@
-"""Scripts that run in the environments of GraphPipe's clients."""
+"""Scripts that run in the environments of TensorFlow Serving's clients."""

@@ -1,9 +1,9 @@
-"""``python judge.py``: tell what TensorFlow makes of tensors, one line of JSON for each line on
+"""``python judge.py`` prints how TensorFlow interprets tensors: one line of JSON for each line on
 standard input.
 
-``{"proto": BASE64}`` is read by ``tf.io.parse_tensor`` (C++) and ``tf.make_ndarray`` (Python); the
-response has the elements of each as base64, or an error. ``{"dtype": NAME, "shape": [...], "data":
-BASE64}`` is written by ``tf.make_tensor_proto``, and by the C++ code, as base64.
+``{"proto": BASE64}`` is read by ``tf.io.parse_tensor`` (C++) and by ``tf.make_ndarray`` (Python).
+The response has the elements from each function as base64, or an error. ``{"dtype": NAME, "shape":
+[...], "data": BASE64}`` is written by ``tf.make_tensor_proto`` and by the C++ code, as base64.
 """
 
 import base64

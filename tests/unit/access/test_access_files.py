@@ -86,7 +86,7 @@ async def test_an_invalid_file_keeps_the_previous_content(
 async def test_callers_share_one_read_of_a_hanging_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise concurrent callers would wait for one another's reads in sequence."""
+    """Without a shared read, concurrent callers would wait for one another's reads in sequence."""
     path = tmp_path / "f"
     path.write_text("1")
     file = watched(path, Failures())

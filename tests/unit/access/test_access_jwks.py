@@ -235,7 +235,8 @@ async def test_requests_use_the_old_keys_during_a_refresh() -> None:
 
 
 async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
-    """Otherwise a client that reconnects could cause any number of fetches."""
+    """If a cancelled caller ended the fetch, a client that reconnects could cause any number of
+    fetches."""
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)

@@ -145,7 +145,7 @@ def test_client_names_cannot_select_another_bucket() -> None:
 def test_the_rate_is_never_exceeded(
     steps: list[tuple[float, int]], amount: int, burst: int
 ) -> None:
-    """Except for a single request larger than the burst, which is allowed by itself."""
+    """The only exception is a single request larger than the burst."""
     buckets, now = LocalBuckets(), 0.0
     passed: list[tuple[float, int]] = []
     for step, cost in steps:

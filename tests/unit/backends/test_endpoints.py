@@ -264,7 +264,7 @@ def test_the_last_endpoint_is_not_suspected() -> None:
 
 
 def test_checks_end_an_ejection_caused_by_a_check() -> None:
-    """Even if more requests in flight fail afterwards."""
+    """The ejection ends even if more requests in flight fail afterwards."""
     among, suspects = with_suspicion()
     endpoint = among.all_handles()[0]
     break_off(endpoint)

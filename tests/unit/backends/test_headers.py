@@ -110,7 +110,7 @@ def test_trace_headers_are_truncated_by_whole_members(
 
 
 def test_a_larger_budget_does_not_raise_the_limit_on_baggage() -> None:
-    """W3C Baggage, 3.3.2: 8192 bytes."""
+    """W3C Baggage, 3.3.2 limits baggage to 8192 bytes."""
     members = ["a=" + "x" * 998] * 12
     selected = HeaderFilter(["baggage"], 2 * FORWARDED_HEADER_BYTES).select(
         {"baggage": ",".join(members)}

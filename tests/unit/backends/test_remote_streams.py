@@ -33,7 +33,7 @@ UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
 
 
 def answer(number: str) -> RpcResponse:
-    """In MLServer's form."""
+    """Return a response in MLServer's form."""
     return RpcResponse(write_raw(InferResponse("m", "1", number)))
 
 
@@ -172,7 +172,7 @@ async def test_a_server_without_the_stream_method_gets_a_unary_call() -> None:
 
 
 def triton(**policy: bool) -> dict[str, RpcResponse]:
-    """Metadata and configuration of the model."""
+    """Return metadata and configuration of the model."""
     config = pb.ModelConfigResponse()
     config.config.name = "m"
     if policy:

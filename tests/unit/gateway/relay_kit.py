@@ -63,7 +63,7 @@ _current: contextvars.ContextVar[Stack] = contextvars.ContextVar("stack")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock only moves when told to."""
+    """An event loop whose clock moves only when a test moves it."""
 
     now = 1000.0
 
@@ -207,7 +207,7 @@ def feed(protocol: Any, data: bytes) -> None:
 
 
 class Helpers:
-    """Runs jobs in this process, as helper processes do: with plain limits."""
+    """Runs jobs in this process with plain limits, as helper processes do."""
 
     async def run(self, _deadline: float | None, *job: Any, **_options: Any) -> Any:
         await asyncio.sleep(0)
@@ -355,7 +355,7 @@ class Stack:
     def call(
         self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
     ) -> None:
-        """Call the method; only the first ``cut`` bytes are sent (-1: all)."""
+        """Call the method. Only the first ``cut`` bytes are sent, or all bytes for -1."""
         block = header_blocks.encode_block(
             (":method", "POST"),
             (":scheme", "http"),
@@ -484,7 +484,7 @@ class Stack:
     # ---- progress
 
     async def settle(self) -> None:
-        """Let everything happen that can happen without the clock."""
+        """Run everything that can run without moving the clock."""
         quiet = 0
         while quiet < _QUIET_ROUNDS:
             await asyncio.sleep(0)
@@ -497,7 +497,7 @@ class Stack:
             quiet = 0 if any(moved) else quiet + 1
 
     has_cut = False
-    """Whether part of a call is held back."""
+    """Whether the rest of a call is held back."""
 
     def observed(self) -> dict[str, Any]:
         """Return everything that can be seen from outside."""
@@ -558,7 +558,7 @@ def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
 
 
 def legacy_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
-    """Return the same for the legacy API."""
+    """Return an InferRequest of the legacy API, with the same arguments."""
     if kind == "garbage":
         return b"\xff" * size
     header = legacy.InferRequestHeader(batch_size=1)
@@ -572,7 +572,7 @@ def legacy_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
 
 
 def legacy_response(key: str) -> bytes:
-    """Return the same for the legacy API."""
+    """Return an InferResponse of the legacy API."""
     header = legacy.InferResponseHeader(model_name="m", model_version=1, batch_size=1)
     header.output.add(name="y", raw={"dims": [len(key)], "batch_byte_size": len(key)})
     message = legacy.InferResponse(request_status={"code": 1}, meta_data=header)
@@ -581,8 +581,8 @@ def legacy_response(key: str) -> bytes:
 
 
 def response_message(key: str, kind: str = "ok") -> bytes:
-    """Return a ModelInferResponse whose data is ``key``: ``long``; with so ``many`` elements that a
-    helper reads it; or with a ``wrong`` size of its data."""
+    """Return a ModelInferResponse whose data is ``key``. It is ``long``, or has so ``many``
+    elements that a helper reads it, or has a ``wrong`` size of its data."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     data = key.encode() * (70_000 // len(key) if kind == "long" else 1)
     if kind == "many":
@@ -764,7 +764,7 @@ class Pair:
         self.stacks = [stack_type(self.loop, relays=relays, **options) for relays in (True, False)]
 
     def run(self, step: Callable[[Stack], object] = lambda _: None) -> None:
-        """Take ``step`` on both, and compare them."""
+        """Take ``step`` on both stacks, and compare the stacks."""
         for stack in self.stacks:
             stack.context.run(step, stack)
             task = self.loop.create_task(stack.settle(), context=stack.context)

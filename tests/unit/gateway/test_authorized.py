@@ -170,7 +170,7 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     ],
 )
 async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
-    """Otherwise a client with ``infer`` could read and write another client's region."""
+    """Without the check, a client with ``infer`` could read and write another client's region."""
     memory = Memory("b")
     created, context = gateway(memory), caller(of("*", "infer"))
     bound = created.bind("m", "", context)
@@ -194,7 +194,7 @@ def test_the_authorizer_gets_the_routes_label() -> None:
 
 
 def test_a_route_with_headers_matches_requests_that_have_them() -> None:
-    """Otherwise requests would be counted under another route."""
+    """If ``route_label`` ignored headers, requests would be counted under another route."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
     created = Gateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
     assert created.route_label("m", "2", {"x-team": "ab"}) == canary.label

@@ -151,7 +151,8 @@ def test_a_transport_rejection_has_the_protocols_format() -> None:
 
 
 async def test_outputs_that_need_translation_are_translated() -> None:
-    """The inference is sent again if the first attempt allows it, never a sequence's step."""
+    """The inference is sent again if the first attempt allows it. A step of a sequence is never
+    sent again."""
 
     class Refusing(LineCodec):
         def rewrite_response(self, *_: Any) -> RpcResponse:

@@ -25,7 +25,7 @@ EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
 
 
 class Acting(Memory):
-    """The parameter ``do`` controls it: a word, or the number of responses."""
+    """A backend. The parameter ``do`` controls it: a word, or the number of responses."""
 
     def __init__(self) -> None:
         super().__init__("acting")

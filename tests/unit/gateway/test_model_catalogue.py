@@ -510,7 +510,7 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
 
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
-    """For example behind a gateway whose patterns cannot be listed."""
+    """Such a model may be behind a gateway whose patterns cannot be listed."""
     created = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(created, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]

@@ -36,7 +36,7 @@ class Refusing:
         return HttpResponse(400, body=[text.encode()])
 
     def cancel(self) -> None:
-        """Nothing is in progress."""
+        """Do nothing, because no request is in progress."""
 
 
 def test_a_refused_request_is_not_refused_again_by_a_shutdown() -> None:

@@ -172,7 +172,7 @@ class Relayed(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from((1, 2, 100)))
     def limit_streams(self, count: int) -> None:
-        """Later connections of the servers allow so many streams."""
+        """Limit the number of streams on later connections of the servers."""
         for stack in self.pair.stacks:
             stack.max_server_streams = count
 
@@ -202,14 +202,14 @@ class Relayed(RuleBasedStateMachine):
 
 
 class RelayedHttp(Relayed):
-    """The same over HTTP/1.1."""
+    """The same steps over HTTP/1.1."""
 
     is_http = True
     answers = HTTP_ANSWERS
 
 
 class RelayedTranslations(RelayedHttp):
-    """The same from HTTP/1.1 to gRPC."""
+    """The same steps with clients of HTTP/1.1 and servers of gRPC."""
 
     http_stack = TranslatedStack
     has_helpers = True

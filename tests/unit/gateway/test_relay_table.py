@@ -89,7 +89,7 @@ def leave_slot(stack: Stack) -> None:
 
 
 def new_authorizer() -> Authorizer:
-    """Key ``a`` may infer model ``m`` once."""
+    """Return an authorizer by which key ``a`` may infer model ``m`` once."""
     rules = AccessRules((AccessRule(("key:a",), models=("m",)),))
     limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
     return Authorizer(
@@ -452,7 +452,7 @@ class FailingCallbacks:
 def test_a_bug_in_sending_a_response_costs_one_request(
     patched: list[Pair], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is recorded once, and other requests on the connection to the backend are served."""
+    """The bug is recorded once, and other requests on the connection to the backend are served."""
     pair = Pair()
     patched.append(pair)
     pair.run()

@@ -107,8 +107,8 @@ class Helper:
 
 
 class Acting(Memory):
-    """The version controls it: the number of responses before the last, ``one`` for the last only,
-    or ``fail``. The model ``held`` waits until it is released."""
+    """A backend. The version controls it: the number of responses before the last, ``one`` for the
+    last only, or ``fail``. The model ``held`` waits until it is released."""
 
     def __init__(self) -> None:
         super().__init__("acting")

@@ -44,9 +44,9 @@ def test_retries_never_exceed_the_budget(percent: int, minimum: int, requests: i
 
 
 def test_an_outage_adds_little_load() -> None:
-    """A simulation: 200 requests a second for ten seconds to a backend that fails each attempt
-    after half a second, with three retries each. Without a budget it would get four times as
-    many."""
+    """In this simulation, a backend gets 200 requests a second for ten seconds. Each attempt fails
+    after half a second, and each request may be retried three times. Without a budget, the backend
+    would get four times as many requests."""
     chance = random.Random(7)
     budget = RetryBudget()
     events = [(chance.uniform(0, 10), 0) for _ in range(2000)]

@@ -129,8 +129,8 @@ def test_without_checks_failures_eject_dead_endpoints() -> None:
 
 
 def test_slow_endpoints_get_fewer_requests() -> None:
-    """Ten slow endpoints (150 times the latency) get as many requests as they can serve, not a
-    tenth of all."""
+    """Ten slow endpoints (150 times the latency) get as many requests as they can serve. Their
+    equal share would be a tenth of all requests."""
     world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
     world.run(20.0)
     assert share(world.requests, range(10)) < 0.04 * world.request_count

@@ -149,7 +149,7 @@ ROUTES = st.lists(
 
 
 def scan(routes: list[Route], model: str, version: str) -> Route | None:
-    """The rule itself: the first route, in order, that matches."""
+    """Return the first route, in order, that matches."""
     for route in routes:
         matches = (
             route.pattern == model

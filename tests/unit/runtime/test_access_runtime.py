@@ -115,7 +115,7 @@ async def test_failed_key_fetches_are_counted(tmp_path: Path, unused_tcp_port: i
 
 
 def test_unused_libraries_are_not_imported() -> None:
-    """They would take memory in every process."""
+    """The libraries would take memory in every process."""
     code = "import sys, infergate.runtime.assemble; print(*sys.modules)"
     finished = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

@@ -102,7 +102,8 @@ async def test_the_leading_caller_may_be_cancelled(harness: Harness) -> None:
 
 
 async def test_waiting_reload_requests_are_merged(harness: Harness) -> None:
-    """Otherwise a client that repeatedly requests a reload and disconnects would queue reloads."""
+    """Without merging, a client that repeatedly requests a reload and disconnects would queue
+    reloads."""
     harness.proceed.clear()
     first = asyncio.create_task(harness.reloader.reload("SIGHUP"))
     await asyncio.sleep(0)

@@ -120,7 +120,7 @@ async def test_bytes_after_a_response_end_the_connection(
 
 
 async def test_bytes_after_a_long_response_end_the_connection() -> None:
-    """They are detected with the response, although it fills its own buffer."""
+    """The bytes are detected with the response, although the response fills its own buffer."""
     body = b"a" * 500_000
     upstream = FrameUpstream(LIMITS.__class__())
     async with fake_backend(

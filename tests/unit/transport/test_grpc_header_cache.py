@@ -17,7 +17,8 @@ from infergate.transport.server.admission import Admission
 
 CALLS = 40
 MAX_DECODED = 6
-"""Before and after the SETTINGS are known, and with each changing field for the first time."""
+"""The maximum number of decoded blocks: before and after the SETTINGS are known, and for each
+changing field the first time."""
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def request(message: bytes, method: str = "Echo") -> RpcRequest:
 
 
 def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
-    """On one connection; the echo and this client share the buffer."""
+    """The echo and this client share the buffer on one connection."""
 
     async def scenario() -> None:
         async with connected() as (harness, upstream):
@@ -110,7 +110,8 @@ def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
 
 
 def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int]) -> None:
-    """Reported as during short reads: the request in progress is cancelled and released."""
+    """The end is reported as during short reads: the request in progress is cancelled and
+    released."""
 
     async def scenario() -> None:
         async with connected() as (harness, upstream):

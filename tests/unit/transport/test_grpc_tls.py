@@ -15,7 +15,7 @@ from tls_kit import Authority, replace_files, server_tls
 def test_files_missing_during_a_reload_are_loaded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the old certificate would stay in use."""
+    """Without another attempt, the old certificate would stay in use."""
     reload_callbacks: list[Callable[[], Any]] = []
     monkeypatch.setattr(
         grpc,

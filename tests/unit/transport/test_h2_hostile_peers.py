@@ -119,7 +119,7 @@ async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
 async def test_a_drain_serves_the_current_message_of_a_stream(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes after it are discarded."""
+    """The bytes after the current message are discarded."""
     monkeypatch.setattr(server_stream_call, "DRAIN_GRACE", 0)
     harness, peer = await connect(RPC_LIMITS)
     peer.send(open_stream(1, "Stream") + message(1, b"stay", 0))
@@ -176,7 +176,7 @@ async def test_responses_continue_after_a_window_setting(connect: Connect) -> No
 
 
 async def test_a_stalled_client_is_disconnected(connect: Connect) -> None:
-    """It has maximum windows, and does not read a hundred responses of 900 KB."""
+    """The client has maximum windows, and does not read a hundred responses of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
     start = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
     harness, peer = await connect(limits, start)

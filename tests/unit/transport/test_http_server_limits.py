@@ -105,7 +105,7 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
     ],
 )
 async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: bytes) -> None:
-    """test_smuggling has more of them."""
+    """test_smuggling has more examples of such bytes."""
     peer = await harness.connect()
     await peer.send(wire)
     response = await peer.read_response()

@@ -1,5 +1,5 @@
-"""Requests with Content-Length and Transfer-Encoding are refused by default. If enabled, one is
-accepted as the only request of a connection."""
+"""Tests of requests with both Content-Length and Transfer-Encoding. Such requests are refused by
+default. If the option is enabled, a connection may have one such request and no other."""
 
 import asyncio
 import re

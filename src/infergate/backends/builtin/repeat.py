@@ -18,8 +18,8 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Repeat:
-    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response per element. Each follows after its
-    delay.
+    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response per element. Each response follows after
+    its delay.
 
     A response holds OUT INT32 [1], the element, and IDX UINT32 [1], its index.
     """

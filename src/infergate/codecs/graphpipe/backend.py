@@ -29,7 +29,7 @@ _REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
 """Statuses that a proxy returns if it has no server at this address or denies access to it."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
-"""The status that graphpipe-py's servers return for a GET. It shows that they are alive."""
+"""The status that graphpipe-py's servers return for a GET. It shows that the server is alive."""
 
 
 def _metadata_request() -> bytes:

@@ -120,8 +120,8 @@ class GraphPipeCodec(BinaryEstimates):
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write the error as text. If the option ``errors`` selects it and the request can be
-        parsed, write the error as an InferResponse."""
+        """Write the error as text. If the option ``errors`` selects an InferResponse and the
+        request can be parsed, write the error as an InferResponse."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:
@@ -179,8 +179,8 @@ class GraphPipeCodec(BinaryEstimates):
 
 def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
     """Return the type and the table of the Request in the body. Raises UNSUPPORTED_ENCODING, and
-    BAD_REQUEST. The specification requires this for an unknown type; graphpipe-go returns its
-    metadata."""
+    BAD_REQUEST for an unknown type. (graphpipe-go returns its metadata for an unknown type,
+    contrary to the specification.)"""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise GatewayError(

@@ -80,7 +80,7 @@ def _error_text(error: FlatbufferTable) -> str:
 
 def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
     """Return an error with the messages of all ``errors`` in a response. The code of the first
-    determines the kind; servers set it to an HTTP status or omit it. Raises BAD_REQUEST."""
+    error determines the kind; servers set it to an HTTP status or omit it. Raises BAD_REQUEST."""
     code = errors[0].int64(CODE)
     messages = ""
     for error in errors:

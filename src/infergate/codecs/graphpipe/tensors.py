@@ -18,7 +18,8 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 def read_tensors(
     tables: Iterable[tuple[str, FlatbufferTable]], limits: Limits
 ) -> tuple[Tensor, ...]:
-    """Return a tensor for each pair of a name and a table. Copies strings, but no other data.
+    """Return a tensor for each pair of a name and a table. Strings are copied, but no other data is
+    copied.
 
     The tensor's type selects the field, ``data`` or ``string_val``, as in all servers. Raises
     BAD_REQUEST and TOO_LARGE."""

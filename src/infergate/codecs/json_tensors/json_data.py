@@ -67,7 +67,7 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
 }
 """The values of strings, literals and null that stand for floats that JSON cannot express."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
-# rest-proxy packs UINT8; json_document.parse_backend_json explains ``surrogateescape``.
+# rest-proxy packs UINT8, and json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
 
 

@@ -207,8 +207,8 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend, or None if server releases interpret it
-        differently."""
+        """Return the request for the backend, or None if not all releases of the server interpret
+        it alike."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)

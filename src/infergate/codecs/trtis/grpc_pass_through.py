@@ -234,7 +234,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
 ) -> RpcResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version`` replace the backend's unless they are empty. Raises the backend's
+    ``model`` and ``version``, if not empty, replace the backend's names. Raises the backend's
     error, or BACKEND_GARBAGE.
     """
     if wire.code:

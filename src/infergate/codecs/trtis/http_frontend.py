@@ -197,7 +197,8 @@ def relayed_response(header: str, body: Sequence[Buffer], status_line: str) -> H
 def infer_error(
     wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
-    """Return the response for ``error``. It has no status if the header cannot be parsed."""
+    """Return the response for ``error``. The response has no status if the request's header cannot
+    be parsed."""
     if REQUEST_HEADER not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING_HEADER.encode()])
     if isinstance(error, UnreadableHeaderError):

@@ -162,7 +162,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return the path for an inference. It has at most a few kilobytes. Raises GatewayError."""
+    """Return the path for an inference, which has at most a few kilobytes. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 
@@ -176,7 +176,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
 ) -> HttpResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version`` replace the backend's unless they are empty. Raises the backend's
+    ``model`` and ``version``, if not empty, replace the backend's names. Raises the backend's
     error, or BACKEND_GARBAGE.
     """
     header_text = http_backend.infer_header_text(wire)

@@ -1,8 +1,8 @@
 """Converts between InferResponseHeader with raw data, and InferResponse.
 
 Clients get the outputs in the order of the request. Classes are in the header, and values are in
-the raw data. Backends return outputs in the order of the response header, which may be any order
-since v1.12."""
+the raw data. Backends return outputs in the order of the response header. Since v1.12, this may be
+any order."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def write_response(
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
     """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
-    take as long: some microseconds per dimension, nearly a microsecond per byte of a class."""
+    take as long: some microseconds per dimension, and nearly a microsecond per byte of a class."""
     cost = 0
     for tensor in tensors:
         cost += _DIMENSION_COST * len(tensor.shape)

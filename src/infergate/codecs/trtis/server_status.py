@@ -2,8 +2,8 @@
 canonical responses.
 
 *Rule 1.* A status contains the fields that clients use: ``max_batch_size``, ``input``, ``output``,
-the presence of ``sequence_batching``, and the states of the server and of versions. It contains
-other parts of the configuration if they fit the API.
+the presence of ``sequence_batching``, and the states of the server and of its models' versions. It
+contains other parts of the configuration if they fit the API.
 
 *Rule 2.* A status lists statistics by the batch size of requests. V2 backends do not report batch
 sizes, so their statistics are listed under size 1. Statistics without a version are listed only for

@@ -168,7 +168,7 @@ def validate_response(
 ) -> tuple[ValidatedResponse, list[Buffer], bool]:
     """Validate a server's ``header`` as the response to ``parsed``.
 
-    The model and version in ``names`` replace the server's unless they are empty. Returns the
+    Non-empty names in ``names`` (model and version) replace the server's names. Returns the
     ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
     the response may be cached. A response with classes may not be cached. Raises BACKEND_GARBAGE
     and TOO_LARGE."""

@@ -58,7 +58,7 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 _MODEL: Final = 1
 _VERSION: Final = 2
 _ID: Final = 3
-# ModelInferResponse.outputs
+# Field of ModelInferResponse.
 _OUTPUTS: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
 """Maximum size of a request other than an inference, in bytes."""
@@ -265,7 +265,7 @@ class V2Grpc:
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
         """Build an error as a stream message. In the plain form, or if the client's metadata
-        requests it, build a status instead, which ends the stream."""
+        requests a status, build a status instead, which ends the stream."""
         if self._is_plain or stream_messages.wants_status(wire):
             return errors.build_error(error)
         return stream_messages.build_error(error, wire)
@@ -333,7 +333,7 @@ class V2Grpc:
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Replace model and version. The client's metadata is dropped.
+        """Replace model and version, and drop the client's metadata.
 
         Return None if the request contains a classification that the server may not support, or if
         tensors are in shared memory, because the gateway must check their regions.

@@ -1,8 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
 Only errors that Triton reports before it runs a model are recognized. Any other text is a failure
-of the server. The source is Triton 2.51's responses to the same requests through ModelInfer, which
-also returns the code, and through ModelStreamInfer."""
+of the server. The texts are those of Triton 2.51: the same requests were sent through ModelInfer,
+which also returns the code, and through ModelStreamInfer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NOT_FOUND: Final = (
     "invalid model version specified '",
 )
 _BAD_REQUEST: Final = (
-    # inputs and outputs
+    # Texts about inputs and outputs.
     ("expected ", " inputs for model '"),
     ("unexpected inference input '", ""),
     ("unexpected inference output '", ""),
     ("unable to find data for input tensor '", ""),
     ("input '", "' already exists in request"),
-    # datatypes, shapes and sizes
+    # Texts about datatypes, shapes and sizes.
     ("inference input '", "' data-type is '"),
     ("unexpected shape for input '", ""),
     ("All input dimensions should be specified for input '", ""),
@@ -33,19 +33,19 @@ _BAD_REQUEST: Final = (
     ("input '", "' has no shape but model requires batch dimension for '"),
     ("input '", "' batch size does not match other inputs for '"),
     ("inference request batch-size must be <= ", ""),
-    # contents
+    # Texts about contents.
     ("expected ", " string elements for inference input '"),
     ("unexpected number of string elements ", ""),
     ("incomplete string data for inference input '", ""),
     ("incomplete string length indicator for inference input '", ""),
     ("contents field must not be specified when using raw_input_contents for '", ""),
     ("unexpected explicit tensor data for input tensor '", ""),
-    # parameters, version
+    # Texts about parameters and the version.
     ("invalid value type for '", "' parameter, expected "),
     ("invalid value for '", "', expected value "),
     ("parameter keys starting with 'triton_' are reserved ", ""),
     ("'shared_memory_", "' must be specified along with '"),
-    # sequences
+    # Texts about sequences.
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),
 )

@@ -33,9 +33,9 @@ MAX_HEAD_BYTES: Final = 4 * MIB
 
 _HEAD_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
-"""ModelInferRequest.inputs, ModelInferResponse.outputs"""
+"""The field numbers of ModelInferRequest.inputs and ModelInferResponse.outputs."""
 _REQUESTED_OUTPUTS: Final = 6
-"""ModelInferRequest.outputs"""
+"""The field number of ModelInferRequest.outputs."""
 _SHAPE: Final = 3
 _CONTENTS: Final = 5
 _DIMENSION_BYTES: Final = 10

@@ -66,7 +66,8 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return the description of an input or output. Requests and responses encode it alike."""
+    """Return the description of an input or output. Requests and responses encode descriptions
+    alike."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()

@@ -58,13 +58,13 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import join_parts
 
 RAW_FIELD: Final = 7
-"""ModelInferRequest.raw_input_contents"""
+"""The field number of ModelInferRequest.raw_input_contents."""
 _OUTPUTS: Final = 6
-"""ModelInferRequest.outputs"""
+"""The field number of ModelInferRequest.outputs."""
 _REQUEST_PARAMETERS: Final = 4
-"""ModelInferRequest.parameters"""
+"""The field number of ModelInferRequest.parameters."""
 _PARAMETERS: Final = 2
-"""InferRequestedOutputTensor.parameters"""
+"""The field number of InferRequestedOutputTensor.parameters."""
 _KEY: Final = 1
 """The key of a map entry."""
 _CLASSIFICATION: Final = CLASSIFICATION.encode()

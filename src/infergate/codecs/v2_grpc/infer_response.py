@@ -35,7 +35,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import join_parts
 
 RAW_FIELD: Final = 6
-"""ModelInferResponse.raw_output_contents"""
+"""The field number of ModelInferResponse.raw_output_contents."""
 
 
 def read_response(

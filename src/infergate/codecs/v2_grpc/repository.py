@@ -1,9 +1,8 @@
 """Converts between messages that load and unload models and canonical operations.
 
 KServe's messages hold only the model's name, in field 1. In other servers' messages, field 1 is the
-repository's name. No client sends a repository without a model, so a request with field 1 alone is
-KServe's and gets KServe's response.
-"""
+repository's name. No client sends a repository without a model, so a request that has only field 1
+comes from a KServe client and gets KServe's response."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def read_trace_settings(message: Any) -> Parameters:
 
 
 def write_trace_settings(message: Any, settings: Parameters) -> Any:
-    """Fill `message` and return it. Raises BAD_REQUEST for values of other types."""
+    """Fill `message` and return it. Raises BAD_REQUEST for values that are not lists of strings."""
     for name, values in settings.items():
         if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
             raise bad_request(f"trace setting '{name}' is not a list of strings")
@@ -29,7 +29,7 @@ def read_log_settings(message: Any) -> Parameters:
 
 
 def write_log_settings(message: Any, settings: Parameters) -> Any:
-    """Fill `message` and return it. Raises BAD_REQUEST for values of other types."""
+    """Fill `message` and return it. Raises BAD_REQUEST for values of unsupported types."""
     for name, value in settings.items():
         match value:
             case bool():

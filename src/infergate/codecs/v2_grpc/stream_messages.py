@@ -1,4 +1,4 @@
-"""The messages of ModelStreamInfer, in Triton's form and in MLServer's.
+"""The messages of ModelStreamInfer, in Triton's form and in MLServer's form.
 
 Triton wraps each response in a ModelStreamInferResponse with ``error_message`` (1) or
 ``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
@@ -37,10 +37,10 @@ _WANTS_STATUS: Final = "triton_grpc_error"
 """The metadata key with which a client requests errors as a status."""
 _MAX_TEXT: Final = MIB
 """Maximum size of an error message, and of the model name and id that an error message repeats."""
-# ModelStreamInferResponse
+# Fields of ModelStreamInferResponse.
 _ERROR: Final = 1
 _RESPONSE: Final = 2
-# ModelInferRequest
+# Fields of ModelInferRequest.
 _MODEL: Final = 1
 _ID: Final = 3
 

@@ -36,7 +36,7 @@ _MODEL: Final = 1
 _VERSION: Final = 2
 _ID: Final = 3
 _OUTPUTS: Final = 5
-"""ModelInferResponse.outputs"""
+"""The field number of ModelInferResponse.outputs."""
 _NAMES: Final = frozenset({_MODEL, _VERSION})
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
@@ -90,8 +90,8 @@ class RequestHead:
 
 
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message`, joined to `data`, and its `head`.
-    `has_recurred` means that the head is not cached yet but occurred recently."""
+    """A request split into head and raw entries. It has the `message` joined to `data`, and its
+    `head`. `has_recurred` means that the head is not cached yet but occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -276,7 +276,8 @@ class PassThroughHead:
 
 
 class PassThroughResponse(NamedTuple):
-    """A response that passes through: its `message` joined to `data`, and its cached head."""
+    """A response that passes through. It has the `message` joined to `data`, and its cached
+    head."""
 
     message: Sequence[Buffer]
     data: Buffer

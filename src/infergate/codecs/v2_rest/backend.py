@@ -1,4 +1,4 @@
-"""Requests to servers, and their responses to everything except inferences."""
+"""Requests to servers, and the servers' responses to all operations except inferences."""
 
 from __future__ import annotations
 
@@ -87,15 +87,16 @@ _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference, in bytes. A model takes 1 to 4 KiB."""
+"""Maximum size in bytes of a response to an operation other than an inference. A model takes 1 to 4
+KiB."""
 MAX_VALUES: Final = 1 << 19
-"""Maximum number of values in a response other than to an inference."""
+"""Maximum number of values in a response to an operation other than an inference."""
 
 # ---- responses ----------------------------------------------------------------------------------
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
-    """Parse any response other than to an inference. Raises the backend's error, or
+    """Parse the response to any operation except an inference. Raises the backend's error, or
     BACKEND_GARBAGE."""
     if _is_negative(wire.status, operation):
         return messages.HealthStatus(ok=False)

@@ -304,7 +304,7 @@ def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None,
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """Write the request. It is binary if a server of ``profile`` accepts that, and otherwise
+    """Write the request in binary if a server of ``profile`` accepts binary data, and otherwise as
     JSON."""
     head: dict[str, Any] = {}
     if operation.id:
@@ -372,4 +372,5 @@ def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
 
 
 _NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
-"""NaN and infinity for MLServer, which parses them with numpy and rejects bare words."""
+"""The spellings of NaN and infinity for MLServer, which parses them with numpy and rejects bare
+words."""

@@ -3,7 +3,7 @@ inferences.
 
 If several dimensions are variable and the first dimension is among them, it is taken as the batch
 dimension and set to 1. The body's length determines one remaining variable dimension. BYTES data is
-one element without its length prefix. Source: the V2 binary tensor data extension."""
+one element without its length prefix. The source is the V2 binary tensor data extension."""
 
 from __future__ import annotations
 

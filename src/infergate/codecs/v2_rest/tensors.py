@@ -66,11 +66,11 @@ BINARY_DATA_OUTPUT: Final = "binary_data_output"
 _BINARY_PARAMETERS: Final = frozenset({BINARY_DATA_SIZE, BINARY_DATA, BINARY_DATA_OUTPUT})
 _TENSOR_FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
 MAX_TENSORS_ON_LOOP: Final = 256
-"""Maximum number of tensors that the event loop reads. Each takes up to 50 µs."""
+"""Maximum number of tensors that the event loop reads. Reading a tensor takes up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _DATATYPE_NAMES: Final = ", ".join(DATATYPES_BY_NAME)
 MAX_PARAMETER_VALUES: Final = 1 << 14
-"""Maximum number of values in all parameters of a message. Each becomes several objects."""
+"""Maximum number of values in all parameters of a message. Each value becomes several objects."""
 
 
 # ---- the body: JSON, then binary tensor data ----------------------------------------------------

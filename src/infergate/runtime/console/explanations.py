@@ -1,4 +1,4 @@
-"""Explains each kind of error to an operator. The advice is the same as in the log."""
+"""Explains each kind of error to an operator. The advice is the same as the advice in the log."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "oper
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
 _BOUNDS: Final = (*REQUEST_BUCKETS, None)
-"""The bucket bounds; the last bound is null, because JSON has no infinity."""
+"""The bucket bounds. The last bound is null, because JSON has no infinity."""
 _BUCKET_INDEX: Final = {
     bound: index for index, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
 }
@@ -212,7 +212,8 @@ def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
 
 
 def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
-    """Return the last failures of all processes with explanations. The newest comes first."""
+    """Return the last failures of all processes with explanations. The newest failure comes
+    first."""
     found = [(failure, process.worker) for process in processes for failure in process.failures]
     found.sort(key=lambda pair: pair[0].when, reverse=True)
     return [

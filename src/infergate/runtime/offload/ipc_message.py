@@ -1,7 +1,7 @@
 """Messages between processes, which carry arguments and results.
 
 A message is a header, a pickle, and long buffers, to which the pickle refers by offset. Buffers are
-not copied, neither for sending nor after receiving."""
+copied neither for sending nor after receiving."""
 
 from __future__ import annotations
 

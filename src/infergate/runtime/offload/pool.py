@@ -73,10 +73,10 @@ class HelperPool:
         caller in the fair queue. ``cost`` estimates the bytes that the job processes. While the job
         runs, ``size`` bytes are charged to ``memory``, even if the caller was cancelled.
 
-        Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
-        ``deadline`` (on the clock of ``time.monotonic`` and the event loop) or, if it is None,
-        after ``DEFAULT_TIMEOUT_SECONDS``, INTERNAL if the process died, and OVERLOADED if the queue
-        is full or the system lacks memory."""
+        Raises the function's own GatewayError (any other error becomes a RuntimeError), INTERNAL if
+        the process died, OVERLOADED if the queue is full or the system lacks memory, and TIMEOUT at
+        ``deadline``. ``deadline`` is on the clock of ``time.monotonic`` and the event loop. If it
+        is None, TIMEOUT is raised after ``DEFAULT_TIMEOUT_SECONDS``."""
         slot: _HelperSlot | None = None
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT_SECONDS
@@ -273,7 +273,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is not a subclass
+        # uvloop's transport is not a subclass of asyncio's.
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def send(

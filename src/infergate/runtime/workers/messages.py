@@ -12,13 +12,14 @@ from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
 """Each address with the number of its descriptors, which are sent over the other socket pair. The
-first descriptor of an address is the memory with the workers' loads; the rest are its sockets."""
+first descriptor of an address is the memory with the workers' loads; the other descriptors are its
+sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """A request to a new worker to serve ``config``. The response is None, when the worker accepts
-    connections."""
+    """A request to a new worker to serve ``config``. The response is None. It is sent when the
+    worker accepts connections."""
 
     config: Config
     sockets: SocketLayout

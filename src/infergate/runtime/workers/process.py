@@ -1,5 +1,4 @@
-"""A worker process: serves the configurations that the supervisor sends, on the supervisor's
-sockets.
+"""A worker process, which serves the supervisor's configurations on the supervisor's sockets.
 
 *Rule 1.* Signals are ignored, because the supervisor controls the workers.
 *Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new

@@ -18,7 +18,7 @@ _WORKER_MODULE: Final = "infergate.runtime.workers.process"
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """A worker process. When it has ended, ``exited`` is done and has the exit code, or the
+    """A worker process. When it has ended, ``exited`` is done and contains the exit code, or the
     negative number of a signal. ``channel`` exists after ``start``."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Worker(asyncio.SubprocessProtocol):
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's class is not a subclass
+        # uvloop's class is not a subclass of asyncio's.
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def process_exited(self) -> None:

@@ -3,7 +3,7 @@
 The most recently used idle connection is reused first, so that the others become old and are
 closed. A connection returns to the pool only if the response is complete and followed by nothing,
 the request was sent completely, and neither side wants to close. Otherwise the connection is
-closed. The pool does not limit the load; ``Admission`` does."""
+closed. ``Admission``, not the pool, limits the load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from infergate.transport.client.response_waiter import ResponseWaiter
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
-"""Seconds until an idle connection is closed. They are less than the idle timeout of servers
+"""Seconds until an idle connection is closed. This time is less than the idle timeout of servers
 (uvicorn, used by MLServer and KServe: 5 s), so that no POST is sent on a connection that is
 closing."""
 

@@ -1,4 +1,4 @@
-"""A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
+"""A gRPC client on grpcio, with one channel per endpoint. Messages pass as bytes.
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
@@ -36,7 +36,8 @@ _NOT_CONNECTED: Final = (
 )
 """Prefixes of the messages of grpc-core's load balancer and resolver if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Messages of failures after the TCP connection exists. They only select an error text."""
+"""Matches messages of failures that occur when the TCP connection is already open. A match only
+selects an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -192,7 +193,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # The same interval as in `grpc.client_connection`: servers treat more pings as abuse.
+        # The interval is the same as in `grpc.client_connection`. Servers treat more frequent pings
+        # as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         # A restarted backend is found within two seconds. The first option also limits the time of

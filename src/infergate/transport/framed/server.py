@@ -1,5 +1,5 @@
-"""A listener for size-prefixed frames. Each request and each response is a frame, and they have the
-same order.
+"""A listener for size-prefixed frames. Each request and each response is a frame. Responses have
+the order of the requests.
 
 To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent,
 so the application must report errors in the body. A response without a body is an empty frame. A

@@ -58,7 +58,8 @@ _status_lines: Final = {
     status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in _REASONS.items()
 }
 JOIN_BELOW: Final = 64 * 1024
-"""Smaller parts are joined by copying, which is cheaper than a system call for each part."""
+"""Minimum size of a part that is written separately. Copying smaller parts into one buffer is
+cheaper than a system call for each part."""
 
 
 class HeadError(GatewayError):
@@ -212,8 +213,8 @@ def _without_surrogates(value: str) -> str:
 
 
 def response_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
-    """Return the head of ``response``, whose body has ``length`` bytes (None if unknown).
-    ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that
+    """Return the head of ``response``, whose body has ``length`` bytes, or None if the length is
+    unknown. ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that
     would break the message framing."""
     status, reason = response.status, response.reason
     line = _status_lines.get(status)

@@ -51,9 +51,9 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]
 
 class HttpRequestHead:
     """A parsed request head. ``headers`` have lower-case names; ``length`` is 0 without
-    Content-Length. ``keep_alive`` means that the client wants to keep the connection,
-    ``expects_continue`` that it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set if the
-    head is well-formed but the request must be rejected."""
+    Content-Length. ``keep_alive`` means that the client wants to keep the connection.
+    ``expects_continue`` means that it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set
+    if the head is well-formed but the request must be rejected."""
 
     __slots__ = (
         "error",
@@ -198,8 +198,9 @@ ParsedT = TypeVar("ParsedT")
 class HeadCache(WeightedCache[bytes, ParsedT]):
     """A cache of the parsed heads of one connection, keyed by their bytes.
 
-    The last head is also a template for heads that differ only in plain values, such as a request
-    id, a trace or a legacy status. Such heads are not cached, because they are all different."""
+    The last head is also a template for heads that differ from it only in plain values, such as a
+    request id, a trace or a legacy status. Such heads are not cached, because they are all
+    different."""
 
     __slots__ = ("_headers", "_lines", "_names", "template")
 

@@ -6,8 +6,7 @@ before has no buffer.
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
 and Transfer-Encoding, because only the first request begins at a known position. The connection is
-closed after it (RFC 9112, 6.1).
-"""
+closed after such a request (RFC 9112, 6.1)."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ class RequestReader:
             return self._scratch
         memory = self._body_buffer
         if memory is None:
-            # Unlike a bytearray, this buffer is not zeroed, so bytes that are only announced cost
-            # nothing.
+            # Unlike a bytearray, this buffer is not zeroed, so a body that was announced but not
+            # sent occupies no memory.
             memory = self._body_buffer = allocate(self._length)
             memory[: self.received] = self._data[self._at :]
             self._data, self._at = b"", 0

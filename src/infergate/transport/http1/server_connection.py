@@ -40,7 +40,7 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 5.0
-"""Seconds for which bytes are still read after an early rejection (nginx lingering_timeout: 5
+"""Seconds in which bytes are still read after an early rejection (nginx lingering_timeout: 5
 s)."""
 
 
@@ -178,8 +178,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
     # ---- receiving
 
     def _await_body(self, received: int, missing: int) -> None:
-        """Wait for more of the body. ``missing`` bytes will follow, or an unknown number if it is
-        0."""
+        """Wait for more of the body. ``missing`` bytes will follow. If ``missing`` is 0, the number
+        is unknown."""
         request, listener = self._request, self._listener
         assert request is not None
         now = listener.loop.time()

@@ -58,7 +58,7 @@ class DeferredInflation:
         return self._length
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the whole message. Raises OVERLOADED, and the errors of the pieces."""
+        """Inflate the whole message. Raises OVERLOADED, and the errors that ``pieces`` raises."""
         # Pages use memory only when they are written.
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
         inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

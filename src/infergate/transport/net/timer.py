@@ -86,7 +86,7 @@ class CallWithDeadline(Protocol):
 
     @property
     def deadline(self) -> float:
-        """The deadline on the loop's clock; infinite if the call has no deadline."""
+        """The deadline on the loop's clock. It is infinite if the call has no deadline."""
         ...
 
     def expire(self) -> None:

@@ -25,9 +25,9 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests in progress, the memory they hold, unsent responses, and streams. Streams are
-    counted separately from requests, because a thousand idle health watches must not block
-    inferences."""
+    """Counts requests in progress, the memory that they hold, unsent responses, and streams.
+    Streams are counted separately from requests, because a thousand idle health watches must not
+    block inferences."""
 
     __slots__ = (
         "_checked_at",
@@ -80,8 +80,8 @@ class Admission:
         self.bytes += size
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free. The first are the clients
-        that would hold the most memory for the longest time."""
+        """Disconnect slow clients until a quarter of the memory is free. The first are those that
+        would hold the most memory for the longest time."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
             return
@@ -224,7 +224,7 @@ class PendingTransfer:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        # It is set only while waiting, so that no reference cycle remains.
+        # The client is set only while waiting, so that no reference cycle remains.
         self._client: ResponseReceiver | None = None
         self.size = self._remaining = self._transferred = self._rate_transferred = 0
         self._started_at = self._last_progress = self._rate_since = 0.0
@@ -347,5 +347,5 @@ def too_slow() -> GatewayError:
 
 
 def _limit_reached(limit_text: str, limit: str) -> GatewayError:
-    public = f"the gateway is serving its limit of {limit_text}"
+    public = f"the gateway has reached its limit of {limit_text}"
     return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=limit)

@@ -24,9 +24,9 @@ _REASONS: Final = {
     "CA_MD_TOO_WEAK": "the certificate's signature is too weak to be safe",
 }
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""The TLS 1.2 cipher suites, for listeners and backends: forward secrecy and AEAD only. CBC suites
-(Lucky 13 and its successors) and RSA key exchange are excluded; RFC 9113, 9.2.2 forbids CBC suites
-and RSA key exchange."""
+"""The TLS 1.2 cipher suites of listeners and backends. All have forward secrecy and AEAD. CBC
+suites (Lucky 13 and its successors) and RSA key exchange are excluded, because RFC 9113, 9.2.2
+forbids them."""
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _EXPLICIT_0: Final = 0xA0
 

@@ -60,7 +60,7 @@ class ServerTlsContext:
         return self._context
 
     def expires(self) -> float:
-        """Return the expiry time of the current certificate (Unix time)."""
+        """Return the expiry time of the current certificate as Unix time."""
         self.reload_if_changed()
         return self._expires
 

@@ -20,7 +20,7 @@ def _echo(tensor):
 
 
 def _echo_unread(tensor):
-    """For bfloat16, which numpy does not support."""
+    """Echo a tensor without reading it, because numpy does not support bfloat16."""
     return pb.Tensor.from_dlpack(_answering(tensor), tensor.to_dlpack())
 
 

@@ -69,7 +69,8 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_requests_are_refused(config: bytes, expected: str) -> None:
-    """Via other protocols; a GraphPipe server gets the config unchanged."""
+    """The requests are refused for backends of other protocols. A GraphPipe server gets the config
+    unchanged."""
     parameters = read(config)
     assert isinstance(parameters, OpaqueParameters)
     for each in (parameters, pickle.loads(pickle.dumps(parameters))):

@@ -80,7 +80,7 @@ def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
 
 
 def test_a_body_in_pieces_is_joined_once() -> None:
-    """Reading it repeatedly copies nothing."""
+    """Reading the joined body repeatedly copies nothing."""
     body = memoryview(request_body(NUMBERS))
     wire = HttpRequest("POST", "/", body=[body[i : i + 65536] for i in range(0, len(body), 65536)])
 

@@ -51,7 +51,7 @@ REFUSED = {
     "tensorproto.range.": "is out of range for",  # TensorFlow wraps
     "tensorproto.wrong_field.": "belong in",  # TensorFlow reads zeros
 }
-"""Cases that TensorFlow reads otherwise than they were meant (docs/fidelity-tfs.md)."""
+"""Cases in which TensorFlow's result differs from the intended value (docs/fidelity-tfs.md)."""
 
 
 def read(proto: bytes, limits: Limits = DEFAULT_LIMITS) -> Tensor:
@@ -164,7 +164,8 @@ def test_the_last_value_is_repeated() -> None:
 
 LOOP = event_loop_limits(DEFAULT_LIMITS)
 SINGLE_READS = MAX_NESTED_FIELDS_ON_LOOP - 4
-"""The values that the loop reads one by one, beside the fields of dtype and shape."""
+"""The number of values that the loop reads one by one, in addition to the fields of dtype and
+shape."""
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_servers_that_support_priority_and_timeout(
 
 
 def test_a_model_that_is_not_ready_gets_no_request() -> None:
-    """The tensors do not matter."""
+    """The request's tensors do not matter."""
     request = simple(inputs=(values("X", 1),))
     error = refused(request, replace(SIMPLE, unavailable=True))
     assert (error.kind, error.origin) == (Kind.NO_BACKEND, Origin.BACKEND)
@@ -575,7 +575,7 @@ def test_codes(code: int, text: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("soon", None), ("", None)])
 def test_retry_after(header: str, seconds: float | None) -> None:
-    """Errors of a proxy in front of the server, or of another gateway."""
+    """A proxy in front of the server, or another gateway, may send such errors."""
     headers = {"retry-after": header}
     proxy_error = http_error(503, {"Retry-After": header}, b"busy")
     server_error = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
@@ -711,7 +711,8 @@ def test_the_model_configuration_comes_from_the_status() -> None:
 
 @pytest.mark.no_cover
 def test_an_expensive_configuration_is_omitted() -> None:
-    """An input of the sequencer takes two bytes; as plain values, each would take hundreds."""
+    """An input of the sequencer takes two bytes. As plain values, it would take hundreds of
+    bytes."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
     for _ in range(MAX_VALUES // 2 + 1):
@@ -734,7 +735,8 @@ def field(number: int, value: bytes) -> bytes:
 
 @pytest.mark.no_cover
 def test_an_expensive_status_is_rejected() -> None:
-    """An input takes two bytes; in protobuf and in canonical form, two hundred."""
+    """An input takes two bytes in the message, but two hundred in protobuf and in canonical
+    form."""
     inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
     status = field(4, field(1, b"m") + field(2, config))
@@ -762,7 +764,8 @@ def test_the_status_of_many_models_is_parsed() -> None:
 
 
 def test_a_status_passes_through_unchanged() -> None:
-    """Including counters by batch size, and configuration fields that clients do not read."""
+    """The status keeps counters by batch size, and configuration fields that clients do not
+    read."""
     status = pb.ServerStatus(id="s", version="1.9.0", uptime_ns=7, ready_state=2)
     model = status.model_status["m"]
     config = model.config

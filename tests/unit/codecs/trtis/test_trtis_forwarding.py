@@ -143,7 +143,7 @@ def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
 
 
 def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
-    """Only numbers, because the data of strings contains their lengths."""
+    """The test has only numbers, because the data of strings contains their lengths."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
     wire = pipeline.wire(inference)

@@ -688,7 +688,7 @@ def test_repeated_headers_are_joined() -> None:
 def test_retry_after_is_sent_as_a_header_or_metadata(
     seconds: float | None, headers: dict[str, str]
 ) -> None:
-    """The API has no field for it, but HTTP and gRPC have."""
+    """The API has no field for it, but HTTP has a header and gRPC has metadata."""
     error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=seconds)
     response = HTTP.create({}).build_error(error, infer(BOTH_INPUTS))
     assert list(response.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]

@@ -112,7 +112,7 @@ def test_the_vectors_have_usual_messages() -> None:
 
 @given(st.sampled_from([*MESSAGES, request().SerializeToString(), response()]), st.data())
 def test_corrupted_messages(message: bytes, data: st.DataObject) -> None:
-    """A message that is split is one that the scanning functions read, with the same result."""
+    """The scanning functions accept every message that is split, and give the same result."""
     check(data.draw(corrupted_bytes(message)))
 
 

@@ -67,7 +67,7 @@ def test_classes_are_requested_only_from_servers_that_support_them(
 )
 @pytest.mark.parametrize("length", [0, 1, 10_000])
 def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, length: int) -> None:
-    """Also if the word occurs in a tensor's data, a name or a value."""
+    """A tensor's data, a name or a value may contain the word "classification"."""
     data = b"\x0a\x0eclassification\x12\x02\x10\x02" * length
     wire = request(*outputs, data=data)
     for profile in (TRITON, KSERVE, GENERIC):

@@ -396,7 +396,7 @@ def outputs_with_parameters(number: int) -> Any:
 
 
 def test_a_message_with_a_long_id_gets_the_full_check() -> None:
-    """It would be decoded before the access check."""
+    """The ID would be decoded before the access check."""
     for size, is_split in ((MAX_CACHED_HEAD, True), (MAX_CACHED_HEAD + 1, False)):
         message = pb.ModelInferRequest(model_name="m", id="i" * size)
         assert (split_message(message.SerializeToString(), 7) is not None) is is_split

@@ -129,7 +129,7 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_offloaded
     ids=["texts", "numbers", "members", "members of a tensor"],
 )
 def test_values_are_counted_before_they_are_created(body: str, expected: str) -> None:
-    """Each would become an object of 24 to 100 bytes."""
+    """Each value would become an object of 24 to 100 bytes."""
     wire = post(body)
     tracemalloc.start()
     try:

@@ -107,7 +107,7 @@ def test_json_is_translated_if_the_server_requires_binary(datatype: str) -> None
 
 
 def test_regions_are_compared_by_the_gateway() -> None:
-    """Also for servers that accept JSON only."""
+    """The gateway also compares regions for servers that accept only JSON."""
     text = with_data("INT8", "").replace(
         '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
     )

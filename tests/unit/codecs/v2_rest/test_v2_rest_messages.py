@@ -662,7 +662,7 @@ def test_error_bodies(text: str, public: str) -> None:
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_an_output_that_a_server_does_not_write_in_json(datatype: str) -> None:
-    """The error texts of Triton and of KServe."""
+    """The texts are the error texts of Triton and of KServe."""
     for word in ("sending", "Sending"):
         text = f'{{"error":"{word} {datatype} data via JSON is not supported. Please use binary"}}'
         with pytest.raises(OutputsNeedTranslationError):
@@ -732,7 +732,7 @@ def test_bytes_elements_are_limited_in_json() -> None:
 
 
 def test_bytes_elements_are_limited_over_all_tensors() -> None:
-    """Each tensor is within the limit, but together they would hold the event loop."""
+    """Each tensor is within the limit, but all tensors together would block the event loop."""
     count = 2**19 + 1
     size = 4 * count
     inputs = ",".join(

@@ -53,7 +53,7 @@ _OPENING = st.one_of(
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
 )
 PHASES = (Phase.explicit, Phase.generate)
-"""No shrinking, which takes long; the examples are short."""
+"""The phases without shrinking, which takes long. The examples are short."""
 _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 
@@ -137,7 +137,7 @@ def test_any_bytes_give_the_same_events_however_they_are_split(
 )
 @example(frame(10, 0, 1, b"\0\0\0\1") + frame(frames.RST_STREAM, 0, 1, b"\0\0\0\1"))
 def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
-    """Both accept the same frames, except that this engine has stricter limits."""
+    """Both libraries accept the same frames, except that this engine has stricter limits."""
     engine = server()
     events = engine.receive(wire_bytes, 0.0)
     resets = [each for each in sent_frames(engine) if each[0] == frames.RST_STREAM]

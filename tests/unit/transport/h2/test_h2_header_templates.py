@@ -35,7 +35,8 @@ def field(name: str, value: bytes, kind: int = INDEXED, *, huffman: bool = False
 
 
 def request(*more: bytes, path: str = "/a/B") -> bytes:
-    """A block as grpcio sends it: every field is to be added to the table, which has size 0."""
+    """Return a block as grpcio sends it: every field is to be added to the table, which has size
+    0."""
     return b"".join(
         (
             field(":path", path.encode()),
@@ -74,7 +75,7 @@ def reference_block(reference: hpack.Decoder, block: bytes) -> HeaderBlock:
 
 
 def without_table() -> HeaderBlockDecoder:
-    """A decoder whose peer has acknowledged that the table has size 0."""
+    """Return a decoder whose peer has acknowledged that the table has size 0."""
     decoder = HeaderBlockDecoder(MAX_SIZE)
     decoder.disable_table()
     return decoder
@@ -117,7 +118,7 @@ def test_blocks_that_add_to_a_table_are_not_cached(size: bytes, decoded: list[He
 def test_an_entry_too_large_for_a_table_in_use_is_not_cached(
     decoded: list[HeaderBlock],
 ) -> None:
-    """It empties the table."""
+    """The entry empties the table."""
     decoder = HeaderBlockDecoder(MAX_SIZE)
     small, large = field("a", b"b"), field("large", b"x" * 5000)
     decoder.decode(large)

@@ -115,7 +115,8 @@ def test_stream_errors_are_limited() -> None:
 
 
 def test_one_window_update_for_each_stream_is_accepted() -> None:
-    """grpcio's clients send one with each call, and may have thousands of calls in progress."""
+    """grpcio's clients send a window update with each call, and may have thousands of calls in
+    progress."""
     connection = Http2ServerConnection(4096, 3000)
     connection.receive(HELLO, 0.0)
     for number in range(1, 6000, 2):

@@ -228,7 +228,7 @@ def test_stream_ids_must_increase() -> None:
 
 
 def test_a_dynamic_table_is_allowed_until_the_settings_are_acknowledged() -> None:
-    """RFC 7541, 4.2: settings apply from the peer's acknowledgement on."""
+    """Settings apply from the peer's acknowledgement on (RFC 7541, 4.2)."""
     connection = server(HELLO + request_frame(1, b"\x21\x3f\xe1\x1f" + REQUEST + b"\x40\x01a\x01b"))
     connection.receive(request_frame(3, REQUEST + b"\xbe") + frames.SETTINGS_ACK, 0.0)
     connection.receive(request_frame(5, b"\x20\x20" + REQUEST) + request_frame(7), 0.0)
@@ -338,7 +338,8 @@ def test_a_response_waits_for_window_updates() -> None:
 
 @pytest.mark.parametrize("width", [4, 30_000])
 def test_settings_are_acknowledged_before_data_that_they_allow(width: int) -> None:
-    """RFC 9113, 6.5.3. grpc-core ends a connection that sends the data first."""
+    """RFC 9113, 6.5.3 requires this order. grpc-core ends a connection that sends the data
+    first."""
     connection = server(frames.PREFACE + setting(frames.INITIAL_WINDOW_SIZE, 3) + request_frame(1))
     stream = connection.streams[1]
     connection.send_headers(stream, OK)

@@ -254,7 +254,8 @@ def test_frames_in_flight_after_a_reset_are_not_limited(
 
 @pytest.mark.parametrize("state", _ENDED_STATES)
 def test_late_data_is_returned_to_the_connections_window(state: str) -> None:
-    """Otherwise the connection's window would shrink with each ended stream."""
+    """If the data were not returned, the connection's window would shrink with each ended
+    stream."""
     connection = STATES[state]()
     sent_frames(connection)
     pieces = limits.CONNECTION_WINDOW // limits.MAX_FRAME

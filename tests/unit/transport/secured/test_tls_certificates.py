@@ -65,7 +65,7 @@ class DeletingContext(ssl.SSLContext):
 
 
 def test_files_deleted_while_they_are_read(authority: Authority) -> None:
-    """Otherwise clients would fail instead of getting the old certificate."""
+    """If another error were raised, clients would fail instead of getting the old certificate."""
     pair, context = authority.server(), DeletingContext(ssl.PROTOCOL_TLS_SERVER)
     context.file = pair.key
     with pytest.raises(CertificateError, match="No such file"):
