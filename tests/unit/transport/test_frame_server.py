@@ -105,19 +105,6 @@ async def test_an_empty_frame_is_an_error_and_the_connection_continues(
     assert await peer.read_frame() == b"POST end"
 
 
-@pytest.mark.parametrize("length", [50_000, 2**31, 2**32 - 1])
-async def test_a_body_over_the_limit_is_refused_before_it_arrives(
-    harness: FrameHarness, length: int
-) -> None:
-    peer = await harness.connect()
-    await peer.send(struct.pack("<I", length))
-    text = (await peer.read_frame()).decode()
-    assert text == f"the request body has {length} bytes or more, the limit is 1000"
-    await peer.send(b"x" * 5000)  # the server discards it
-    assert await peer.reads_eof()
-    assert harness.app.calls == []
-
-
 @pytest.mark.parametrize("size", [16_380, 16_384, 20_000, 5_000_000])
 async def test_the_rest_of_a_refused_body_is_discarded(
     harness: FrameHarness, size: int, caplog: pytest.LogCaptureFixture
@@ -169,17 +156,6 @@ async def test_exceptions_of_the_application(harness: FrameHarness) -> None:
     assert await peer.exchange(b"selfcancel") == b"internal error"
     assert await peer.exchange(b"nothing") == b""
     assert await peer.exchange(b"good") == b"POST good"
-
-
-async def test_a_silent_connection_is_closed(quick: FrameHarness) -> None:
-    peer = await quick.connect()
-    assert await peer.reads_eof()
-
-
-async def test_an_idle_connection_is_closed(quick: FrameHarness) -> None:
-    peer = await quick.connect()
-    assert await peer.exchange(b"hi") == b"POST hi"
-    assert await peer.reads_eof()
 
 
 @pytest.mark.parametrize("start", [b"\4", b"\4\0\0", b"\4\0\0\0", b"\4\0\0\0abc"])
