@@ -26,7 +26,7 @@ KIB = 1024
 INLINE = 256 * KIB
 """The maximum number of JSON bytes that the event loop reads."""
 VERY_MANY: Final = MAX_BYTES_ELEMENTS if WHOLE else MAX_BYTES_ELEMENTS // 2
-"""As many elements as a tensor may have, or half of them, which would still block the event loop
+"""The maximum number of elements of a tensor, or half of it, which would still block the event loop
 for over 50 ms."""
 EMPTY: Final = bytes(4 * VERY_MANY)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
