@@ -91,7 +91,8 @@ class GrpcioUpstream:
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield each response message. A status other than OK is the last response. The first
         message has the metadata, and a last response without a message has the trailing
-        metadata."""
+        metadata. If grpcio sees the status of a stream without messages before the initial
+        metadata, it drops the initial metadata."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()

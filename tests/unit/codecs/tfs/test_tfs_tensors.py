@@ -193,6 +193,7 @@ def test_the_loop_reads_as_many_values_and_strings_as_it_may() -> None:
     read(proto("DT_STRING", 1, string_val=[b""] * MAX_ELEMENTS_ON_LOOP), LOOP)
 
 
+@pytest.mark.no_cover
 def test_values_with_a_field_of_their_own_are_bounded() -> None:
     count = MAX_BYTES_ELEMENTS + 1
     with raises_kind(Kind.TOO_LARGE, "tensor 'x': .*the limit"):

@@ -31,7 +31,7 @@ TRITONCLIENT = "import tritonclient.grpc"
 
 def run(*arguments: str) -> str:
     finished = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=250
     )
     return finished.stdout
 
