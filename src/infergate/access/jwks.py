@@ -132,7 +132,7 @@ class JwkFileSource:
         self._file: Final = file
 
     def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys in the file, unless it is due to be checked."""
+        """Return the keys in the file, or None if the file is due to be checked."""
         return self._file.current_if_checked(now)
 
     async def keys(self, now: float) -> JwkSet | None:
@@ -165,7 +165,7 @@ class JwkUrlSource:
         self._fetch_task: asyncio.Task[None] | None = None
 
     def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys, unless they are due to be fetched."""
+        """Return the keys, or None if the keys are due to be fetched."""
         is_due = now >= self._refresh_at and now >= self._next_fetch
         return None if is_due else self._keys
 

@@ -24,10 +24,12 @@ def plugins() -> dict[str, CodecPlugin]:
 
 
 def plugins_by_claim(kind: TransportKind, preferred: Collection[str]) -> dict[str, CodecPlugin]:
-    """Return the plugin that serves each claim on a shared listener, the fallback's claims first.
+    """Return the plugin that serves each claim on a shared listener. Claims of the fallback come
+    first.
 
-    Two protocols may claim the same path; ``preferred`` then decides, with the names of protocols.
-    Raises ValueError if it does not decide, or names a protocol that is not installed.
+    If two protocols claim the same path, ``preferred`` must contain the name of one of them, which
+    then serves the claim. Raises ValueError if ``preferred`` contains neither or both names, or the
+    name of a protocol that is not installed.
     """
     installed = plugins()
     for name in preferred:

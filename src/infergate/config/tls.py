@@ -37,7 +37,7 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
 
 
 class ListenerTls(Section):
-    """TLS of a listener. New connections use changed files.
+    """TLS of a listener. If the files change, new connections use the new files.
 
     Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`.
     """

@@ -1,7 +1,7 @@
 """The canonical tensor datatypes.
 
-The names are those of the Open Inference Protocol (V2); each codec maps its own names to these in
-one table. ``BYTES`` is the only datatype whose elements have no fixed size.
+Their names come from the Open Inference Protocol (V2). Each codec has one table that maps its own
+names to these names. ``BYTES`` is the only datatype whose elements have no fixed size.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Datatype(enum.Enum):
 
     itemsize: int
     v2_name: str
-    """The same text as ``value``. It is faster, because ``enum`` looks up ``value`` with two Python
-    calls."""
+    """The same text as ``value``. Reading ``v2_name`` is faster, because ``enum`` looks up
+    ``value`` with two Python calls."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 

@@ -107,8 +107,8 @@ class ModelStatisticsRequest:
 class ModelLoadRequest:
     """Load or reload a model from the named repository, or from any repository.
 
-    ``parameters`` are those of Triton: ``config`` is the model's configuration as JSON text, and
-    ``file:…`` is the contents of a file."""
+    ``parameters`` are Triton's parameters: ``config`` is the model's configuration as JSON text,
+    and ``file:…`` is the contents of a file."""
 
     model: str
     repository: str = ""
@@ -293,8 +293,8 @@ class ModelMetadata:
       ``timeout``.
     - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
       clients.
-    - ``signatures`` are those of a TensorFlow model, except the signature that ``inputs`` and
-      ``outputs`` describe. They are for clients of TensorFlow Serving.
+    - ``signatures`` are the signatures of a TensorFlow model, except the signature that ``inputs``
+      and ``outputs`` describe. They are for clients of TensorFlow Serving.
     """
 
     name: str

@@ -294,7 +294,8 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         *protocols: str,
         limits: Limits = limits,
     ) -> None:
-        # The admin listener has its own admission and thus stays reachable in a full gateway.
+        # The admin listener has its own admission, so that it serves requests even when the other
+        # listeners have reached their limits.
         admission = Admission(limits) if name == ADMIN else shared.admission
         gate = shared.gates.make_gate(name, limits, tls.get(name), protocols)
         make = functools.partial(make_server, address, app, limits, admission, gate)

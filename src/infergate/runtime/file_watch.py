@@ -29,8 +29,9 @@ async def watch_files(
     quiet_seconds: Callable[[], float | None],
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``on_change`` after changes in the directories of ``paths`` and the quiet period. While
-    ``quiet_seconds`` returns None, do nothing. This runs until it is cancelled."""
+    """Call ``on_change`` when files in the directories of ``paths`` have changed and the quiet
+    period has passed. While ``quiet_seconds`` returns None, do nothing. This runs until it is
+    cancelled."""
     while True:
         seconds = quiet_seconds()
         folders = await asyncio.to_thread(_directories, paths())

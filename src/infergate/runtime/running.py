@@ -169,8 +169,8 @@ class RunningGateway:
 
     @property
     def all_parts(self) -> Iterable[GatewayParts]:
-        """All generations: the active generation, those with calls in progress, and those being
-        prepared."""
+        """All generations: the active generation, generations with calls in progress, and
+        generations that are being prepared."""
         yield self._active
         yield from self._retiring
         if self._being_prepared is not None:

@@ -1,7 +1,7 @@
 """Checks that a codec follows the interface. Run ``check_codec`` on your plugin first.
 
-It needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the interface.
-"""
+``check_codec`` needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the
+interface."""
 
 from __future__ import annotations
 

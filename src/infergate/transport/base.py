@@ -50,7 +50,8 @@ class Endpoint(NamedTuple):
     """An upstream server at ``host`` and ``port``, or at the socket file ``unix``. ``path`` ("" or
     "/base") is prefixed to HTTP paths; ``framed`` selects size-prefixed frames instead of HTTP.
     ``address``, if not empty, is the resolved address of ``host``; the Host header and the
-    certificate check still use ``host``. A named tuple, which is hashed faster than a dataclass."""
+    certificate check still use ``host``. The class is a named tuple, because a named tuple is
+    hashed faster than a dataclass."""
 
     host: str = ""
     port: int = 0

@@ -94,8 +94,8 @@ def read_data(
 def convert_elements(
     name: str, datatype: Datatype, elements: list[Node], rules: DataRules
 ) -> Buffer:
-    """Return the canonical data of ``elements`` of tensor ``name``. Raises BAD_REQUEST naming it
-    and the element."""
+    """Return the canonical data of ``elements`` of tensor ``name``. Raises BAD_REQUEST, which names
+    the tensor and the element."""
     if datatype is Datatype.BYTES:
         return pack_bytes(_encode_strings(name, elements, rules))
     if datatype is Datatype.BOOL:

@@ -1,11 +1,11 @@
 """The outline of a JSON text: its brackets, braces, commas and colons outside strings.
 
 The outline shows whether nested arrays are rectangular, and their shape, in a few passes over bytes
-and without an object per array: ``[[1.5, 2], [3, 4]]`` has the outline ``[[,],[,]]``, and any list
-of two lists of two elements has the same. A list of one element has the outline of an empty list;
-the number of elements tells them apart.
+and without an object per array. Every list of two lists of two elements, such as ``[[1.5, 2], [3,
+4]]``, has the outline ``[[,],[,]]``. A list of one element has the same outline as an empty list.
+Only the number of elements distinguishes the two lists.
 
-*Rule 1.* An outline describes valid JSON; otherwise results are meaningless.
+*Rule 1.* The text must be valid JSON. For any other text, the results have no meaning.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from infergate.codecs.json_tensors.json_document import STRING
 
 Shape = tuple[int, ...]
 MAX_DEPTH: Final = 255
-"""The deepest nesting that is measured."""
+"""Maximum depth of nesting that is measured."""
 _MAX_QUOTES: Final = 1 << 16
-"""The maximum number of quotes around structural characters; beyond it, there is no outline."""
+"""Maximum number of quotes around structural characters. A text with more such quotes has no
+outline."""
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},:"'))
 _BASE64_OBJECT: Final = b"{:}"
 """The outline of an object with one scalar member."""
@@ -28,7 +29,7 @@ def outline_of(text: bytes) -> bytes | None:
     """Return the outline of ``text``, or None if it has too many strings with structure."""
     if b"\\" in text:
         text = STRING.sub(b"", text)
-    # adjacent quotes do not change whether a character is inside a string
+    # Adjacent quotes do not change whether a character is inside a string.
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     if structure.count(b'"') > _MAX_QUOTES:
         return None
@@ -36,9 +37,9 @@ def outline_of(text: bytes) -> bytes | None:
 
 
 def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
-    """Return the shape of the value at ``position`` and the position after the value, or None if it
-    is neither a scalar, a base64 object nor a rectangular array. The last dimension is 1 for arrays
-    of one element and for empty arrays."""
+    """Return the shape of the value at ``position`` and the position after the value, or None if
+    the value is neither a scalar, a base64 object nor a rectangular array. The last dimension is 1
+    for arrays of one element and for empty arrays."""
     if outline[position : position + 1] != b"[":
         if outline[position : position + 1] != b"{":
             return (), position

@@ -1,11 +1,11 @@
 """A JSON object whose members hold rows or columns of tensors.
 
-*Rule 1.* simdjson parses a document. If it rejects one, the standard library parses it again (not
-with ``is_strict``), because servers and clients write NaN, Infinity and bytes that are not UTF-8;
-it also ignores text after the object.
+*Rule 1.* simdjson parses a document. If simdjson rejects the document and ``is_strict`` is not set,
+the standard library parses the document again, because servers and clients write NaN, Infinity and
+bytes that are not UTF-8. Text after the object is then ignored.
 
-*Rule 2.* A name that is repeated in an object is an error: servers differ in which one they use.
-"""
+*Rule 2.* A repeated name in an object is an error, because servers differ in which of the members
+they use."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 @record
 class JsonValue:
-    """A value of a document and its ``position`` in the document's outline; without an outline, the
-    shape of the value is unknown."""
+    """A value of a document, and the value's ``position`` in the document's outline. Without an
+    outline, the shape of the value is unknown."""
 
     node: Node
     outline: bytes | None = None
@@ -77,8 +77,9 @@ class OutlineCursor:
         return shape
 
     def read_row(self, count: int) -> tuple[Shape, ...] | None:
-        """Move over an object of ``count`` members, and return their shapes if all are known. The
-        next rows often have the same outline, which is then only compared."""
+        """Move over an object of ``count`` members, and return the shapes of the members if all are
+        known. Rows often have the same outline as the row before, so their outlines are compared
+        first."""
         outline, position, shapes = self._outline, self._position, self._row_shapes
         if outline is None:
             return None
@@ -123,10 +124,10 @@ def parse_document(
 
 def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[str, JsonValue]:
     """Return the members of the object ``value`` whose names are in ``wanted``, in their order.
-    Raises BAD_REQUEST naming ``path``, TOO_LARGE."""
+    Raises BAD_REQUEST, which names ``path``, and TOO_LARGE."""
     node = value.node
     names = member_names(node, path)
-    # only wanted names are looked up, because a look-up walks the object
+    # Only wanted names are looked up, because each look-up walks the object.
     nodes = node if isinstance(node, simdjson.Object) else dict(node)
     cursor = value.cursor()
     cursor.move()  # over the brace
@@ -144,7 +145,7 @@ def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[s
 
 def _parse_leniently(text: bytes, limits: Limits) -> Node:
     check_nesting(text, limits)
-    # bytes that are not UTF-8 become lone surrogates (PEP 383)
+    # Bytes that are not UTF-8 become lone surrogates (PEP 383).
     decoded = text.decode("utf-8-sig", "surrogateescape")
     if "Inf" in decoded:
         decoded = _INF.sub(
@@ -164,7 +165,7 @@ def _parse_leniently(text: bytes, limits: Limits) -> Node:
 
 
 def _check_surrogates(root: Node, decoded: str) -> None:
-    """Raise BAD_REQUEST for half a surrogate pair: it would be taken for a byte."""
+    """Raise BAD_REQUEST for half a surrogate pair, which would be mistaken for a byte."""
     try:
         json.dumps(root, ensure_ascii=False).encode()
         decoded.encode()
@@ -181,5 +182,5 @@ _WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 def is_object(node: Node) -> bool:
-    """Return whether ``node`` is a JSON object; simdjson converts the members of some to dicts."""
+    """Return whether ``node`` is a JSON object. simdjson returns some objects as dicts."""
     return isinstance(node, simdjson.Object | ObjectMembers | dict)

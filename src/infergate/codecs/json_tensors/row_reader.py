@@ -1,14 +1,16 @@
 """Reads tensors from nested lists: ``instances``, one element per row of a batch, and ``inputs``,
 one member per tensor.
 
-The lists have no shapes, and usually no datatypes; the caller knows the datatypes of the inputs
-from the model's metadata, or passes None, and they are inferred from the values.
+The lists have no shapes, and usually no datatypes. The caller takes the datatypes of the inputs
+from the model's metadata. A datatype of None is inferred from the values.
 
-*Rule 1.* The shape is that of the first elements at all levels; an empty list ends it. All other
-lists must have the same shape. Numeric arrays are compared in the document's outline and copied as
-a whole; only arrays that differ, and strings and booleans, are walked.
+*Rule 1.* The first elements at all levels determine the shape, which ends at an empty list. All
+other lists must have the same shape. Numeric arrays are compared in the document's outline and
+copied as a whole. Only arrays that differ, and strings and booleans, are visited element by
+element.
 
-*Rule 2.* Values are not coerced (Rule 1 of ``json_data``). BYTES also take ``{"b64": "…"}``.
+*Rule 2.* Values are not coerced (Rule 1 of ``json_data``). A BYTES element may also be ``{"b64":
+"…"}``.
 
 *Rule 3.* Every error names the tensor, and the instance if the rows are objects.
 """
@@ -72,11 +74,12 @@ _TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
     (Datatype.FP64, frozenset({int, float, NonFiniteLiteral})),
     (Datatype.BYTES, _OBJECT_TYPES | {str}),
 )
-"""The datatype of values of certain types; the first that fits applies."""
+"""The datatypes that can be inferred, each with the types of the values that it can hold. The first
+datatype that can hold all values is used."""
 
 InputTypes = Mapping[str, Datatype | None]
-"""The datatypes of a model's inputs by name. None: inferred from the values, as BOOL, INT64, FP64
-or BYTES."""
+"""The datatypes of a model's inputs by name. A datatype of None is inferred from the values as
+BOOL, INT64, FP64 or BYTES."""
 
 
 _Values = tuple[Shape, Array | list[Node]]
@@ -117,7 +120,7 @@ class _Column:
         raise bad_request(f"tensor '{self.name}' has values of different types ({kinds})")
 
     def data(self, datatype: Datatype) -> Buffer:
-        """Return the canonical data. Raises BAD_REQUEST naming the tensor and the element."""
+        """Return the canonical data. Raises BAD_REQUEST, which names the tensor and the element."""
         dtype = NUMPY_DTYPES.get(datatype)
         buffers = [
             self._convert(datatype, part)
@@ -147,9 +150,8 @@ class _Column:
 class RowReader:
     """Reads the tensors of one message.
 
-    ``inputs`` are the inputs of the model, or None if they are unknown: then the JSON names them,
-    or the only one is called :data:`UNNAMED`.
-    """
+    ``inputs`` are the inputs of the model, or None if the inputs are unknown. In this case, the
+    JSON names the inputs, or the only input is called :data:`UNNAMED`."""
 
     def __init__(self, inputs: InputTypes | None, limits: Limits) -> None:
         self._inputs: Final = inputs
@@ -160,9 +162,9 @@ class RowReader:
     # ---- rows
 
     def read_instances(self, value: JsonValue, key: str = "instances") -> tuple[Tensor, ...]:
-        """Return the tensors of the rows in ``value``, a member named ``key``. Each has one more
-        dimension than its elements: the number of rows. Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED,
-        and NeedsOffloadError on the event loop."""
+        """Return the tensors of the rows in ``value``, a member named ``key``. The first dimension
+        of each tensor is the number of rows. Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED, and
+        NeedsOffloadError on the event loop."""
         node = value.node
         if not is_array(node):
             raise bad_request(f"Expecting '{key}' to be an list/array")
@@ -235,7 +237,7 @@ class RowReader:
                 if len(nodes) == size:
                     pairs = zip(nodes.items(), shapes, strict=True)
                     return {name: self._small(name, node, shape) for (name, node), shape in pairs}
-            # each look-up walks the object
+            # Each look-up walks the object.
             self._count_containers(size * size // _LOOKUPS_PER_CONTAINER, path)
             types = self._inputs or {}
             return {
@@ -371,7 +373,8 @@ def _is_small(shapes: tuple[Shape, ...]) -> bool:
 
 
 def _copy_regular(datatype: Datatype, node: Node, shape: Shape) -> tuple[Shape, Array] | None:
-    """Return the numbers of ``node``, whose outline has ``shape``; None if they must be walked."""
+    """Return the numbers of ``node``, whose outline has ``shape``, or None if the numbers must be
+    visited one by one."""
     values = copy_numbers(datatype, node) if isinstance(node, simdjson.Array) else None
     if values is None:
         return None

@@ -37,8 +37,8 @@ _MAX_OTHER_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that is not an inference. Such requests contain only names."""
 _MAX_CACHED_NAME: Final = 256
 _requested: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
-"""The results for names that were requested recently, by their bytes and the version. Clients
-choose names, so number and length are limited."""
+"""The results for recently requested names, keyed by the name's bytes and the version. Clients
+choose the names, so the number and the length of cached names are limited."""
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
 _INTERNAL: Final = 13
@@ -226,7 +226,7 @@ class TrtisGrpcCodec(TrtisCodec):
 
 def _read_state(wire: RpcRequest) -> RequestState:
     """Return the requested model and version, and the split message. The result is stored in
-    ``wire``. Raises MalformedMessageError, BAD_REQUEST, NOT_FOUND."""
+    ``wire``. Raises MalformedMessageError, BAD_REQUEST and NOT_FOUND."""
     state: RequestState | None = wire.codec_state
     if type(state) is RequestState and state.message is wire.message:
         return state

@@ -78,8 +78,8 @@ class ValidatedRpcRequest(RpcRequest):
 
 
 class RequestState(NamedTuple):
-    """The ``target`` of a request in progress and its summary, and its ``message`` if the
-    message was split."""
+    """The state of a request: its ``message``, the ``target`` and ``summary`` that were read from
+    the message, and the split message if the message was split."""
 
     message: Sequence[Buffer]
     target: InferRequest
@@ -178,8 +178,8 @@ def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, 
 def _single_field(
     head: Buffer, number: int, merged_number: int
 ) -> tuple[memoryview | None, memoryview]:
-    """Return two fields of ``head``: the field ``number``, or None unless it occurs exactly once,
-    and all fields ``merged_number``, merged as protobuf does. Raises MalformedMessageError."""
+    """Return the field ``number`` of ``head``, or None if it does not occur exactly once. Also
+    return all fields ``merged_number``, merged as in protobuf. Raises MalformedMessageError."""
     view = memoryview(head)
     matches: list[memoryview] = []
     merged: list[memoryview] = []

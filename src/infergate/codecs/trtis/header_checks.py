@@ -164,7 +164,8 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Che
 
 
 def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence[int]:
-    """Return the dimensions of an input. By default, they are those in the model's metadata."""
+    """Return the dimensions of an input. If the header has none, the dimensions come from the
+    model's metadata."""
     if not tensor.dims:
         if any(dimension < 0 for dimension in expected):
             raise bad_request(

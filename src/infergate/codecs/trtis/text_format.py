@@ -27,7 +27,8 @@ MAX_ON_LOOP: Final = 8192
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
-"""Cache size for longer texts. They are cached because a request's header is parsed repeatedly."""
+"""Cache size for longer texts. Longer texts are cached because a request's header is parsed
+repeatedly."""
 _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"

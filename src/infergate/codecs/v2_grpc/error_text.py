@@ -1,7 +1,7 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
 Only errors that Triton reports before it runs a model are recognized. Any other text is a failure
-of the server. The texts are those of Triton 2.51: the same requests were sent through ModelInfer,
+of the server. The texts come from Triton 2.51: the same requests were sent through ModelInfer,
 which also returns the code, and through ModelStreamInfer."""
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ tensor data. Clients send the same head over and over, so a message is split in 
 parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split. The
 full check reads them, and only the full check reports errors.
 
-Many messages of a client differ only in the text of the id and in the raw data. The positions of
-these are kept by the length of the message (`MessageLayouts`): a message that is equal in all other
-bytes, in particular in all tags and lengths, is split at the same positions.
-"""
+Many messages of a client differ only in the text of the id and in the raw data. `MessageLayouts`
+keeps the positions of the id and the raw data, keyed by the length of the message. A later message
+that is equal in all other bytes, in particular in all tags and lengths, is split at the same
+positions."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 
 
 class _Layout(NamedTuple):
-    """A split message, the bytes that another message must share, each with its position, and the
-    positions of the id's text (0 and 0 without an id)."""
+    """A split message, the parts that another message must share, each with its position, and the
+    positions of the id's text (0 and 0 if there is no id)."""
 
     split: SplitMessage
     shared: Sequence[tuple[bytes, int]]
@@ -121,7 +121,8 @@ class _Layout(NamedTuple):
 
 
 class MessageLayouts:
-    """The layout of the latest message of each length, of those passed to `keep`."""
+    """The layouts of messages that were passed to `keep`: the latest layout for each length of a
+    message."""
 
     __slots__ = ("_layouts",)
 
@@ -129,7 +130,7 @@ class MessageLayouts:
         self._layouts: Final = BoundedCache[int, _Layout](_MAX_LAYOUTS)
 
     def split(self, data: Buffer) -> SplitMessage | None:
-        """Return the result of `split_message` if `data` has a known layout, else None."""
+        """Return the result of `split_message` if `data` has a known layout, and otherwise None."""
         layout = self._layouts.get(len(data))
         if layout is None or type(data) is not bytes:
             return None

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
 """Limits of the waiting jobs: their number, and the bytes that they process. A single client gets
-half of each limit, a single connection a third."""
+half of each limit, and a single connection gets a third."""
 
 
 @dataclass(slots=True)

@@ -125,9 +125,9 @@ class Supervisor:
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Perform a console action in the first serving worker. It is not repeated in another
-        worker, because requests must not be sent twice, and because an action that crashed one
-        worker would crash the next."""
+        """Perform a console action in the first serving worker. The action is not repeated in
+        another worker, because requests must not be sent twice, and because an action that crashed
+        one worker would crash the next."""
         serving = self._serving()
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")

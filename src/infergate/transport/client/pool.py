@@ -237,7 +237,7 @@ class Pool(Generic[PooledT]):
         return connection
 
     async def close(self) -> None:
-        """Close all connections, including those with an exchange in progress."""
+        """Close all connections, including connections with an exchange in progress."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for connection in tuple(self._open):

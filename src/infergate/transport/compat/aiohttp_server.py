@@ -5,8 +5,7 @@ The parser stops after each request. Pipelined requests wait unparsed, and bytes
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
 and Transfer-Encoding, because only the first request begins at a known position. The connection is
-closed after it (RFC 9112, 6.1).
-"""
+closed after such a request (RFC 9112, 6.1)."""
 
 from __future__ import annotations
 

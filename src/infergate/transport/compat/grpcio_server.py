@@ -112,7 +112,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # This prevents another process from sharing the port by accident.
+            # This option prevents another process from sharing the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -122,14 +122,14 @@ class GrpcioServer:
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
             ("grpc.max_allowed_incoming_connections", self._max_connections),
-            # This applies to the TLS handshake and the client's HTTP/2 SETTINGS.
+            # This limit applies to the TLS handshake and the client's HTTP/2 SETTINGS.
             ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
             # A silent client is pinged, and disconnected if it does not respond. (The library's own
             # option for this, keepalive_timeout, has no effect.)
             ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
             ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
             ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-            # Without this, grpc pings clients without open calls at most every two hours.
+            # Without this option, grpc pings clients without open calls at most every two hours.
             ("grpc.keepalive_permit_without_calls", 1),
         ]
 

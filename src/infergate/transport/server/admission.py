@@ -80,8 +80,8 @@ class Admission:
         self.bytes += size
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free. The first are those that
-        would hold the most memory for the longest time."""
+        """Disconnect slow clients until a quarter of the memory is free. Clients that would hold
+        the most memory for the longest time are disconnected first."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
             return
@@ -322,8 +322,8 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that ``missing`` of the body's ``size`` bytes have not arrived. 0 means
-        unknown."""
+        """Record that ``missing`` of the body's ``size`` bytes have not arrived. ``missing`` is 0
+        if the number is unknown."""
         if self._sender is None:
             self._sender = sender
             self._start(size, now)
