@@ -47,15 +47,15 @@ def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
         return ((), end) if outline[position:end] == _BASE64_OBJECT else None
     beginning = outline[position : position + MAX_DEPTH + 1]
     depth = len(beginning) - len(beginning.lstrip(b"["))
+    # the end if the array is regular, so that the work is bounded by its length
+    end = outline.find(b"]" * depth, position) + depth
     sizes: list[int] = []
     item = b""
     for level in range(depth):  # from the innermost array outwards
-        start = position + depth - level
-        end = outline.find(b"]" * (level + 1), start) + level
-        if end < start:
-            return None
-        size, rest = divmod(end - start + 1, len(item) + 1)
-        if rest:
+        # the characters after each item, if the array is regular: commas, then a bracket
+        separators = outline[position + depth - level + len(item) : end : len(item) + 1]
+        size = separators.find(b"]") + 1
+        if not size:
             return None
         sizes.append(size)
         item = b"[" + (item + b",") * (size - 1) + item + b"]"

@@ -1,0 +1,378 @@
+"""The texts and statuses of TensorFlow Serving's REST API, names that the options map, costs, and
+messages that pass through."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway_errors import raises_kind, refused
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.http_status import STATUS_BY_KIND
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.tfs import REST
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, KIB, NeedsOffloadError, event_loop_limits
+from infergate.core.messages import (
+    HealthStatus,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelSignature,
+    Operation,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import OpaqueParameters, Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+
+CODEC: Any = REST.create({})
+MAPPING: Any = REST.create(
+    {"labels": {"m": {"stable": "3"}}, "signatures": {"m": {"embed": "m-embed"}}}
+)
+X, Y = TensorMetadata("x", "FP32", (-1, 3)), TensorMetadata("y", "FP32", (-1, 3))
+COUNT = TensorMetadata("n", "INT64", (-1,))
+MODEL = ModelMetadata(
+    "m", ("1",), "tensorflow_serving", (X,), (Y,),
+    signatures=(ModelSignature("count", "", (COUNT,), (COUNT,)),),
+)  # fmt: skip
+PREDICT = "/v1/models/m:predict"
+
+
+def post(document: Any, path: str = PREDICT, **headers: str) -> HttpRequest:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return HttpRequest("POST", path, headers=headers, body=(body,))
+
+
+def read(wire: HttpRequest, codec: Any = CODEC, model: ModelMetadata = MODEL) -> Any:
+    return codec.parse_request(wire, DEFAULT_LIMITS).complete(model)
+
+
+def document_of(wire: HttpResponse) -> Any:
+    return json.loads(bytes(join_parts(wire.body)))
+
+
+# ---- errors and requests without a model
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_has_a_status(kind: Kind) -> None:
+    built = CODEC.build_error(GatewayError(kind, "why"))
+    assert (built.status, document_of(built)) == (STATUS_BY_KIND[kind], {"error": "why"})
+
+
+@pytest.mark.parametrize(
+    ("wire", "text"),
+    [
+        (post({}), "Servable not found for request: Latest(m)"),
+        (post({}, "/v1/models/m/versions/7:predict"), ("Servable not found for request: "
+         "Specific(m, 7)")),
+        (post({}, "/v1/models/m/versions/0:predict"), "Servable not found for request: Latest(m)"),
+        (HttpRequest("GET", "/v1/models/m"), "Could not find any versions of model m"),
+        (HttpRequest("GET", "/v1/models/m/versions/7"), "Could not find version 7 of model m"),
+        (HttpRequest("GET", "/v1/models/m/metadata"), "Servable not found for request: Latest(m)"),
+        (HttpRequest("GET", "/v1/models"), "no route"),
+        (HttpRequest("GET", "/v1/x"), "no route"),
+    ],
+)  # fmt: skip
+def test_an_unknown_model_has_the_servers_text(wire: HttpRequest, text: str) -> None:
+    built = CODEC.build_error(GatewayError(Kind.NOT_FOUND, "no route"), wire)
+    assert (built.status, document_of(built)) == (404, {"error": text})
+
+
+def test_a_request_without_a_model() -> None:
+    parsed = CODEC.parse_request(HttpRequest("GET", "/v1/models"), DEFAULT_LIMITS)
+    assert parsed.operation == ServerReadyRequest()
+    built = CODEC.build_response(HealthStatus(ok=True), parsed)
+    assert (built.status, document_of(built)) == (400, {"error": "Missing model name in request."})
+    assert CODEC.build_response(HealthStatus(ok=False), parsed).status == 503
+
+
+def test_a_preflight_request() -> None:
+    wire = HttpRequest("OPTIONS", PREDICT, headers={"origin": "https://h"})
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert parsed.operation == ServerLiveRequest()
+    assert CODEC.build_response(HealthStatus(ok=True), parsed).status == 200
+    with raises_kind(Kind.BAD_REQUEST, "Malformed request: OPTIONS /v1/models/m:predict"):
+        CODEC.summarize(HttpRequest("OPTIONS", PREDICT))
+
+
+def test_names_that_are_not_utf8() -> None:
+    with raises_kind(Kind.BAD_REQUEST, "not UTF-8"):
+        CODEC.summarize(HttpRequest("GET", "/v1/models/%ff"))
+
+
+# ---- signatures and labels
+
+
+def test_a_signature_of_the_model() -> None:
+    parsed = read(post({"signature_name": "count", "instances": [1, 2]}))
+    (tensor,) = parsed.operation.inputs
+    assert (tensor.name, tensor.datatype) == ("n", Datatype.INT64)
+    assert parsed.operation.parameters == {"signature_name": "count"}
+    for protocol in ("tfs-rest", "tfs-grpc"):
+        assert parsed.operation.parameters.is_passed_to(protocol)
+    assert refused(parsed.operation.parameters.is_passed_to, "v2-grpc").kind is Kind.BAD_REQUEST
+    wire = HttpResponse(200, body=(b'{"outputs": [4, 5]}',))
+    response = CODEC.parse_response(wire, parsed.operation, DEFAULT_LIMITS, MODEL)
+    assert response.outputs[0].datatype is Datatype.INT64
+
+
+@pytest.mark.parametrize("place", ["start", "end", "compressed"])
+def test_the_access_check_sees_the_mapped_model(place: str) -> None:
+    rows = [[0.5] * 3] * 20_000
+    document = {"signature_name": "embed", "instances": rows}
+    if place == "end":
+        document = dict(reversed(document.items()))
+    wire = post(document)
+    if place == "compressed":
+        wire = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
+    summary = MAPPING.summarize(wire)
+    assert summary.model == "m-embed"
+    operation = read(wire, MAPPING).operation
+    assert (operation.model, operation.parameters) == ("m-embed", {})
+    assert MAPPING.rewrite_request(wire, "other", "", GENERIC) is None  # the body has the signature
+
+
+def test_a_signature_that_was_not_authorized() -> None:
+    middle = b'{"a": "%b", "signature_name": "embed", "b": "%b", "instances": [[1, 2, 3]]}'
+    hidden = middle % (b"." * 70 * KIB, b"." * 70 * KIB)
+    for body in (hidden, b'{"x": "\\"signature_name\\": \\"embed\\"", "instances": [[1, 2, 3]]}'):
+        wire = post(body)
+        MAPPING.summarize(wire)
+        if body is hidden:
+            with raises_kind(Kind.BAD_REQUEST, "'signature_name' must be in the first or last"):
+                read(wire, MAPPING)
+        else:
+            assert read(wire, MAPPING).operation.model == "m"
+    broken = post(b"not gzip", **{"content-encoding": "gzip"})
+    assert MAPPING.summarize(broken).model == "m"
+    assert MAPPING.summarize(post(b'{"signature_name": "\\x"}')).model == "m"
+
+
+def test_labels() -> None:
+    wire = post({"instances": [[1, 2, 3]]}, "/v1/models/m/labels/stable:predict")
+    assert MAPPING.summarize(wire).version == "3"
+    assert read(wire, MAPPING).operation.version == "3"
+    wire = post({"instances": [[1, 2, 3]]}, "/v1/models/m/labels/canary:predict")
+    assert read(wire, MAPPING).operation.parameters == {"version_label": "canary"}
+    rewritten = MAPPING.rewrite_request(wire, "other/one", "", GENERIC)
+    assert rewritten.path == "/v1/models/other%2Fone/labels/canary:predict"
+    assert (
+        MAPPING.rewrite_request(wire, "o", "4", GENERIC).path == "/v1/models/o/versions/4:predict"
+    )
+
+
+# ---- tensors
+
+
+def test_a_model_without_inputs() -> None:
+    with raises_kind(Kind.UNSUPPORTED, "declare them under 'models'"):
+        read(post({"instances": [1]}), model=ModelMetadata("m"))
+
+
+def test_datatypes_without_a_canonical_one() -> None:
+    model = replace(MODEL, inputs=(replace(X, datatype="DT_COMPLEX64"),))
+    with raises_kind(Kind.UNSUPPORTED, "tensor 'x': datatype 'DT_COMPLEX64'"):
+        read(post({"instances": [1]}), model=model)
+
+
+def test_declared_dimensions_complete_an_empty_tensor() -> None:
+    (tensor,) = read(post({"inputs": []})).operation.inputs
+    assert tensor.shape == (0, 3)
+    wire = HttpResponse(200, body=(b'{"outputs": []}',))
+    response = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, MODEL)
+    assert response.outputs[0].shape == (0, 3)
+    empty = Tensor("x", Datatype.FP32, (0, 3), b"")
+    with raises_kind(Kind.UNSUPPORTED, r"JSON cannot express shape \[0, 3\]"):
+        CODEC.build_request(InferRequest("m", inputs=(empty,)), GENERIC, MODEL)
+
+
+def test_requested_outputs_are_selected_from_the_response() -> None:
+    model = replace(MODEL, outputs=(Y, COUNT))
+    wire = HttpResponse(200, body=(b'{"outputs": {"y": [[1, 2, 3]], "n": [1]}}',))
+    request = InferRequest("m", outputs=(RequestedOutput("n"), RequestedOutput("z")))
+    response = CODEC.parse_response(wire, request, DEFAULT_LIMITS, model)
+    assert [tensor.name for tensor in response.outputs] == ["n"]
+
+
+def test_too_long_json() -> None:
+    limits = replace(DEFAULT_LIMITS, json=10)
+    with raises_kind(Kind.TOO_LARGE, "exceed the limit of 10") as caught:
+        CODEC.parse_request(post({"instances": [1]}), limits).complete(MODEL)
+    assert caught.value.limit == "json"
+
+
+# ---- costs
+
+
+def test_costs() -> None:
+    wire = post({"instances": [[1, 2, 3]] * 1000})
+    size = len(wire.body[0])
+    CODEC.summarize(wire)
+    assert CODEC.request_text_bytes(wire) == 0  # it is read when the metadata is known
+    assert CODEC.parse_request(wire, DEFAULT_LIMITS).text_bytes == size
+    packed = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
+    assert CODEC.parse_request(packed, DEFAULT_LIMITS).text_bytes >= size
+    assert CODEC.validate(packed, DEFAULT_LIMITS).text_bytes >= size
+    classify = post({"examples": [1]}, "/v1/models/m:classify")
+    CODEC.summarize(classify)
+    assert CODEC.request_text_bytes(classify) == len(classify.body[0])
+    assert CODEC.request_text_bytes(HttpRequest("GET", "/v1/models/m")) == 0
+    assert CODEC.json_bytes(wire, 5) == 5
+    request = read(wire).operation
+    assert CODEC.backend_text_bytes(request, GENERIC) == 12_000
+    assert CODEC.max_backend_text_bytes(request, GENERIC) > 12_000
+    response = InferResponse("m", outputs=request.inputs)
+    parsed = ParsedRequest(request)
+    assert CODEC.response_text_bytes(response, parsed) == 12_000
+    assert CODEC.response_text_bytes(MODEL, parsed) == 0
+    low, high = CODEC.response_size(response, parsed)
+    assert low <= sum(map(len, CODEC.build_response(response, parsed).body)) <= high
+    assert CODEC.rewrite_bytes(HttpResponse(200, body=(b"x",)), wire) == 0
+
+
+def test_the_event_loop_leaves_many_rows_to_a_helper() -> None:
+    wire = post({"instances": [{"x": [1, 2, 3]}] * 10_000})
+    partial = CODEC.parse_request(wire, event_loop_limits(DEFAULT_LIMITS))
+    with pytest.raises(NeedsOffloadError):
+        partial.complete(MODEL)
+
+
+# ---- calls that only servers of the API answer
+
+
+def test_classify_and_regress() -> None:
+    for action in ("classify", "regress"):
+        body = {"signature_name": "s", "examples": [{"a": 1}]}
+        wire = post(body, f"/v1/models/m/labels/stable:{action}")
+        operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
+        assert isinstance(operation.parameters, OpaqueParameters)
+        assert operation.parameters.is_passed_to("tfs-rest")
+        for protocol in ("tfs-grpc", "v2-rest"):
+            error = refused(operation.parameters.is_passed_to, protocol)
+            assert (error.kind, error.public.split()[0]) == (Kind.UNSUPPORTED, action)
+        sent = CODEC.build_request(operation, GENERIC)
+        assert sent.path == f"/v1/models/m/labels/stable:{action}"
+        assert json.loads(sent.body[0]) == body
+        answer = HttpResponse(200, body=(b'{"results": [1.0]}',))
+        response = CODEC.parse_response(answer, operation, DEFAULT_LIMITS)
+        parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+        assert document_of(CODEC.build_response(response, parsed)) == {"results": [1.0]}
+        with raises_kind(Kind.BACKEND_GARBAGE):
+            CODEC.build_response(InferResponse("m"), parsed)
+    with raises_kind(Kind.BAD_REQUEST, "When method is classify, key 'examples' is expected"):
+        CODEC.parse_request(post({}, "/v1/models/m:classify"), DEFAULT_LIMITS)
+
+
+# ---- servers
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [ServerMetadataRequest(), ModelLoadRequest("m"), ModelIndexRequest(), ModelReadyRequest("")],
+)
+def test_operations_without_a_request(operation: Operation) -> None:
+    with raises_kind(Kind.UNSUPPORTED):
+        CODEC.build_request(operation, GENERIC)
+
+
+def test_responses_that_the_api_does_not_have() -> None:
+    with raises_kind(Kind.UNSUPPORTED, "cannot express ServerMetadata"):
+        CODEC.build_response(ServerMetadata("n", "1"), ParsedRequest(ServerMetadataRequest()))
+
+
+def test_names_in_paths() -> None:
+    with raises_kind(Kind.UNSUPPORTED, "a path cannot have"):
+        CODEC.build_request(ModelReadyRequest(".."), GENERIC)
+    with raises_kind(Kind.BAD_REQUEST, "version 'v2' of model 'm' is not a number"):
+        CODEC.build_request(ModelReadyRequest("m", "v2"), GENERIC)
+    with raises_kind(Kind.BAD_REQUEST, "not valid Unicode"):
+        CODEC.build_request(ModelReadyRequest("\ud800"), GENERIC)
+
+
+def test_readiness_of_a_server() -> None:
+    for status, ok in ((200, True), (400, True), (404, True), (501, True), (503, False)):
+        found = CODEC.parse_response(HttpResponse(status), ServerLiveRequest(), DEFAULT_LIMITS)
+        assert found == HealthStatus(ok=ok)
+    with raises_kind(Kind.BACKEND_ERROR):
+        CODEC.parse_response(HttpResponse(500), ServerReadyRequest(), DEFAULT_LIMITS)
+
+
+def test_errors_of_a_server() -> None:
+    for body, text in (
+        (b'{"error": "why"}', "why"), (b'{"error": 5}', "HTTP 400"), (b"[]", "HTTP 400"),
+        (b"\xff", "HTTP 400"),
+    ):  # fmt: skip
+        wire = HttpResponse(400, {"retry-after": "3"}, (body,))
+        error = refused(CODEC.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS, MODEL)
+        assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
+        assert text in error.public
+        assert error.retry_after == 3
+        assert refused(
+            CODEC.rewrite_response, wire, post({}), "", "", DEFAULT_LIMITS
+        ).public == error.public  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        (ModelMetadataRequest("m"), b"{}"),
+        (ModelMetadataRequest("m"), b'{"metadata": []}'),
+        (ModelMetadataRequest("m"), (b'{"metadata": {"signature_def": {"signature_def": {"s": {'
+         b'"inputs": {"x": {"dtype": "DT_X"}}}}}}}')),
+        (ModelMetadataRequest("m"), b"[" * 5000),
+        (ModelMetadataRequest("m"), b'{"a": "%b"}' % bytes(5 << 20).replace(b"\0", b"x")),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": 1}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": "x"}]}'),
+        (ModelReadyRequest("m"), b"not JSON"),
+        (InferRequest("m"), b"\x1f\x8b"),
+    ],
+)  # fmt: skip
+def test_responses_that_cannot_be_read(operation: Operation, body: bytes) -> None:
+    headers = {"content-encoding": "gzip"} if body.startswith(b"\x1f") else {}
+    wire = HttpResponse(200, headers, (body,))
+    error = refused(CODEC.parse_response, wire, operation, DEFAULT_LIMITS, MODEL)
+    assert error.kind in (Kind.BACKEND_GARBAGE, Kind.TOO_LARGE)
+    assert error.origin is Origin.BACKEND
+
+
+def test_the_errors_of_versions_have_the_servers_codes() -> None:
+    entries = (
+        ModelIndexEntry("m", "4", "UNAVAILABLE", "no memory", 8),
+        ModelIndexEntry("m", "3", "UNAVAILABLE"),
+        ModelIndexEntry("m", "2", "LOADING", "", 99),
+        ModelIndexEntry("m", "1", "READY"),
+    )
+    parsed = CODEC.parse_request(HttpRequest("GET", "/v1/models/m"), DEFAULT_LIMITS)
+    document = document_of(CODEC.build_response(ModelIndex(entries), parsed))
+    found = [entry["status"] for entry in document["model_version_status"]]
+    assert [(status["error_code"], status["error_message"]) for status in found] == [
+        ("RESOURCE_EXHAUSTED", "no memory"), ("UNAVAILABLE", "the version is not ready"),
+        ("UNKNOWN", ""), ("OK", ""),
+    ]  # fmt: skip
+    assert (document["name"], document["ready"]) == ("m", True)
+    one = CODEC.parse_request(HttpRequest("GET", "/v1/models/m/versions/4"), DEFAULT_LIMITS)
+    assert "ready" not in document_of(CODEC.build_response(ModelIndex(entries[:1]), one))
+
+
+def test_pickling() -> None:
+    """A helper gets the codec without its caches."""
+    kind, arguments = MAPPING.__reduce__()
+    wire = post({"signature_name": "embed", "instances": [[1, 2, 3]]})
+    assert kind(*arguments).summarize(wire).model == "m-embed"
