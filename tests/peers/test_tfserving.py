@@ -1,5 +1,5 @@
-"""Unmodified clients of TensorFlow Serving's gRPC API through infergate, a server of it behind
-infergate, and TensorFlow as the judge of TensorProtos."""
+"""Unmodified clients of TensorFlow Serving's APIs through infergate, a server of its gRPC API
+behind infergate, and TensorFlow as the judge of TensorProtos."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ routes:
 """
 BEHIND = f"""
 backends:
-  b: {{protocol: PROTOCOL, endpoints: ["grpc://SERVER"]}}
+  b: {{protocol: PROTOCOL, endpoints: ["SERVER"]}}
 routes:
   - {{model: "*", backend: b}}
 {NAMES}
@@ -60,14 +60,22 @@ def embedded() -> Iterator[Infergate]:
 @pytest.fixture(scope="module")
 def two_hops(embedded: Infergate) -> Iterator[Infergate]:
     """A gateway in front of another one, over TensorFlow Serving's API."""
-    config = BEHIND.replace("SERVER", embedded.grpc).replace("PROTOCOL", "tfs-grpc")
+    config = BEHIND.replace("SERVER", f"grpc://{embedded.grpc}").replace("PROTOCOL", "tfs-grpc")
+    with started_infergate(config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def two_rest_hops(embedded: Infergate) -> Iterator[Infergate]:
+    """The same over the REST API."""
+    config = BEHIND.replace("SERVER", f"http://{embedded.http}").replace("PROTOCOL", "tfs-rest")
     with started_infergate(config) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def before_triton(triton: Triton) -> Iterator[Infergate]:
-    config = BEHIND.replace("SERVER", triton.grpc).replace("PROTOCOL", "v2-grpc")
+    config = BEHIND.replace("SERVER", f"grpc://{triton.grpc}").replace("PROTOCOL", "v2-grpc")
     with started_infergate(config) as running:
         yield running
 
@@ -108,6 +116,27 @@ def test_ovmsclient(gateway: Infergate, ovmsclient: None) -> None:
     report = ovmsclient_report(gateway.grpc)
     assert "InvalidInputError" in report.pop("a_wrong_input")["error"]
     assert report == OVMSCLIENT
+
+
+NOT_POSSIBLE = "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"
+"""ovmsclient cannot write nested lists of bytes as JSON."""
+WITHOUT_DATATYPES = {"ok": {name: ["int64", *rest] for name, (_, *rest) in ARRAYS.items()}}
+OVER_REST = OVMSCLIENT | {"simple": WITHOUT_DATATYPES, "simple_version": WITHOUT_DATATYPES}
+
+
+@pytest.mark.parametrize("running", ["embedded", "two_hops", "two_rest_hops", "before_triton"])
+def test_ovmsclient_over_rest(
+    running: str, request: pytest.FixtureRequest, ovmsclient: None
+) -> None:
+    report = ovmsclient_report(request.getfixturevalue(running).http, "http")
+    assert report.pop("strings")["error"].startswith(NOT_POSSIBLE)
+    assert "Missing named input: INPUT1" in report.pop("a_wrong_input")["error"]
+    # the client returns the document of TensorFlow Serving unchanged
+    signatures = report.pop("metadata")["ok"]["metadata"]["signature_def"]["signature_def"]
+    (signature,) = signatures.values()
+    assert signature["inputs"]["INPUT0"]["dtype"] == "DT_INT32"
+    others = {"strings", "a_wrong_input", "metadata"}
+    assert report == {name: found for name, found in OVER_REST.items() if name not in others}
 
 
 def values(field: str, *numbers: Any, dtype: str) -> dict[str, Any]:
@@ -194,7 +223,7 @@ models:
 
 @pytest.fixture(scope="module")
 def before_pythie(pythie: str) -> Iterator[Infergate]:
-    config = BEHIND.replace("SERVER", pythie).replace("PROTOCOL", "tfs-grpc")
+    config = BEHIND.replace("SERVER", f"grpc://{pythie}").replace("PROTOCOL", "tfs-grpc")
     with started_infergate(f"{config}{DECLARED}") as running:
         yield running
 

@@ -1,0 +1,235 @@
+"""TensorFlow Serving's REST API on the HTTP listener, and a server of it behind infergate."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.peer import post
+
+CONFIG = """
+backends:
+  demo: {{protocol: builtin}}
+  serving: {{protocol: tfs-rest, endpoints: ["http://{server}"]}}
+routes:
+  - {{model: digits, backend: demo}}
+  - {{model: images, backend: demo, rewrite: {{model: identity}}}}
+  - {{model: other, backend: serving, rewrite: {{model: half_plus_two, version: "3"}}}}
+  - {{model: renamed, backend: serving, rewrite: {{model: half_plus_two, outputs: {{z: y}}}}}}
+  - {{model: half_plus_two, backend: serving}}
+models:
+  images:
+    inputs: [{{name: INPUT0, datatype: FP32, shape: [-1, 224, 224, 3]}}]
+    outputs: [{{name: OUTPUT0, datatype: FP32, shape: [-1, 224, 224, 3]}}]
+tensorflow_serving:
+  models:
+    half_plus_two: {{labels: {{stable: "3"}}, signatures: {{again: other}}}}
+"""
+TENSOR = {"tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}}
+SIGNATURE = {
+    "inputs": {"x": {"dtype": "DT_FLOAT", "name": "x:0", **TENSOR}},
+    "outputs": {"y": {"dtype": "DT_FLOAT", "name": "y:0", **TENSOR}},
+    "method_name": "tensorflow/serving/predict",
+    "defaults": {},
+}
+PATH = "/v1/models/half_plus_two"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Returns ``x`` / 2 + 2 as ``y``, in the layout of TensorFlow Serving."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[3] if self.path != "/v1/models" else ""
+        if self.path.endswith("/metadata"):
+            signatures = {"serving_default": SIGNATURE, "sum": SIGNATURE}
+            spec = {"name": name, "signature_name": "", "version": "3"}
+            fields = {"signature_def": {"signature_def": signatures}}
+            self.answer(200, {"model_spec": spec, "metadata": fields})
+        elif name:
+            status = {"error_code": "OK", "error_message": ""}
+            failed = {"error_code": "NOT_FOUND", "error_message": "no such file"}
+            self.answer(200, {"model_version_status": [
+                {"version": "4", "state": "END", "status": failed},
+                {"version": "3", "state": "AVAILABLE", "status": status},
+            ]})  # fmt: skip
+        else:
+            self.answer(400, {"error": "Missing model name in request."})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.requests.append((self.path, body))
+        if self.server.error:
+            self.answer(*self.server.error)
+        elif self.path.endswith(":classify"):
+            self.answer(200, {"results": [[["cat", 0.5]]]})
+        elif "instances" in body:
+            self.answer(200, {"predictions": [x / 2 + 2 for x in body["instances"]]})
+        else:
+            self.answer(200, {"outputs": [x / 2 + 2 for x in body["inputs"]["x"]]})
+
+    def answer(self, status: int, document: Any) -> None:
+        body = json.dumps(document, indent=4).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[tuple[str, Any]] = []
+        self.error: tuple[int, Any] | None = None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def gateway(server: Server) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(server=f"127.0.0.1:{server.server_port}")) as running:
+        yield running
+
+
+@pytest.fixture
+def received(server: Server) -> list[tuple[str, Any]]:
+    server.error = None
+    server.requests.clear()
+    return server.requests
+
+
+def sent(running: Infergate, path: str, document: Any, **headers: str) -> tuple[int, Any]:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    response = post(running.http, path, body, headers)
+    return response.status, json.loads(response.body)
+
+
+def test_a_client_and_a_server_of_the_same_api(gateway: Infergate, received: Any) -> None:
+    for body, answer in (
+        ({"instances": [1.0, 2.0]}, {"predictions": [2.5, 3.0]}),
+        ({"inputs": {"x": [4]}}, {"outputs": [4.0]}),
+        ({"signature_name": "sum", "inputs": [0]}, None),
+    ):
+        status, document = sent(gateway, f"{PATH}/labels/canary:predict", body)
+        assert received.pop() == (f"{PATH}/labels/canary:predict", body)  # unchanged
+        if answer:
+            assert (status, document) == (200, answer)
+
+
+def test_names_are_rewritten(gateway: Infergate, received: Any) -> None:
+    assert sent(gateway, "/v1/models/other:predict", {"instances": [1]})[0] == 200
+    assert received.pop()[0] == f"{PATH}/versions/3:predict"
+    assert sent(gateway, f"{PATH}/labels/stable:predict", {"instances": [1]})[0] == 200
+    assert received.pop()[0] == f"{PATH}/versions/3:predict"
+    status, document = sent(gateway, "/v1/models/renamed:predict", {"instances": [1]})
+    assert (status, document) == (200, {"predictions": [2.5]})
+    assert received.pop() == (f"{PATH}:predict", {"inputs": {"x": [1.0]}})  # translated
+    mapped = {"signature_name": "again", "instances": [1]}
+    assert sent(gateway, f"{PATH}:predict", mapped) == (200, {"predictions": [2.5]})
+    assert received.pop() == (f"{PATH}/versions/3:predict", {"inputs": {"x": [1.0]}})
+
+
+def test_invalid_requests_do_not_reach_the_server(gateway: Infergate, received: Any) -> None:
+    for body, text in (
+        ({"instances": [[1], [2, 3]]}, "tensor 'x'[1]"),
+        ({"instances": ["a"]}, "tensor 'x': element 0 is a string"),
+        ({"signature_name": "nope", "instances": [1]}, 'Serving signature name: "nope" not found'),
+        (b'{"instances": ' + b"[" * 100_000, "nested over 100 levels"),
+    ):
+        status, document = sent(gateway, f"{PATH}:predict", body)
+        assert status == 400
+        assert text in document["error"]
+    assert received == []
+
+
+def test_compressed_requests(gateway: Infergate, received: Any) -> None:
+    body = gzip.compress(json.dumps({"instances": [1]}).encode())
+    answer = sent(gateway, f"{PATH}:predict", body, **{"Content-Encoding": "gzip"})
+    assert answer == (200, {"predictions": [2.5]})
+    assert received.pop()[1] == {"instances": [1]}
+
+
+def test_forwarded_calls(gateway: Infergate, received: Any) -> None:
+    body = {"signature_name": "c", "examples": [{"a": 1}]}
+    for model, path in (
+        ("half_plus_two", f"{PATH}:classify"),
+        ("other", f"{PATH}/versions/3:classify"),
+        ("renamed", f"{PATH}:classify"),  # translated
+    ):
+        status, document = sent(gateway, f"/v1/models/{model}:classify", body)
+        assert (status, document) == (200, {"results": [[["cat", 0.5]]]})
+        assert received.pop() == (path, body)
+    status, document = sent(gateway, "/v1/models/digits:regress", body)
+    assert status == 501
+    assert "regress needs a backend that speaks" in document["error"]
+
+
+def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any) -> None:
+    for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
+        server.error = status, {"error": "why not"}
+        answer = sent(gateway, f"{PATH}:predict", {"instances": [1]})
+        text = "Servable not found for request: Latest(half_plus_two)"
+        assert answer == (expected, {"error": text if status == 404 else "why not"})
+    assert received
+
+
+def test_metadata_and_status(gateway: Infergate, received: Any) -> None:
+    del received
+    status, document = _get(gateway, "/v1/models/other/metadata")
+    assert status == 200
+    assert document["model_spec"]["name"] == "other"
+    signatures = document["metadata"]["signature_def"]["signature_def"]
+    assert signatures == {"serving_default": SIGNATURE, "sum": SIGNATURE}
+    status, document = _get(gateway, "/v1/models/half_plus_two")
+    assert (status, document["ready"]) == (200, True)
+    assert [entry["status"]["error_code"] for entry in document["model_version_status"]] == [
+        "NOT_FOUND", "OK"
+    ]  # fmt: skip
+    status, document = _get(gateway, "/v2/models/half_plus_two")
+    assert [tensor["datatype"] for tensor in document["inputs"]] == ["FP32"]
+    assert _get(gateway, "/v2/models/half_plus_two/ready")[0] == 200
+    assert _get(gateway, "/v1/models")[1] == {"error": "Missing model name in request."}
+
+
+def _get(running: Infergate, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(running.http, timeout=20)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, json.loads(body) if body else None
+
+
+def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
+    image = np.random.default_rng(0).random((2, 224, 224, 3), np.float32)
+    status, document = sent(gateway, "/v1/models/images:predict", {"instances": image.tolist()})
+    assert status == 200
+    assert np.array_equal(np.array(document["predictions"], np.float32), image)
+    nested = image.tolist()
+    nested[1][200][3] = nested[1][200][3][:2]
+    status, document = sent(gateway, "/v1/models/images:predict", {"instances": nested})
+    assert status == 400
+    assert "tensor 'INPUT0'[1][200][3]" in document["error"]
