@@ -19,7 +19,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from . import PROJECT, load, servers
-from .comparisons import BEFORE_ECHOES, BEFORE_OLD_ECHOES, IMAGE, TINY, old_echo, through
+from .comparisons import (
+    BEFORE_ECHOES,
+    BEFORE_OLD_ECHOES,
+    CHANNELS_LAST,
+    IMAGE,
+    TINY,
+    old_echo,
+    through,
+)
 from .load import Contender
 from .results import Result, Spread, proxy_cpu, ratio
 from .rounds import Comparison, Rounds
@@ -102,7 +110,8 @@ def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
 def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Comparison]]:
     with ExitStack() as stack:
         echoes = {
-            work: stack.enter_context(servers.echo(work.answer(), folder)) for work in (TINY, IMAGE)
+            work: stack.enter_context(servers.echo(work.answer(), folder))
+            for work in (TINY, IMAGE, CHANNELS_LAST)
         }
         urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
         for make, work in BEFORE_OLD_ECHOES.values():

@@ -21,6 +21,8 @@ from .requests import (
     json_request,
     legacy_grpc_request,
     legacy_request,
+    predict_request,
+    rows_request,
 )
 from .rounds import Comparison
 from .variants import Variant
@@ -32,6 +34,8 @@ GRPC_TINY = "V2 gRPC → V2 gRPC, tiny"
 GRPC_IMAGE = "V2 gRPC → V2 gRPC, 600 KB"
 GRAPHPIPE_IMAGE = "GraphPipe → V2 gRPC, 600 KB"
 LEGACY_IMAGE = "legacy HTTP → V2 gRPC, 600 KB"
+ROWS_IMAGE = "TF Serving rows [1,224,224,3] → V2 gRPC"
+PREDICT_IMAGE = "TF Serving gRPC → V2 gRPC, 600 KB"
 OLD_HTTP_TINY = "legacy HTTP → legacy HTTP, tiny"
 OLD_HTTP_IMAGE = "legacy HTTP → legacy HTTP, 600 KB"
 OLD_GRPC_TINY = "legacy gRPC → legacy gRPC, tiny"
@@ -50,6 +54,7 @@ BY_GRPC_GO = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s of grpc-go"
 WORKERS = f"V2 gRPC → V2 gRPC, tiny, {RATE:,} requests/s, by workers"
 AGAIN = "the same again"
 """The peer a second time: the difference between the two is noise."""
+SAME_TENSOR = "infergate, the same tensor in V2"
 REST_PROXY = "rest-proxy"
 RELAY = "relay without features"
 """The floor."""
@@ -68,12 +73,15 @@ _WORKERS = (1, 2, 4, 8)
 
 Make = Callable[[Work, str], Request]
 TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
+CHANNELS_LAST = requests.channels_last("echo-channels-last")
 BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
     JSON_TINY: (json_request, TINY),
     GRPC_TINY: (grpc_request, TINY),
     GRPC_IMAGE: (grpc_request, IMAGE),
     GRAPHPIPE_IMAGE: (graphpipe_request, IMAGE),
     LEGACY_IMAGE: (legacy_request, IMAGE),
+    ROWS_IMAGE: (rows_request, CHANNELS_LAST),
+    PREDICT_IMAGE: (predict_request, IMAGE),
 }
 """Requests to a gateway in front of echoes only."""
 BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
@@ -87,7 +95,7 @@ BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
 
 def through(gateway: servers.Proxy, make: Make, work: Work, server: int, variant: str) -> Contender:
     """The contender that sends ``work`` through ``gateway``."""
-    over_grpc = make in {grpc_request, legacy_grpc_request}
+    over_grpc = make in {grpc_request, legacy_grpc_request, predict_request}
     address = gateway.grpc if over_grpc else gateway.http
     return Contender(f"infergate ({variant})", make(work, address), gateway.pid, server, variant)
 
@@ -125,9 +133,10 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
         echoes = {
-            work: stack.enter_context(servers.echo(work.answer(), folder)) for work in (TINY, IMAGE)
+            work: stack.enter_context(servers.echo(work.answer(), folder))
+            for work in (TINY, IMAGE, CHANNELS_LAST)
         }
-        tiny, large = echoes.values()
+        tiny, large, _ = echoes.values()
         plain = stack.enter_context(servers.http_echo(TINY.json_answer(), folder))
         urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
         config = servers.routed({**urls, image: f"grpc://{triton.grpc}"})
@@ -162,6 +171,12 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
                 peers.append(again)
             return Comparison(name, (*ours(make, work), *peers, *others.get(name, ())))
 
+        def beside_v2(name: str, make_v2: Make) -> Comparison:
+            make, work = BEFORE_ECHOES[name]
+            gateway = next(iter(gateways.values()))
+            peer = through(gateway, make_v2, work, echoes[work].pid, "")
+            return Comparison(name, (*ours(make, work), replace(peer, name=SAME_TENSOR)))
+
         def delayed(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
             proxy = Contender("Envoy", make(TINY, by_envoy), envoy.pid, server.pid)
@@ -175,6 +190,8 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             beside_envoy(GRPC_IMAGE, twice=True),
             beside_envoy(GRAPHPIPE_IMAGE),
             beside_envoy(LEGACY_IMAGE),
+            beside_v2(ROWS_IMAGE, json_request),
+            beside_v2(PREDICT_IMAGE, grpc_request),
             delayed(JSON_LATENCY, json_request, plain, envoy.http),
             delayed(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
         ]

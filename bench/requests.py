@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2
 from infergate.codecs.base import Codec, ParsedRequest, Profile
 from infergate.codecs.graphpipe import PLUGIN as GRAPHPIPE
 from infergate.codecs.protos.wire_scanner import MAX_VARINT_BYTES
+from infergate.codecs.tfs import GRPC as TF_SERVING_GRPC
 from infergate.codecs.trtis import GRPC as LEGACY_GRPC
 from infergate.codecs.trtis import HTTP as LEGACY
 from infergate.core.datatypes import Datatype
@@ -27,7 +28,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import tensor_from_array
-from infergate.core.wire import HttpRequest, HttpResponse, RpcResponse, join_parts
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.testing.vectors import completed
 
 from .load import LoadError, Request
@@ -122,6 +123,11 @@ def image(model: str) -> Work:
     return Work(model, _numbers(1, 3, 224, 224))
 
 
+def channels_last(model: str) -> Work:
+    """Return the same count of numbers in TensorFlow's order, [1,224,224,3]."""
+    return Work(model, _numbers(1, 224, 224, 3))
+
+
 def flat(model: str, size: int) -> Work:
     """Return ``size`` bytes of numbers between 0 and 1, seeded."""
     return Work(model, _numbers(size // 4))
@@ -168,9 +174,31 @@ def legacy_request(work: Work, address: str) -> Request:
     return _codec_request(LEGACY.create({}), work, address)
 
 
+def rows_request(work: Work, address: str) -> Request:
+    """TensorFlow Serving's Predict at ``address`` with rows in JSON, with one verified response."""
+    path, headers = f"/v1/models/{work.model}:predict", {"content-type": "application/json"}
+    body = json.dumps({"instances": work.array.tolist()}).encode()
+    answer, _ = _post(address, path, headers, body)
+    found = np.array(json.loads(answer)["predictions"], np.float32)
+    _check_tensor(work, list(found.shape), found.tobytes(), address)
+    return Request(f"http://{address}{path}", headers, body, len(answer))
+
+
 def legacy_grpc_request(work: Work, address: str) -> Request:
     """An Infer call of the legacy gRPC API at ``address``, with one verified response."""
-    codec = LEGACY_GRPC.create({})
+    # the request number in a response has up to so many bytes
+    return _codec_call(LEGACY_GRPC.create({}), work, address, counted=MAX_VARINT_BYTES)
+
+
+def predict_request(work: Work, address: str) -> Request:
+    """A Predict call of TensorFlow Serving at ``address``, with one verified response."""
+    return _codec_call(TF_SERVING_GRPC.create({}), work, address)
+
+
+def _codec_call(
+    codec: Codec[RpcRequest, RpcResponse], work: Work, address: str, counted: int = 0
+) -> Request:
+    """The call that ``codec`` writes."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     message = bytes(join_parts(wire.message))
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
@@ -180,7 +208,7 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
     framed = _add_prefix(message)
     return Request(
         f"http://{address}{wire.method}", headers, framed, len(_add_prefix(answer)), grpc=True,
-        counted=MAX_VARINT_BYTES,
+        counted=counted,
     )  # fmt: skip
 
 

@@ -104,6 +104,8 @@ _ENVOY_HTTP_CPU = "Envoy, HTTP/1.1: CPU per request"
 _ENVOY_GRPC_CPU = "Envoy, V2 gRPC: CPU per request"
 _ENVOY_GRPC = "Envoy, V2 gRPC: requests/s"
 _REST_PROXY_CPU = "rest-proxy: CPU per request"
+_V2_JSON = "the same tensor in V2 JSON: requests/s"
+_V2_GRPC_CPU = "the same tensor in V2 gRPC: CPU per request"
 _ECHO = "the echo server without a gateway"
 _TARGETS = (
     _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(0.8, 0.6), of.GRPC_TINY, cpu_ratio),
@@ -117,6 +119,8 @@ _TARGETS = (
     _Target(of.JSON_IMAGE, _TRITON, Bound(3.5, 4.2), of.JSON_IMAGE, _faster),
     _Target(of.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.GRAPHPIPE_IMAGE, _faster),
     _Target(of.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.LEGACY_IMAGE, _faster),
+    _Target(of.ROWS_IMAGE, _V2_JSON, Bound(0.8, 1), of.ROWS_IMAGE, _faster),
+    _Target(of.PREDICT_IMAGE, _V2_GRPC_CPU, _maximum(1.2, 1), of.PREDICT_IMAGE, cpu_ratio),
     *(
         _Target(f"added at {name}, {figure.__name__}", _ECHO, bound, name, _later(figure))
         for name in (of.JSON_LATENCY, of.GRPC_LATENCY)

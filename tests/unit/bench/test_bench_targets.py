@@ -34,7 +34,8 @@ def test_bounds_are_spelled() -> None:
 def test_every_comparison_of_the_table_is_a_row() -> None:
     names = (
         of.JSON_IMAGE, of.BINARY_IMAGE, of.JSON_TINY, of.GRPC_TINY, of.GRPC_IMAGE,
-        of.GRAPHPIPE_IMAGE, of.LEGACY_IMAGE, of.JSON_LATENCY, of.GRPC_LATENCY,
+        of.GRAPHPIPE_IMAGE, of.LEGACY_IMAGE, of.ROWS_IMAGE, of.PREDICT_IMAGE, of.JSON_LATENCY,
+        of.GRPC_LATENCY,
     )  # fmt: skip
     ours, peer = runs("us", "own", speeds=[4, 4]), runs("them", speeds=[1, 2])
     bench = Bench(results=[Result(name, (ours, peer)) for name in names])
