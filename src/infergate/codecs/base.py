@@ -334,8 +334,8 @@ class CodecPlugin:
 
     A shared listener dispatches a request to the codec that has its first path segment (HTTP, for
     example ``"v2"``) or its full service name (gRPC) in ``claims``, and all other requests to the
-    codec with ``is_fallback``. If several codecs claim a path, the configuration decides
-    (``registry.plugins_by_claim``). ``create`` builds the codec from validated options.
+    codec with ``is_fallback``. If several codecs claim a path, the configuration decides.
+    ``create`` builds the codec from validated options.
     """
 
     name: str
