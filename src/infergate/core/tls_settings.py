@@ -28,10 +28,12 @@ class ClientTls:
     """TLS settings for connections to a backend.
 
     ``ca`` None: the system's trusted authorities. ``server_name`` None: the host of the endpoint.
-    ``certificate`` and ``key`` are infergate's own, for mTLS.
+    ``certificate`` and ``key`` are infergate's own, for mTLS. ``verify`` false: any certificate of
+    the server is accepted.
     """
 
     ca: Path | None = None
     server_name: str | None = None
     certificate: Path | None = None
     key: Path | None = None
+    verify: bool = True

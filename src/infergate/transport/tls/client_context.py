@@ -44,7 +44,7 @@ class ClientTlsContext:
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection; it verifies certificate and host name."""
+        """Return the context for the next connection."""
         if self._watch.has_changed():
             try:
                 self._context = self._load()
@@ -61,6 +61,9 @@ class ClientTlsContext:
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             certificates.load_authorities(context, tls.ca)
+        if not tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(certificates.CIPHERS)
         context.set_alpn_protocols([self._protocol])
