@@ -10,7 +10,8 @@ tensor, the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_respon
 *Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
-exactly the requests that ``parse_request`` rejects.
+exactly the requests that ``parse_request`` rejects. If only ``parse_request`` needs the model's
+metadata, ``validate`` accepts requests that contradict the metadata; the server rejects them.
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ class _Column:
 
     name: str
     datatype: Datatype | None
+    rules: DataRules
     shape: Shape | None = None
     parts: list[Array | list[Node]] = field(default_factory=list)
 
@@ -129,10 +130,10 @@ class _Column:
 
     def _convert(self, datatype: Datatype, elements: list[Node]) -> Buffer:
         if datatype is not Datatype.BYTES or not any(map(is_object, elements)):
-            return convert_elements(self.name, datatype, elements, RULES)
+            return convert_elements(self.name, datatype, elements, self.rules)
         encoded = []
         for index, item in enumerate(elements):
-            found = item.encode("utf-8", RULES.unicode_errors) if type(item) is str else None
+            found = item.encode("utf-8", self.rules.unicode_errors) if type(item) is str else None
             if is_object(item):
                 found = _decode_base64(item)
             if found is None:
@@ -151,8 +152,9 @@ class RowReader:
     or the only one is called :data:`UNNAMED`.
     """
 
-    def __init__(self, inputs: InputTypes | None, limits: Limits) -> None:
+    def __init__(self, inputs: InputTypes | None, limits: Limits, rules: DataRules = RULES) -> None:
         self._inputs: Final = inputs
+        self._rules: Final = rules
         self._limits: Final = limits
         self._bytes_elements = 0
         self._containers = 0
@@ -191,7 +193,7 @@ class RowReader:
             inputs = dict.fromkeys(member_names(value.node[0], f"{key}[0]"))
         self._check_count(len(inputs), key)
         self._count_containers(count * (2 + len(inputs)), key)
-        columns = {name: _Column(name, datatype) for name, datatype in inputs.items()}
+        columns = {name: _Column(name, datatype, self._rules) for name, datatype in inputs.items()}
         cursor = value.cursor()
         cursor.move()  # over the bracket
         for index, row in enumerate(value.node):
@@ -281,7 +283,7 @@ class RowReader:
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
         """Return the tensor ``name`` in ``value``."""
         shape, values = self._values(name, datatype, value)
-        column = _Column(name, datatype, shape)
+        column = _Column(name, datatype, self._rules, shape)
         column.add(values)
         return self._finish(column, shape)
 
