@@ -32,6 +32,12 @@ models:
     inputs: [{{name: x, datatype: FP32, shape: [-1, 2]}}]
     outputs: [{{name: y, datatype: FP32, shape: [-1, 2]}}]
 """
+LISTENERS = """
+listeners:
+  http: {{address: "127.0.0.1:{2}", v1: kserve-v1}}
+  grpc: {{address: "127.0.0.1:{1}"}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
 EVENT = {"ce-specversion": "1.0", "ce-id": "a", "ce-source": "s", "ce-type": "t"}
 
 
@@ -100,7 +106,7 @@ def server() -> Iterator[tuple[Server, str]]:
 
 @pytest.fixture(scope="module")
 def gateway(server: tuple[Server, str]) -> Iterator[Infergate]:
-    with started_infergate(CONFIG.format(server=server[1])) as running:
+    with started_infergate(CONFIG.format(server=server[1]), LISTENERS) as running:
         yield running
 
 
@@ -190,6 +196,19 @@ def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
         assert found["model_version_status"][0]["state"] == "AVAILABLE"
     assert call(gateway.http, "GET", "/v1/models/nosuch")[0] == 404
     assert {"double", "simple"} <= set(call(gateway.http, "GET", "/v1/models")[2]["models"])
+
+
+@pytest.mark.parametrize("rules", ["tfs-rest", "kserve-v1"])
+def test_the_clients_of_both_protocols_accept_the_readiness(rules: str) -> None:
+    config = "backends: {d: {protocol: builtin}}\nroutes: [{model: simple, backend: d}]\n"
+    with started_infergate(config, LISTENERS.replace("kserve-v1", rules)) as running:
+        status, _, found = call(running.http, "GET", "/v1/models/simple")
+        assert (status, found["name"], found["ready"]) == (200, "simple", True)
+        version = found["model_version_status"][0]
+        assert (version["state"], version["status"]["error_code"]) == ("AVAILABLE", "OK")
+        listed = call(running.http, "GET", "/v1/models")
+        assert listed[0] == (200 if rules == "kserve-v1" else 400)
+        assert call(running.http, "GET", "/")[2] == {"status": "alive"}
 
 
 def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
