@@ -106,7 +106,7 @@ def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes
     return delimited(1, delimited(1, model.encode())) + delimited(2, entry)
 
 
-def rows(row: str, size: int) -> bytes:
+def instances(row: str, size: int) -> bytes:
     """KServe's JSON of ``size`` bytes with the same row many times."""
     return b'{"instances":[' + b",".join([row.encode()] * ((size - 20) // (len(row) + 1))) + b"]}"
 
@@ -288,26 +288,26 @@ WORST: dict[str, Callable[[], Worst]] = {
         rest("tr.kserve-v1"), *binary(EMPTY[: 4 * 200_000], 200_000)
     ),
     "v2-rest, as many to kserve-v1": lambda: posted(rest("tr.kserve-v1"), *binary(UNLIKE, MANY)),
-    "kserve-v1, texts of no letters": lambda: predicted("texts", rows('""', INLINE)),
-    "kserve-v1, a million texts": lambda: predicted("texts", rows('""', 3 * MIB)),
-    "kserve-v1, named rows": lambda: predicted("texts", rows('{"INPUT0":""}', INLINE)),
+    "kserve-v1, texts of no letters": lambda: predicted("texts", instances('""', INLINE)),
+    "kserve-v1, a million texts": lambda: predicted("texts", instances('""', 3 * MIB)),
+    "kserve-v1, named rows": lambda: predicted("texts", instances('{"INPUT0":""}', INLINE)),
     "kserve-v1, other names in rows": lambda: predicted(
-        "texts", rows('{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}', INLINE)
+        "texts", instances('{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}', INLINE)
     ),
-    "kserve-v1, base64": lambda: predicted("texts", rows('{"b64":""}', INLINE)),
-    "kserve-v1, lists of one": lambda: predicted("texts", rows('[""]', INLINE)),
-    "kserve-v1, long integers": lambda: predicted("texts", rows("99999999999999999999", INLINE)),
-    "kserve-v1, forwarded": lambda: predicted("fwd.kserve-v1", rows('""', INLINE)),
-    "kserve-v1, translated": lambda: predicted("tr.kserve-v1", rows('""', INLINE)),
+    "kserve-v1, base64": lambda: predicted("texts", instances('{"b64":""}', INLINE)),
+    "kserve-v1, lists of one": lambda: predicted("texts", instances('[""]', INLINE)),
+    "kserve-v1, long integers": lambda: predicted("texts", instances("99999999999999999999", INLINE)),
+    "kserve-v1, forwarded": lambda: predicted("fwd.kserve-v1", instances('""', INLINE)),
+    "kserve-v1, translated": lambda: predicted("tr.kserve-v1", instances('""', INLINE)),
     "kserve-v1, long integers, forwarded": lambda: predicted(
-        "fwd.kserve-v1", rows("99999999999999999999", INLINE)
+        "fwd.kserve-v1", instances("99999999999999999999", INLINE)
     ),
     "kserve-v1, a structured event": lambda: predicted(
         "texts",
         b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"t",'
         + b"".join(b'"%x":[],' % i for i in range(16_384))
         + b'"data":'
-        + rows('""', INLINE // 4)
+        + instances('""', INLINE // 4)
         + b"}",
         {"Content-Type": "application/cloudevents+json"},
     ),
