@@ -30,6 +30,7 @@ MANY: Final = MAX_ELEMENTS_ON_LOOP
 """The maximum number of elements that the event loop reads itself."""
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 TENSORS = 1024
+LONG_INTEGER: Final = "9" * 20
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
 """-1 as a varint."""
 
@@ -296,11 +297,11 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "kserve-v1, base64": lambda: predicted("texts", instances('{"b64":""}', INLINE)),
     "kserve-v1, lists of one": lambda: predicted("texts", instances('[""]', INLINE)),
-    "kserve-v1, long integers": lambda: predicted("texts", instances("99999999999999999999", INLINE)),
+    "kserve-v1, long integers": lambda: predicted("texts", instances(LONG_INTEGER, INLINE)),
     "kserve-v1, forwarded": lambda: predicted("fwd.kserve-v1", instances('""', INLINE)),
     "kserve-v1, translated": lambda: predicted("tr.kserve-v1", instances('""', INLINE)),
     "kserve-v1, long integers, forwarded": lambda: predicted(
-        "fwd.kserve-v1", instances("99999999999999999999", INLINE)
+        "fwd.kserve-v1", instances(LONG_INTEGER, INLINE)
     ),
     "kserve-v1, a structured event": lambda: predicted(
         "texts",

@@ -13,7 +13,7 @@ from infergate.config.listeners import (
     GraphPipeListener,
     GrpcListener,
     HttpListener,
-    SocketListener,
+    SocketListenerConfig,
 )
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.values import Url
@@ -100,7 +100,7 @@ def addresses(config: schema.Config) -> dict[str, Address]:
     """Return the address of each enabled listener, by its path in the configuration."""
     return {
         name: replace(listener.address, mode=listener.mode)
-        if isinstance(listener, SocketListener)
+        if isinstance(listener, SocketListenerConfig)
         else listener.address
         for name, listener in _listeners(config).items()
     }
@@ -118,7 +118,7 @@ def server_tls(config: schema.Config) -> dict[str, ServerTls]:
 
 def _listeners(
     config: schema.Config,
-) -> dict[str, HttpListener | GrpcListener | AdminListener | SocketListener]:
+) -> dict[str, HttpListener | GrpcListener | AdminListener | SocketListenerConfig]:
     listeners = config.listeners
     named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
     return {

@@ -112,7 +112,7 @@ class HttpListener(Section):
     v1: Literal["tfs-rest", "kserve-v1"] = Field(
         default="tfs-rest",
         description="The protocol under /v1, which TensorFlow Serving and KServe's V1 protocol "
-        "share.",
+        "share. An additional listener can serve the other one.",
     )
     v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
     trtis: TrtisConfig = Field(
@@ -174,7 +174,7 @@ class AdminListener(Section):
     )
 
 
-class SocketListener(Section):
+class SocketListenerConfig(Section):
     """A listener on a port or a unix socket."""
 
     address: SocketAddress = Field(
@@ -197,7 +197,7 @@ class SocketListener(Section):
         return self
 
 
-class GraphPipeListener(SocketListener):
+class GraphPipeListener(SocketListenerConfig):
     """A port or unix socket that serves one model to unmodified GraphPipe clients, on any URL path.
 
     Example: `{address: 0.0.0.0:9000, model: squeezenet}`.
@@ -233,7 +233,7 @@ class GraphPipeListener(SocketListener):
         return self
 
 
-class AdditionalListener(SocketListener):
+class AdditionalListener(SocketListenerConfig):
     """A further port or unix socket, which serves only the listed protocols. The response formats
     are those of `listeners.http` and `listeners.grpc`.
 
@@ -270,8 +270,8 @@ class Listeners(Section):
 
     http: HttpListener | None = Field(
         default=HttpListener(),
-        description="HTTP: V2 REST under /v2, TensorFlow Serving under /v1, the legacy API under "
-        "/api, GraphPipe under `/graphpipe/<model>`.",
+        description="HTTP: V2 REST under /v2, TensorFlow Serving or KServe's V1 protocol under "
+        "/v1, the legacy API under /api, GraphPipe under `/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(),

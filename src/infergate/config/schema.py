@@ -50,7 +50,8 @@ class BackendConfig(Section):
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
         "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` or "
-        "`tfs-rest` (TensorFlow Serving), or `builtin` for the models embedded in infergate."
+        "`tfs-rest` (TensorFlow Serving), `kserve-v1` (KServe's `:predict`; needs `models`), or "
+        "`builtin` for the models embedded in infergate."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),

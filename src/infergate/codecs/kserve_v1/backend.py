@@ -1,4 +1,4 @@
-"""Requests to servers, and their responses. Explanations are forwarded as they are.
+"""Requests to servers, and their responses. Explanations are forwarded unchanged.
 
 V1 has no versions, so that a version is dropped, and no metadata: ``models`` declares it.
 """
