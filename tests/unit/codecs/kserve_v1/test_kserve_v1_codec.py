@@ -23,6 +23,7 @@ from infergate.core.messages import (
     ModelIndexEntry,
     ModelIndexRequest,
     ModelMetadata,
+    ModelMetadataRequest,
     ModelReadyRequest,
     ServerLiveRequest,
     TensorMetadata,
@@ -37,6 +38,7 @@ JSON = {"content-type": "application/json"}
 EVENT = {"ce-specversion": "1.0", "ce-id": "a1", "ce-source": "s", "ce-type": "t"}
 STRUCTURED = {"specversion": "1.0", "id": "a1", "source": "s", "type": "t"}
 ROWS = b'{"instances":[[1,2]]}'
+BYTES_OF_TWO = Datatype.BYTES, (2,), pack_bytes(("ü\x00".encode(), b"\xff\xfe"))
 MODEL = ModelMetadata(
     "m",
     inputs=(TensorMetadata("x", "FP32", (-1, 2)),),
@@ -354,6 +356,58 @@ def test_a_model_without_declared_outputs() -> None:
     )
     assert error is not None
     assert "models.<name>.outputs" in error.public
+
+
+# ---- the cost of messages
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (Tensor("y", Datatype.FP64, (3, 1), _doubles((0.1, -1.7976931348623157e308, 5e-324))),),
+        (Tensor("y", Datatype.FP32, (2, 1, 1, 1), bytes(8)), Tensor("é" * 9, *BYTES_OF_TWO)),
+        (Tensor("y", Datatype.BOOL, (2,), b"\0\1"), Tensor("z", Datatype.INT8, (2, 1), b"\x80\0")),
+        (Tensor("y", *BYTES_OF_TWO),),
+    ],
+)
+def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
+    answer = InferResponse("m", outputs=tensors)
+    parsed = parse(post(ROWS))
+    low, high = CODEC.response_size(answer, parsed)
+    size = len(join_parts(CODEC.build_response(answer, parsed).body))
+    assert low <= size <= high + 64
+    request = InferRequest("m", inputs=tensors)
+    wire = CODEC.build_request(request, GENERIC, ModelMetadata("m"))
+    assert len(join_parts(wire.body)) <= CODEC.max_backend_text_bytes(request, GENERIC) + 64
+    assert CODEC.backend_text_bytes(request, GENERIC) == sum(len(each.data) for each in tensors)
+    assert CODEC.response_text_bytes(answer, parsed) == CODEC.backend_text_bytes(request, GENERIC)
+
+
+def test_the_size_of_other_messages() -> None:
+    wire = post(ROWS, JSON, "/v1/models/m:explain")
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    answer = CODEC.parse_response(
+        HttpResponse(200, JSON, [b"{}"]), parsed.operation, DEFAULT_LIMITS
+    )
+    assert CODEC.response_size(answer, parsed) == (2, 6)
+    assert CODEC.request_text_bytes(wire) == len(ROWS)
+    assert (CODEC.json_bytes(wire, 5), CODEC.json_bytes(wire, 500)) == (5, len(ROWS))
+    assert CODEC.rewrite_bytes(HttpResponse(200, JSON, [ROWS]), wire) == 0
+    assert CODEC.response_text_bytes(HealthStatus(ok=True), parsed) == 0
+
+
+def test_what_the_protocol_cannot_express() -> None:
+    for act in (
+        lambda: CODEC.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest())),
+        lambda: CODEC.build_request(ModelMetadataRequest("m"), GENERIC),
+    ):
+        error = error_of(act)
+        assert error is not None
+        assert error.kind is Kind.UNSUPPORTED
+    assert error_of(CODEC.build_request, ModelReadyRequest(""), GENERIC) is not None
+    empty = InferResponse("m")
+    parsed = CODEC.parse_request(post(ROWS, JSON, "/v1/models/m:explain"), DEFAULT_LIMITS)
+    assert error_of(CODEC.build_response, empty, parsed) is not None
 
 
 # ---- messages that pass through
