@@ -26,6 +26,7 @@ from infergate.codecs.json_tensors.json_document import (
     check_nesting,
     is_array,
     json_kind,
+    member_names,
     parse_with_stdlib,
 )
 from infergate.codecs.json_tensors.outline import outline_of
@@ -98,7 +99,9 @@ def check_body(text: bytes) -> None:
     root = _parse_fast(text)
     if root is None:
         root = _parse_as_kserve(text)
-    if not isinstance(root, simdjson.Object | dict):
+    if isinstance(root, simdjson.Object):
+        member_names(root, "the body")  # no name twice, which servers read differently
+    elif not isinstance(root, dict):
         raise _wrong_payload(root)
     _select_rows({key: root[key] for key in _KEYS if key in root})
 

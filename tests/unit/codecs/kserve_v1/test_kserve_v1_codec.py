@@ -25,6 +25,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    RequestedOutput,
     ServerLiveRequest,
     TensorMetadata,
 )
@@ -356,6 +357,21 @@ def test_a_model_without_declared_outputs() -> None:
     )
     assert error is not None
     assert "models.<name>.outputs" in error.public
+
+
+def test_requested_outputs_are_selected() -> None:
+    model = ModelMetadata(
+        "m", outputs=(TensorMetadata("a", "INT64", (-1,)), TensorMetadata("b", "INT64", (-1,)))
+    )
+    answer = HttpResponse(200, JSON, [b'{"predictions":[{"a":1,"b":2}]}'])
+    for names, expected in ((("b",), ["b"]), (("b", "a"), ["b", "a"]), ((), ["a", "b"])):
+        request = InferRequest("m", outputs=tuple(map(RequestedOutput, names)))
+        read = CODEC.parse_response(answer, request, DEFAULT_LIMITS, model)
+        assert [tensor.name for tensor in read.outputs] == expected
+    unknown = InferRequest("m", outputs=(RequestedOutput("c"),))
+    error = error_of(CODEC.parse_response, answer, unknown, DEFAULT_LIMITS, model)
+    assert error is not None
+    assert "no output 'c'" in error.public
 
 
 # ---- the cost of messages
