@@ -211,6 +211,14 @@ def test_the_clients_of_both_protocols_accept_the_readiness(rules: str) -> None:
         assert call(running.http, "GET", "/")[2] == {"status": "alive"}
 
 
+@pytest.mark.parametrize("name", ["ce-id", "ce-source", "ce-anything"])
+def test_large_events_are_refused(gateway: Infergate, name: str) -> None:
+    with closing(http.client.HTTPConnection(gateway.http, timeout=30)) as connection:
+        headers = {"content-type": "application/json", **EVENT, name: "x" * 100_000}
+        connection.request("POST", "/v1/models/simple:predict", b"{}", headers)
+        assert connection.getresponse().status == 431
+
+
 def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
     rows = [[float(i + j) for j in range(2)] for i in range(60_000)]
     assert predict(gateway, "undeclared", rows)[2]["predictions"][-1] == [119998.0, 120000.0]
