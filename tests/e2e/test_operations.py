@@ -156,7 +156,7 @@ def test_health_and_readiness(gateway: Infergate) -> None:
 
 
 def test_the_data_port_has_no_admin_endpoints(gateway: Infergate) -> None:
-    for path in ("/metrics", "/healthz", "/"):
+    for path in ("/metrics", "/healthz", "/config", "/console"):
         assert get(gateway.http, path)[0] == 404
 
 

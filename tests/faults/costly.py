@@ -9,7 +9,7 @@ from typing import Final
 
 from tritonclient.grpc import service_pb2 as pb
 
-from faults.costs import Worst, called, framed, posted, zipped
+from faults.costs import Worst, called, framed, posted, predicted, zipped
 from faults.frames import CODEC as GRAPHPIPE
 from faults.legacy import OLD, OLD_INFER
 from faults.watch import MIB
@@ -36,6 +36,7 @@ SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
 """The maximum number of fields inside an input that the event loop reads, beside dtype and shape.
 """
 TENSORS = 1024
+LONG_INTEGER: Final = "9" * 20
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
 """The varint of -1."""
 
@@ -111,6 +112,11 @@ def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes
     proto = b"\x08" + bytes((dtype,)) + shape + values
     entry = delimited(1, b"INPUT0") + delimited(2, proto)
     return delimited(1, delimited(1, model.encode())) + delimited(2, entry)
+
+
+def instances(row: str, size: int) -> bytes:
+    """KServe's JSON of ``size`` bytes with the same row many times."""
+    return b'{"instances":[' + b",".join([row.encode()] * ((size - 20) // (len(row) + 1))) + b"]}"
 
 
 def many_inputs(rank: int, **parameters: int) -> bytes:
@@ -287,6 +293,33 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "trtis-http, as many as the loop reads": lambda: old_header(
         _old_text(MANY, len(UNLIKE)), UNLIKE, "fwd.trtis-http"
+    ),
+    "v2-rest, to kserve-v1": lambda: zipped(
+        rest("tr.kserve-v1"), *binary(EMPTY[: 4 * 200_000], 200_000)
+    ),
+    "v2-rest, as many to kserve-v1": lambda: posted(rest("tr.kserve-v1"), *binary(UNLIKE, MANY)),
+    "kserve-v1, texts of no letters": lambda: predicted("texts", instances('""', INLINE)),
+    "kserve-v1, very many texts": lambda: predicted("texts", instances('""', 3 * MIB)),
+    "kserve-v1, named rows": lambda: predicted("texts", instances('{"INPUT0":""}', INLINE)),
+    "kserve-v1, other names in rows": lambda: predicted(
+        "texts", instances('{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}', INLINE)
+    ),
+    "kserve-v1, base64": lambda: predicted("texts", instances('{"b64":""}', INLINE)),
+    "kserve-v1, lists of one": lambda: predicted("texts", instances('[""]', INLINE)),
+    "kserve-v1, long integers": lambda: predicted("texts", instances(LONG_INTEGER, INLINE)),
+    "kserve-v1, forwarded": lambda: predicted("fwd.kserve-v1", instances('""', INLINE)),
+    "kserve-v1, translated": lambda: predicted("tr.kserve-v1", instances('""', INLINE)),
+    "kserve-v1, long integers, forwarded": lambda: predicted(
+        "fwd.kserve-v1", instances(LONG_INTEGER, INLINE)
+    ),
+    "kserve-v1, a structured event": lambda: predicted(
+        "texts",
+        b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"t",'
+        + b"".join(b'"%x":[],' % i for i in range(16_384))
+        + b'"data":'
+        + instances('""', INLINE // 4)
+        + b"}",
+        {"Content-Type": "application/cloudevents+json"},
     ),
     "v2-rest, to tfs-grpc": lambda: zipped(rest("tr.tfs-grpc"), *binary(EMPTY, VERY_MANY)),
     "tfs-grpc, very many empty BYTES": lambda: called(

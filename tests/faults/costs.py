@@ -47,6 +47,8 @@ listeners:
   http: {{address: "127.0.0.1:{2}"}}
   graphpipe:
     - {{address: "tcp://127.0.0.1:{3}", model: identity, framing: size-prefixed}}
+  additional:
+    kserve: {{address: "127.0.0.1:{5}", protocols: [kserve-v1]}}
 backends:
   ours: {{protocol: builtin}}
   over-v2-rest: {{protocol: v2-rest, endpoints: ["http://127.0.0.1:{2}"], profile: infergate}}
@@ -56,14 +58,16 @@ backends:
   over-trtis-grpc: {{protocol: trtis-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
   over-tfs-grpc: {{protocol: tfs-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
   over-tfs-rest: {{protocol: tfs-rest, endpoints: ["http://127.0.0.1:{2}"]}}
+  over-kserve-v1: {{protocol: kserve-v1, endpoints: ["http://127.0.0.1:{5}"]}}
   over-graphpipe: {{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{3}"]}}
 models:
-  texts:
+  texts: &texts
     inputs: [{{name: INPUT0, datatype: BYTES, shape: [-1]}}]
     outputs: [{{name: OUTPUT0, datatype: BYTES, shape: [-1]}}]
   numbers:
     inputs: [{{name: INPUT0, datatype: FP32, shape: [-1, 1]}}]
     outputs: [{{name: OUTPUT0, datatype: FP32, shape: [-1, 1]}}]
+  tr.kserve-v1: *texts
 routes:
 {routes}
   - {{model: texts, backend: ours, rewrite: {{model: identity}}}}
@@ -74,7 +78,7 @@ drain: {{delay: 0s}}
 """
 HOPS = (
     "v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "tfs-grpc", "tfs-rest",
-    "graphpipe",
+    "kserve-v1", "graphpipe",
 )  # fmt: skip
 """The protocols over which the gateway reaches its own model ``texts``, which returns a BYTES
 tensor. A message for ``fwd.HOP`` or ``tr.HOP`` passes the codecs of both sides. ``tr`` renames an
@@ -83,10 +87,12 @@ input, so that nothing passes through."""
 
 @dataclass(frozen=True)
 class Timed(Infergate):
-    """A gateway that reports what its callbacks cost. ``raw`` is the raw socket of ``identity``."""
+    """A gateway that reports what its callbacks cost. ``raw`` is the raw socket of ``identity``.
+    ``kserve`` is the listener for KServe's V1 protocol."""
 
     raw: str
     costs: str
+    kserve: str
 
     def costliest(self) -> Cost:
         """Return the most expensive callback since the last call."""
@@ -105,7 +111,7 @@ class Cost(NamedTuple):
 @contextmanager
 def started_timed() -> Iterator[Timed]:
     def prepare(folder: Path) -> Launch:
-        ports = free_ports(5)
+        ports = free_ports(6)
         file = folder / "routes.yaml"
         routes = "".join(
             f"  - {{model: fwd.{hop}, backend: over-{hop}, rewrite: {{model: texts}}}}\n"
@@ -125,8 +131,8 @@ def started_timed() -> Iterator[Timed]:
         )
 
     with started(prepare) as running:
-        admin, rpc, http, raw, costs = running.addresses
-        yield Timed(http, rpc, admin, running.pid, running.log, raw, costs)
+        admin, rpc, http, raw, costs, kserve = running.addresses
+        yield Timed(http, rpc, admin, running.pid, running.log, raw, costs, kserve)
 
 
 def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS) -> None:
@@ -181,6 +187,12 @@ def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> 
     encoded = (headers or {}).get("Content-Encoding")
     size = len(zlib.decompress(body, 47)) if encoded else len(body)
     return Worst(lambda gateway: post(gateway.http, path, body, headers), size)
+
+
+def predicted(model: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
+    """Over KServe's V1 protocol."""
+    path = f"/v1/models/{model}:predict"
+    return Worst(lambda gateway: post(gateway.kserve, path, body, headers), len(body))
 
 
 def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:

@@ -202,10 +202,10 @@ class RemoteBackend(Generic[Req, Resp]):
         else:
             profile = self._profile_detection.cached_profile
         messages = self.codec_offload
-        wire = messages.write_inline(operation, profile, context)
-        if wire is None:
-            wire = await messages.write_request(operation, profile, context)
         try:
+            wire = messages.write_inline(operation, profile, context)
+            if wire is None:
+                wire = await messages.write_request(operation, profile, context)
             if isinstance(operation, InferRequest):
                 sequence = self._relevant_sequence(operation, context)
                 response = await self.infer(wire, context, sequence)

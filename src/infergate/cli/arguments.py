@@ -16,6 +16,7 @@ from infergate.cli.admin_client import parse_admin_url
 from infergate.core.compilation import version_text
 
 SERVE: Final = "serve"
+REST_PROXY: Final = "rest-proxy"
 MATRIX: Final = "matrix"
 KEY: Final = "key"
 QUERY_COMMANDS: Final = ("routes", "backends", "health")
@@ -23,6 +24,8 @@ QUERY_COMMANDS: Final = ("routes", "backends", "health")
 
 COMMANDS: Final[Mapping[str, str]] = {
     SERVE: "run the gateway with a configuration, or with the demo models; the default command",
+    REST_PROXY: "serve V2 REST to the clients of one V2 gRPC server, configured by the environment "
+    "variables of kserve/rest-proxy",
     MATRIX: "test translation between all pairs of protocols, and print a table of what is exact, "
     "converted or refused",
     KEY: "generate an API key, and print it with its hash for the configuration",
@@ -131,7 +134,11 @@ def parse(argv: Sequence[str]) -> Arguments:
 def _wrong_command_message(option: Option, command: str) -> str:
     if option.flag not in {"--config", "--check"}:
         return f"{option.flag} is for {', '.join(option.commands)}"
-    reasons = {MATRIX: "it creates its own", KEY: "its output is to be copied into one"}
+    reasons = {
+        MATRIX: "it creates its own",
+        KEY: "its output is to be copied into one",
+        REST_PROXY: "environment variables configure it",
+    }
     reason = reasons.get(command, "it queries the gateway at --admin")
     return f"{command} takes no configuration: {reason}"
 
@@ -209,20 +216,20 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         "--check",
-        (SERVE,),
+        (SERVE, REST_PROXY),
         "validate the configuration, print a summary, and exit",
         _SWITCH,
     ),
     Option(
         "--workers",
-        (SERVE,),
+        (SERVE, REST_PROXY),
         "number of worker processes that serve the same ports; auto: one per CPU; takes precedence "
         "over workers in the configuration",
         {"type": _workers, "metavar": "N|auto"},
     ),
     Option(
         "--log-format",
-        (SERVE,),
+        (SERVE, REST_PROXY),
         "log format; takes precedence over log.format in the configuration",
         {"choices": ("text", "json")},
     ),

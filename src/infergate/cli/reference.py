@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from infergate.cli.arguments import COMMANDS, EXIT_CODES, OPTIONS, SIGNALS
+from infergate.cli.rest_proxy import VARIABLES
 
 PAGE: Final = "cli.md"
 _MARKED: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- /generated -->)", re.DOTALL)
@@ -44,6 +45,7 @@ TABLES: Final[Mapping[str, str]] = {
     "commands": _table(("Command", "What it does"), _code_rows(COMMANDS)),
     "options": _table(("Option", "Commands", "Meaning"), _options()),
     "exits": _table(("Exit code", "When"), _code_rows(EXIT_CODES)),
+    "rest_proxy": _table(("Variable", "Meaning"), _code_rows(VARIABLES)),
     "signals": _table(("Signal", "What happens"), _code_rows(SIGNALS)),
 }
 """The tables, keyed by their names in the marks of the page."""

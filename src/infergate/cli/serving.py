@@ -1,4 +1,4 @@
-"""``infergate serve``, with and without ``--check``."""
+"""``infergate serve`` and ``infergate rest-proxy``, with and without ``--check``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 
-from infergate.cli.arguments import Arguments
+from infergate.cli.arguments import REST_PROXY, Arguments
+from infergate.cli.rest_proxy import rest_proxy_config
 from infergate.cli.summary import summary
 from infergate.config.check import ONE_WORKER
 from infergate.config.load import load
@@ -31,12 +32,16 @@ def serve(arguments: Arguments) -> int:
 
 
 def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
-    """Load the configuration file, or the embedded demo, and apply the command line's overrides.
+    """Load the configuration (without a file, the embedded demo), and apply the command line's
+    overrides.
 
     Raises ConfigError.
     """
     path = arguments.config
-    config = Config.default() if path is None else load(path, os.environ, files)
+    if arguments.command == REST_PROXY:
+        config = rest_proxy_config(os.environ)
+    else:
+        config = Config.default() if path is None else load(path, os.environ, files)
     if arguments.log_format is not None:
         log = config.log.model_copy(update={"format": arguments.log_format})
         config = config.model_copy(update={"log": log})

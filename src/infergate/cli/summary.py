@@ -36,6 +36,10 @@ def _listeners(config: Config) -> list[Sequence[str]]:
         (f"graphpipe[{index}]", str(gp.address), f"{gp.model}, {gp.framing}")
         for index, gp in enumerate(listeners.graphpipe)
     ]
+    rows += [
+        (f"additional.{name}", str(item.address), " ".join(item.protocols))
+        for name, item in listeners.additional.items()
+    ]
     return rows
 
 

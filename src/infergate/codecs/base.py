@@ -10,7 +10,8 @@ codec instead, and decodes no tensor.
 *Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
-exactly the requests that ``parse_request`` rejects.
+exactly the requests that ``parse_request`` rejects. If only ``parse_request`` needs the model's
+metadata, ``validate`` accepts requests that contradict the metadata; the server rejects them.
 """
 
 from __future__ import annotations
@@ -341,8 +342,8 @@ class CodecPlugin:
 
     A shared listener dispatches a request to the codec that has its first path segment (HTTP, for
     example ``"v2"``) or its full service name (gRPC) in ``claims``, and all other requests to the
-    codec with ``is_fallback``. If several codecs claim a path, the configuration decides
-    (``registry.plugins_by_claim``). ``create`` builds the codec from validated options.
+    codec with ``is_fallback``. If several codecs claim a path, the configuration decides.
+    ``create`` builds the codec from validated options.
     """
 
     name: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import cache
 from importlib.metadata import entry_points
 
-from infergate.codecs.base import CodecPlugin, TransportKind
+from infergate.codecs.base import CodecPlugin
 
 ENTRY_POINT_GROUP = "infergate.codecs"
 
@@ -21,28 +20,3 @@ def plugins() -> dict[str, CodecPlugin]:
             raise RuntimeError(f"two codecs are installed for protocol '{plugin.name}'")
         plugins_by_name[plugin.name] = plugin
     return plugins_by_name
-
-
-def plugins_by_claim(kind: TransportKind, preferred: Collection[str]) -> dict[str, CodecPlugin]:
-    """Return the plugin that serves each claim on a shared listener. Claims of the fallback come
-    first.
-
-    If two protocols claim the same path, ``preferred`` must contain the name of one of them, which
-    then serves the claim. Raises ValueError if ``preferred`` contains neither or both names, or the
-    name of a protocol that is not installed.
-    """
-    installed = plugins()
-    for name in preferred:
-        if name not in installed:
-            raise ValueError(f"protocol '{name}' is not installed")
-    owners: dict[str, CodecPlugin] = {}
-    for plugin in sorted(installed.values(), key=lambda plugin: not plugin.is_fallback):
-        for claim in plugin.claims if plugin.transport_kind is kind else ():
-            owner = owners.setdefault(claim, plugin)
-            if owner is plugin:
-                continue
-            if (owner.name in preferred) == (plugin.name in preferred):
-                raise ValueError(f"'{owner.name}' and '{plugin.name}' both claim '{claim}'")
-            if plugin.name in preferred:
-                owners[claim] = plugin
-    return owners

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from infergate.codecs.base import TransportKind
 from infergate.config import protocols, schema
-from infergate.config.listeners import GraphPipeListener
+from infergate.config.listeners import (
+    AdminListener,
+    GraphPipeListener,
+    GrpcListener,
+    HttpListener,
+    SocketListenerConfig,
+)
 from infergate.config.routes import RewriteConfig, RouteConfig
-from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -19,6 +25,9 @@ from infergate.core.route_policy import RetryPolicy
 from infergate.core.tls_settings import ClientTls, ServerTls
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from infergate.transport.base import Address, Endpoint
+
+ADDITIONAL: Final = "additional."
+"""The prefix of the names of additional listeners."""
 
 
 def routing_table(config: schema.Config) -> RouteTable:
@@ -87,27 +96,49 @@ def limits(config: schema.Config, headers: int = 0) -> Limits:
 
 
 def addresses(config: schema.Config) -> dict[str, Address]:
-    """Return the address of each enabled listener among ``http``, ``grpc`` and ``admin``."""
-    listeners = config.listeners
-    named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
-    return {name: listener.address for name, listener in named.items() if listener is not None}
+    """Return the address of each enabled listener, by its path in the configuration."""
+    return {
+        name: replace(listener.address, mode=listener.mode)
+        if isinstance(listener, SocketListenerConfig)
+        else listener.address
+        for name, listener in _listeners(config).items()
+    }
 
 
 def server_tls(config: schema.Config) -> dict[str, ServerTls]:
     """Return the TLS settings of listeners with TLS, keyed by the listener's path in the
     configuration."""
-    listeners = config.listeners
-    settings: dict[str, ListenerTls | None] = {
-        name: entry.tls
-        for name, entry in (
-            ("http", listeners.http),
-            ("grpc", listeners.grpc),
-            ("admin", listeners.admin),
-        )
-        if entry is not None
+    return {
+        name: ServerTls(**dict(listener.tls))
+        for name, listener in _listeners(config).items()
+        if listener.tls is not None
     }
-    settings |= {f"graphpipe[{i}]": entry.tls for i, entry in enumerate(listeners.graphpipe)}
-    return {name: ServerTls(**dict(entry)) for name, entry in settings.items() if entry is not None}
+
+
+def _listeners(
+    config: schema.Config,
+) -> dict[str, HttpListener | GrpcListener | AdminListener | SocketListenerConfig]:
+    listeners = config.listeners
+    named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
+    return {
+        **{name: listener for name, listener in named.items() if listener is not None},
+        **{f"graphpipe[{i}]": listener for i, listener in enumerate(listeners.graphpipe)},
+        **{f"{ADDITIONAL}{name}": item for name, item in listeners.additional.items()},
+    }
+
+
+def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
+    """Return the protocols of each listener for several protocols and models, by its path in the
+    configuration. The first protocol that claims a path serves it."""
+    listeners = config.listeners
+    found: dict[str, tuple[str, ...]] = {}
+    if listeners.http is not None:
+        found["http"] = protocols.of_transport(TransportKind.HTTP, listeners.http.v1)
+    if listeners.grpc is not None:
+        found["grpc"] = protocols.of_transport(TransportKind.GRPC)
+    return found | {
+        f"{ADDITIONAL}{name}": item.protocols for name, item in listeners.additional.items()
+    }
 
 
 def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
@@ -123,7 +154,6 @@ class ModelListener:
     messages instead of HTTP.
     """
 
-    address: Address
     protocol: str
     options: Mapping[str, Any]
     framed: bool
@@ -141,7 +171,6 @@ def model_listeners(config: schema.Config) -> dict[str, ModelListener]:
 def _model_listener(listener: GraphPipeListener) -> ModelListener:
     framed = listener.framing == "size-prefixed"
     return ModelListener(
-        replace(listener.address, mode=listener.mode),
         "graphpipe",
         {"model": listener.model, "errors": "response" if framed else listener.errors},
         framed,
@@ -151,24 +180,17 @@ def _model_listener(listener: GraphPipeListener) -> ModelListener:
 
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     """Return the options of each frontend's codec (``CodecPlugin.create``), keyed by protocol."""
-    http, grpc = config.listeners.http, config.listeners.grpc
-    options: dict[str, Mapping[str, Any]] = {}
-    if http is not None:
-        options["v2-rest"] = http.v2.model_dump()
-        options["trtis-http"] = http.trtis.model_dump()
-        options["graphpipe"] = http.graphpipe.model_dump()
-        options["tfs-rest"] = config.tensorflow_serving.codec_options()
-    if grpc is not None:
-        options["v2-grpc"] = grpc.v2.model_dump()
-        options["trtis-grpc"] = grpc.trtis.model_dump()
-        options["tfs-grpc"] = grpc.tfs.model_dump() | config.tensorflow_serving.codec_options()
-    return options
-
-
-def preferred_protocols(config: schema.Config) -> tuple[str, ...]:
-    """Return the protocols that get the paths which several protocols claim."""
-    http = config.listeners.http
-    return () if http is None else (http.v1,)
+    http = config.listeners.http or HttpListener()
+    grpc = config.listeners.grpc or GrpcListener()
+    return {
+        "v2-rest": http.v2.model_dump(),
+        "trtis-http": http.trtis.model_dump(),
+        "graphpipe": http.graphpipe.model_dump(),
+        "tfs-rest": config.tensorflow_serving.codec_options(),
+        "v2-grpc": grpc.v2.model_dump(),
+        "trtis-grpc": grpc.trtis.model_dump(),
+        "tfs-grpc": grpc.tfs.model_dump() | config.tensorflow_serving.codec_options(),
+    }
 
 
 def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:

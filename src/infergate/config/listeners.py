@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+import re
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from infergate.config import protocols
 from infergate.config.access import KeyConfig
 from infergate.config.fields import (
     FileMode,
@@ -13,6 +15,7 @@ from infergate.config.fields import (
     ListenAddress,
     Name,
     NonFinite,
+    Protocol,
     Size,
     SocketAddress,
     Text,
@@ -20,6 +23,8 @@ from infergate.config.fields import (
 from infergate.config.section import Section
 from infergate.config.tls import ListenerTls
 from infergate.transport.base import Address
+
+_LISTENER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
 class V2RestConfig(Section):
@@ -110,7 +115,7 @@ class HttpListener(Section):
     v1: Literal["tfs-rest", "kserve-v1"] = Field(
         default="tfs-rest",
         description="The protocol under /v1, which TensorFlow Serving and KServe's V1 protocol "
-        "share.",
+        "share. An additional listener can serve the other one.",
     )
     v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
     trtis: TrtisConfig = Field(
@@ -176,16 +181,37 @@ class AdminListener(Section):
     )
 
 
-class GraphPipeListener(Section):
+class SocketListenerConfig(Section):
+    """A listener on a port or a unix socket."""
+
+    address: SocketAddress = Field(
+        description="Address to listen on: `host:port`, `tcp://host:port` or `unix:/path`. "
+        "Example: `unix:/run/infergate/models.sock`."
+    )
+    mode: FileMode = Field(
+        default=0o660,
+        description="File permissions of a unix socket, in octal and in quotes. They decide who "
+        'can connect. Example: `"600"`.',
+    )
+    tls: ListenerTls | None = Field(
+        default=None,
+        description="TLS settings. Without them, the listener uses plain text. Unix "
+        "sockets do not support TLS.",
+    )
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        if self.tls is not None and self.address.unix:
+            raise ValueError("tls is for TCP listeners, not for unix sockets")
+        return self
+
+
+class GraphPipeListener(SocketListenerConfig):
     """A port or unix socket that serves one model to unmodified GraphPipe clients, on any URL path.
 
     Example: `{address: 0.0.0.0:9000, model: squeezenet}`.
     """
 
-    address: SocketAddress = Field(
-        description="Address to listen on: `host:port`, `tcp://host:port` or `unix:/path`. "
-        "Example: `unix:/run/infergate/squeezenet.sock`."
-    )
     model: Name = Field(description="The model's name, which is matched against `routes`.")
     framing: Literal["http", "size-prefixed"] = Field(
         default="http",
@@ -205,22 +231,6 @@ class GraphPipeListener(Section):
         "behind a proxy that shares connections between clients, because it allows request "
         "smuggling.",
     )
-    mode: FileMode = Field(
-        default=0o660,
-        description="File permissions of a unix socket, in octal and in quotes. They decide who "
-        'can connect. Example: `"600"`.',
-    )
-    tls: ListenerTls | None = Field(
-        default=None,
-        description="TLS settings. Without them, the listener uses plain text. Unix "
-        "sockets do not support TLS.",
-    )
-
-    @model_validator(mode="after")
-    def _tls_fits(self) -> Self:
-        if self.tls is not None and self.address.unix:
-            raise ValueError("tls is for TCP listeners, not for unix sockets")
-        return self
 
     @model_validator(mode="after")
     def _framing_fits(self) -> Self:
@@ -233,6 +243,35 @@ class GraphPipeListener(Section):
         return self
 
 
+class AdditionalListener(SocketListenerConfig):
+    """A further port or unix socket, which serves only the listed protocols. The response formats
+    are those of `listeners.http` and `listeners.grpc`.
+
+    Example: `{address: 0.0.0.0:8500, protocols: [tfs-grpc]}`.
+    """
+
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
+        description="The protocols that clients may speak, all over HTTP or all over gRPC. If "
+        "several have the same path, the first one serves it. The first protocol also answers "
+        "requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
+    )
+
+    @model_validator(mode="after")
+    def _protocols_fit(self) -> Self:
+        kinds = protocols.transport_kinds()
+        for name in self.protocols:
+            if kinds[name] is None:
+                raise ValueError(f"clients cannot speak '{name}'")
+            if self.protocols.count(name) > 1:
+                raise ValueError(f"'{name}' is listed twice")
+            if kinds[name] is not kinds[self.protocols[0]]:
+                raise ValueError(
+                    f"'{self.protocols[0]}' and '{name}' need separate listeners: one uses HTTP, "
+                    "the other gRPC"
+                )
+        return self
+
+
 class Listeners(Section):
     """The listeners. An omitted listener uses its defaults; `null` disables it.
 
@@ -241,8 +280,9 @@ class Listeners(Section):
 
     http: HttpListener | None = Field(
         default=HttpListener(),
-        description="The HTTP listener. It serves V2 REST under /v2, TensorFlow Serving under /v1, "
-        "the legacy API under /api, and GraphPipe under `/graphpipe/<model>`.",
+        description="The HTTP listener. It serves V2 REST under /v2, TensorFlow Serving or "
+        "KServe's V1 protocol under /v1, the legacy API under /api, and GraphPipe under "
+        "`/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(),
@@ -259,7 +299,24 @@ class Listeners(Section):
         description="Ports and unix sockets for unmodified GraphPipe clients. Each serves one "
         "model.",
     )
+    additional: dict[str, AdditionalListener] = Field(
+        default={},
+        description="Further ports and unix sockets, each under a name of your choice, for clients "
+        "that expect a protocol at its usual port. Example: `{tfs: {address: 0.0.0.0:8500, "
+        "protocols: [tfs-grpc]}}`.",
+    )
+
+    @field_validator("additional")
+    @classmethod
+    def _check_names(cls, value: dict[str, AdditionalListener]) -> dict[str, AdditionalListener]:
+        for name in value:
+            if not _LISTENER_NAME.fullmatch(name):
+                raise ValueError(
+                    f"'{name[:64]}' is not a listener's name: up to 32 lower-case letters, digits, "
+                    "hyphens and underscores"
+                )
+        return value
 
 
 FRONTEND_LISTENERS: Final = ("http", "grpc")
-"""The listeners for inference requests, except GraphPipe's per-model listeners."""
+"""The listeners for inference requests that are on by default."""

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from infergate.config.access import AccessConfig
 from infergate.config.listeners import (
     FRONTEND_LISTENERS,
+    AdditionalListener,
     AdminListener,
     GraphPipeListener,
     Listeners,
@@ -73,17 +74,17 @@ class Outline:
 def outline_config(config: Config) -> Outline:
     """Return the outline of a valid Config."""
     listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
-    per_model = dict(enumerate(config.listeners.graphpipe))
+    per_model, additional = config.listeners.graphpipe, config.listeners.additional
     return Outline(
-        listeners=_addresses(listeners, per_model),
-        per_model={index: listener.model for index, listener in per_model.items()},
+        listeners=_addresses(listeners, dict(enumerate(per_model)), additional),
+        per_model={index: listener.model for index, listener in enumerate(per_model)},
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
         used_backends=frozenset(
             name for route in config.routes for _, name in named_backends(route)
         ),
-        has_frontend=bool(per_model)
+        has_frontend=bool(per_model or additional)
         or any(listeners[name] is not None for name in FRONTEND_LISTENERS),
         has_all_routes=True,
         access=config.access,
@@ -105,11 +106,15 @@ def outline_readable(data: Any) -> Outline:
     }
     entries = _entries(listener_data.get("graphpipe"))
     per_model = {index: _readable(GraphPipeListener, entry) for index, entry in entries.items()}
+    additional = {
+        name: _readable(AdditionalListener, entry)
+        for name, entry in _mapping(listener_data.get("additional")).items()
+    }
     route_data = _entries(top.get("routes"))
     routes = {index: _readable(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
     return Outline(
-        listeners=_addresses(listeners, per_model),
+        listeners=_addresses(listeners, per_model, additional),
         per_model={index: item.model for index, item in per_model.items() if item is not None},
         backends={name: _readable(BackendConfig, item) for name, item in backends.items()}
         if isinstance(backends, dict) and backends
@@ -120,7 +125,7 @@ def outline_readable(data: Any) -> Outline:
             for name, item in _mapping(top.get("models")).items()
         },
         used_backends=_used_backends(list(route_data.values())),
-        has_frontend=bool(entries)
+        has_frontend=bool(entries or additional)
         or not all(
             name in listener_data and listener_data[name] is None for name in FRONTEND_LISTENERS
         ),
@@ -141,15 +146,12 @@ def _has_open_actions(admin: AdminListener | None) -> bool:
 
 
 def _addresses(
-    named: Mapping[str, Any], per_model: Mapping[int, GraphPipeListener | None]
+    named: Mapping[str, Any], per_model: Mapping[int, Any], additional: Mapping[str, Any]
 ) -> dict[KeyPath, Address]:
-    addresses: dict[KeyPath, Address] = {
-        (name,): section.address for name, section in named.items() if section is not None
-    }
-    for index, listener in per_model.items():
-        if listener is not None:
-            addresses["graphpipe", index] = listener.address
-    return addresses
+    paths: dict[KeyPath, Any] = {(name,): listener for name, listener in named.items()}
+    paths |= {("graphpipe", index): listener for index, listener in per_model.items()}
+    paths |= {("additional", name): listener for name, listener in additional.items()}
+    return {path: item.address for path, item in paths.items() if item is not None}
 
 
 def _entries(value: Any) -> dict[int, Any]:

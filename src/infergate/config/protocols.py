@@ -29,6 +29,14 @@ def transport_kinds() -> dict[str, TransportKind | None]:
     return {BUILTIN: None} | {name: plugin.transport_kind for name, plugin in plugins().items()}
 
 
+def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
+    """Return the protocols over ``kind``: the one that answers unknown paths, then the
+    ``preferred`` one, then all others."""
+    found = [plugin for plugin in plugins().values() if plugin.transport_kind is kind]
+    found.sort(key=lambda plugin: (not plugin.is_fallback, plugin.name != preferred))
+    return tuple(plugin.name for plugin in found)
+
+
 def shared_memory_protocols() -> list[str]:
     """Return the protocols whose servers can access shared memory."""
     return [name for name, plugin in plugins().items() if plugin.supports_shared_memory]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from infergate.config.schema import Config
-from infergate.config.section import Section
+from infergate.config.section import all_sections
 
 PAGE: Final = "configuration.md"
 SCHEMA: Final = "routes.schema.json"
@@ -72,7 +72,7 @@ def markdown() -> str:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (2020-12) of routes.yaml."""
     schema = Config.model_json_schema(by_alias=True)
-    for section in Section.__subclasses__():
+    for section in all_sections():
         in_yaml = section.model_construct().model_dump(mode="json", by_alias=True)
         shape = schema if section is Config else schema["$defs"][section.__name__]
         for key, value in shape["properties"].items():

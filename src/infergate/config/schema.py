@@ -7,10 +7,12 @@ backend, belong to ``check``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from infergate.codecs.base import TransportKind
 from infergate.config import protocols
 from infergate.config.access import AccessConfig
 from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig, OutlierConfig
@@ -28,7 +30,7 @@ from infergate.config.fields import (
     Text,
     Workers,
 )
-from infergate.config.listeners import Listeners
+from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
@@ -48,7 +50,8 @@ class BackendConfig(Section):
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
         "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` or "
-        "`tfs-rest` (TensorFlow Serving), or `builtin` for the models embedded in infergate."
+        "`tfs-rest` (TensorFlow Serving), `kserve-v1` (KServe's `:predict`; needs `models`), or "
+        "`builtin` for the models embedded in infergate."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
@@ -411,15 +414,30 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:
-        grpc = self.listeners.grpc
-        if self.engine == "compat" and grpc is not None and grpc.tls is not None:
-            for key, value in (("client_certificates", "optional"), ("min_version", "1.3")):
-                if getattr(grpc.tls, key) == value:
-                    raise ValueError(
-                        f"listeners.grpc.tls.{key}: '{value}' needs engine 'own': the gRPC library "
-                        "does not support it"
-                    )
+        if self.engine == "compat":
+            for path in self._grpc_options_of_own_engine():
+                raise ValueError(f"{path} needs engine 'own': the gRPC library does not support it")
         return self
+
+    def _grpc_options_of_own_engine(self) -> Iterator[str]:
+        over_grpc = protocols.of_transport(TransportKind.GRPC)
+        grpc: dict[str, GrpcListener | AdditionalListener] = {
+            f"additional.{name}": listener
+            for name, listener in self.listeners.additional.items()
+            if listener.protocols[0] in over_grpc
+        }
+        if self.listeners.grpc is not None:
+            grpc["grpc"] = self.listeners.grpc
+        for name, listener in grpc.items():
+            if listener.address.unix:
+                yield f"listeners.{name}.address: a unix socket"
+            if listener.tls is not None and listener.tls.client_certificates == "optional":
+                yield f"listeners.{name}.tls.client_certificates: 'optional'"
+            if listener.tls is not None and listener.tls.min_version == "1.3":
+                yield f"listeners.{name}.tls.min_version: '1.3'"
+        for name, backend in self.backends.items():
+            if backend.protocol in over_grpc and backend.tls is not None and not backend.tls.verify:
+                yield f"backends.{name}.tls.verify: 'false'"
 
     @classmethod
     def default(cls) -> Self:

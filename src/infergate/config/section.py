@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -10,3 +12,12 @@ class Section(BaseModel):
     keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def all_sections(base: type[Section] = Section) -> Iterator[type[Section]]:
+    """Yield all classes of mappings, without the base classes that they share."""
+    for section in base.__subclasses__():
+        if section.__subclasses__():
+            yield from all_sections(section)
+        else:
+            yield section

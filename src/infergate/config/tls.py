@@ -110,10 +110,18 @@ class BackendTls(Section):
         default=None,
         description="PEM file with the private key of `certificate`, unencrypted.",
     )
+    verify: bool = Field(
+        default=True,
+        description="Verify the backend's certificate and its name. `false` accepts any "
+        "certificate: requests are encrypted, but anyone on the network path can impersonate the "
+        "backend.",
+    )
 
     @model_validator(mode="after")
     def _files_fit(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key must be given together")
+        if self.ca is not None and not self.verify:
+            raise ValueError("ca has no effect with 'verify: false'")
         _check_files(self.certificate, self.key, self.ca)
         return self

@@ -34,3 +34,4 @@ class ClientTls:
     server_name: str | None = None
     certificate: Path | None = None
     key: Path | None = None
+    verify: bool = True

@@ -46,8 +46,8 @@ RAW_SOCKETS: Final = "frames"
 @dataclass(frozen=True, slots=True)
 class ClientKind:
     """A protocol and tensor format. The client connects to ``listener``: ``http``, ``grpc``,
-    ``grpc typed`` or ``RAW_SOCKETS``. If the URL identifies the model, ``path_prefix`` precedes the
-    model's name."""
+    ``grpc typed``, ``additional.<protocol>`` or ``RAW_SOCKETS``. If the URL identifies the model,
+    ``path_prefix`` precedes the model's name."""
 
     name: str
     protocol: str
@@ -73,6 +73,8 @@ class ClientKind:
         return RemoteBackend(server, codec, GrpcioUpstream(limits), RPC_MESSAGES, limits)
 
 
+WITHOUT_METADATA: Final = ("kserve-v1",)
+"""Protocols without metadata: the clients know it, and the gateways declare it."""
 CLIENT_KINDS: Final = (
     ClientKind("V2 REST, JSON", "v2-rest", "http"),
     ClientKind("V2 REST, binary", "v2-rest", "http", TRITON),
@@ -86,4 +88,5 @@ CLIENT_KINDS: Final = (
     ClientKind("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
     ClientKind("TF Serving, gRPC", "tfs-grpc", "grpc"),
     ClientKind("TF Serving, REST", "tfs-rest", "http"),
+    ClientKind("KServe V1", "kserve-v1", f"additional.{WITHOUT_METADATA[0]}"),
 )

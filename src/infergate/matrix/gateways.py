@@ -4,15 +4,16 @@ over every protocol, and the gateways in front of it use it as a backend over ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.registry import plugins
 from infergate.config.schema import Config
+from infergate.core.messages import ModelMetadata
 from infergate.matrix import cases
-from infergate.matrix.client_kinds import RAW_SOCKETS, ClientKind
+from infergate.matrix.client_kinds import RAW_SOCKETS, WITHOUT_METADATA, ClientKind
 from infergate.matrix.recording_backend import RecordingBackend
 from infergate.runtime.assemble import assemble
 from infergate.transport.base import Address, Endpoint
@@ -27,6 +28,7 @@ BACKENDS: Final = (
     "trtis-grpc",
     "tfs-grpc",
     "tfs-rest",
+    *WITHOUT_METADATA,
 )
 _PATH_PREFIXES: Final = {"graphpipe": "/graphpipe/"}
 """The path prefixes of the protocols in which an endpoint's URL identifies a model."""
@@ -48,7 +50,8 @@ class MatrixGateways:
     async def run(cls) -> AsyncGenerator[MatrixGateways, None]:
         """Run the gateways until the context exits."""
         gateways = cls()
-        models = [*gateways.recorder.models, cases.UNKNOWN_MODEL]
+        models = dict(gateways.recorder.models)
+        models[cases.UNKNOWN_MODEL] = models["FP32"]
         try:
             inner = await gateways._start(_INNER_CONFIG, " behind")
             await gateways._start(_outer_config(inner, models))
@@ -87,23 +90,33 @@ def client_model_name(backend: str, model: str) -> str:
     return f"{backend}.{model}"
 
 
+_ADDITIONAL: Final = {name: {**_FREE_PORT, "protocols": (name,)} for name in WITHOUT_METADATA}
+"""Listeners for protocols whose paths another protocol of the shared listener has too."""
 _INNER_CONFIG: Final = {
-    "listeners": {"http": _FREE_PORT, "grpc": _FREE_PORT, "admin": None},
+    "listeners": {
+        "http": _FREE_PORT,
+        "grpc": _FREE_PORT,
+        "admin": None,
+        "additional": _ADDITIONAL,
+    },
     "backends": {BUILTIN: {"protocol": BUILTIN}},
     "routes": ({"model": "*", "backend": BUILTIN},),
 }
 
 
 def _outer_config(
-    inner: Mapping[str, Address], models: Sequence[str], *, typed: bool = False
+    inner: Mapping[str, Address], models: Mapping[str, ModelMetadata], *, typed: bool = False
 ) -> dict[str, Any]:
     """Return the configuration of a gateway in front of the recording models. With ``typed``, V2
     gRPC clients get typed contents."""
     backends: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     routes, raw_sockets = [], []
     for protocol in BACKENDS:
         for model in models:
             name = client_model_name(protocol, model)
+            if protocol in WITHOUT_METADATA:
+                declared[name] = _declared(models[model])
             backend = name if protocol in _PATH_PREFIXES else protocol
             backends[backend] = _backend_config(protocol, model, inner)
             timeout = cases.HANGING_TIMEOUT if model == cases.HANGING_MODEL else None
@@ -115,15 +128,32 @@ def _outer_config(
         "grpc": {**_FREE_PORT, "v2": {"contents": "typed" if typed else "raw"}},
         "admin": None,
         "graphpipe": () if typed else tuple(raw_sockets),
+        "additional": {} if typed else _ADDITIONAL,
     }
-    return {"listeners": listeners, "backends": backends, "routes": tuple(routes)}
+    return {
+        "listeners": listeners,
+        "backends": backends,
+        "routes": tuple(routes),
+        "models": declared,
+    }
+
+
+def _declared(model: ModelMetadata) -> dict[str, Any]:
+    """Return the entry of ``models`` that declares ``model``."""
+    return {
+        key: tuple(
+            {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in tensors
+        )
+        for key, tensors in (("inputs", model.inputs), ("outputs", model.outputs))
+    }
 
 
 def _backend_config(protocol: str, model: str, inner: Mapping[str, Address]) -> dict[str, Any]:
     if protocol == BUILTIN:
         return {"protocol": BUILTIN}
     scheme = plugins()[protocol].transport_kind.value
+    listener = f"additional.{protocol}" if protocol in WITHOUT_METADATA else scheme
     path = f"{_PATH_PREFIXES[protocol]}{model}" if protocol in _PATH_PREFIXES else ""
-    endpoints = (f"{scheme}://{inner[scheme]}{path}",)
+    endpoints = (f"{scheme}://{inner[listener]}{path}",)
     profile = {"profile": _PROFILES[protocol]} if protocol in _PROFILES else {}
     return {"protocol": protocol, "endpoints": endpoints, **profile}

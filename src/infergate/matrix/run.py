@@ -12,7 +12,7 @@ from infergate.core.messages import InferRequest, InferResponse, Response
 from infergate.core.request_context import RequestContext
 from infergate.matrix import findings
 from infergate.matrix.cases import CASES, Case
-from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
+from infergate.matrix.client_kinds import CLIENT_KINDS, WITHOUT_METADATA, ClientKind
 from infergate.matrix.findings import Finding, Mark, finding_of
 from infergate.matrix.gateways import BACKENDS, BUILTIN, MatrixGateways, client_model_name
 from infergate.matrix.recording_backend import ReceivedRequest
@@ -83,6 +83,8 @@ async def _send(
         raise _NotExpressibleError(error.public) from None
     gateways.recorder.take_requests()
     context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
+    if kind.protocol in WITHOUT_METADATA:
+        context.policy = replace(context.policy, declared_metadata=model)
     result: Response | GatewayError
     try:
         result = await client.perform(named, context)

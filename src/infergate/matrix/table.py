@@ -80,8 +80,8 @@ A client of each protocol sends every case through two gateways. The first one t
 protocol of the column, the second one receives it there and runs models that record the request.
 V2 backends have the profile `triton`, GraphPipe backends `graphpipe-go`. The behavior with real
 servers and clients is described in detail for [V2](fidelity-v2.md),
-[legacy TRT](fidelity-trtis.md), [GraphPipe](fidelity-graphpipe.md) and
-[TensorFlow Serving](fidelity-tfs.md).
+[legacy TRT](fidelity-trtis.md), [GraphPipe](fidelity-graphpipe.md),
+[TensorFlow Serving](fidelity-tfs.md) and [KServe V1](fidelity-kserve-v1.md).
 """
 
 

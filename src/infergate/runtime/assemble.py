@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -18,7 +18,7 @@ from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.profiles import PROFILES
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.registry import plugins, plugins_by_claim
+from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -31,7 +31,7 @@ from infergate.gateway.frontend import Frontend, RequestAuthorizer
 from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.server_control import ControlPermissions
-from infergate.gateway.services import gateway_services
+from infergate.gateway.services import GatewayServices, gateway_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.traced import TracedSteps
@@ -285,9 +285,8 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     transports, tls = load_engine(config.engine), compiled.server_tls(config)
     listeners: dict[str, ListenerSpec] = {}
 
-    def listen(  # noqa: PLR0913 - the fields of a listener
+    def listen(
         name: str,
-        address: Address,
         app: Any,
         make_server: Callable[[Address, Any, Limits, Admission, ConnectionGate], Server],
         options: Mapping[str, object],
@@ -298,63 +297,57 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         # listeners have reached their limits.
         admission = Admission(limits) if name == ADMIN else shared.admission
         gate = shared.gates.make_gate(name, limits, tls.get(name), protocols)
+        address = addresses[name]
         make = functools.partial(make_server, address, app, limits, admission, gate)
         options = {"mode": address.mode, "TLS": name in tls, **options}
         listeners[name] = ListenerSpec(address, app, make, gate, limits, options)
 
-    if "http" in addresses:
-        frontends = _make_frontends(TransportKind.HTTP, config, factory)
-        http = HttpDispatch(frontends, record, assign_id, relays=relays)
-        header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
+    options = compiled.frontend_options(config)
+
+    @functools.cache
+    def frontend(protocol: str) -> Frontend[Any, Any]:
+        return factory.make(plugins()[protocol].create(options.get(protocol, {})))
+
+    def listen_http(name: str, protocols: Sequence[str]) -> None:
+        claims = _claims(protocols, frontend)
+        header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
-            "http",
-            addresses["http"],
-            http,
+            name,
+            HttpDispatch(claims, record, assign_id, relays=relays),
             transports.make_http_server,
             _FIXED_HTTP,
             _HTTP_1,
-            limits=header_limits,
+            limits=compiled.limits(config, header_bytes),
         )
+
+    def listen_grpc(name: str, protocols: Sequence[str]) -> None:
+        claims = _claims(protocols, frontend)
+        own_rpc = _own_services(claims, gateway, authorizer)
+        rpc = RpcDispatch(claims, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays)
+        fixed = {f"limits.{key}": getattr(limits, key) for key in transports.fixed_grpc_limits}
+        if not transports.can_change_grpc_tls:
+            fixed["tls"] = tls.get(name)
+        listen(name, rpc, transports.make_grpc_server, {**_FIXED_GRPC, **fixed}, _HTTP_2)
+
+    for name, protocols in compiled.listener_protocols(config).items():
+        is_http = plugins()[protocols[0]].transport_kind is TransportKind.HTTP
+        (listen_http if is_http else listen_grpc)(name, protocols)
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
         app = HttpDispatch({"": factory.make(codec)}, record, assign_id, relays=relays)
         if model_listener.framed:
-            listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
+            listen(name, app, FrameServer, _FIXED_FRAMES)
         else:
             both = {"accept_both_lengths": model_listener.accept_both_lengths}
             make_server = functools.partial(transports.make_http_server, **both)
-            options = {**_FIXED_HTTP, **both}
-            listen(name, model_listener.address, app, make_server, options, _HTTP_1)
-    if "grpc" in addresses:
-        frontends = _make_frontends(TransportKind.GRPC, config, factory)
-        own_rpc = gateway_services(SCHEMA, tuple(frontends), gateway.readiness)
-        if authorizer is not None:
-            own_rpc = authorized_services(
-                own_rpc, authorizer, next(iter(frontends.values())).codec.build_error
-            )
-        rpc = RpcDispatch(
-            frontends, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays
-        )
-        fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed_grpc_limits}
-        if not transports.can_change_grpc_tls:
-            fixed["tls"] = tls.get("grpc")
-        listen(
-            "grpc",
-            addresses["grpc"],
-            rpc,
-            transports.make_grpc_server,
-            {**_FIXED_GRPC, **fixed},
-            _HTTP_2,
-        )
+            listen(name, app, make_server, {**_FIXED_HTTP, **both}, _HTTP_1)
     if "admin" in addresses:
         scrape = group.scrape or group.metrics.scrape
         ready = group.check_ready or gateway.readiness.is_ready
         admin_app = authorize_admin(
             _make_admin(config, scrape, ready, shared), config, group.metrics
         )
-        listen(
-            ADMIN, addresses["admin"], admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1
-        )
+        listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)
     return listeners
 
 
@@ -370,21 +363,26 @@ class _FrontendFactory:
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
 
 
-def _make_frontends(
-    transport_kind: TransportKind, config: Config, factory: _FrontendFactory
+def _claims(
+    protocols: Sequence[str], frontend: Callable[[str], Frontend[Any, Any]]
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of one kind of transport, keyed by their claims. The fallback comes
-    first."""
-    options = compiled.frontend_options(config)
-    frontends: dict[str, Frontend[Any, Any]] = {}
-    by_protocol: dict[str, Frontend[Any, Any]] = {}
-    preferred = compiled.preferred_protocols(config)
-    for claim, plugin in plugins_by_claim(transport_kind, preferred).items():
-        if plugin.name not in by_protocol:
-            codec = plugin.create(options.get(plugin.name, {}))
-            by_protocol[plugin.name] = factory.make(codec)
-        frontends[claim] = by_protocol[plugin.name]
-    return frontends
+    """Return the frontend of each claim: that of the first of ``protocols`` that has the claim."""
+    claims: dict[str, Frontend[Any, Any]] = {}
+    for name in protocols:
+        for claim in plugins()[name].claims:
+            claims.setdefault(claim, frontend(name))
+    return claims
+
+
+def _own_services(
+    claims: Mapping[str, Frontend[Any, Any]], gateway: Gateway, authorizer: Authorizer | None
+) -> GatewayServices:
+    """Return health and reflection of a listener that serves ``claims``."""
+    services = gateway_services(SCHEMA, tuple(claims), gateway.readiness)
+    if authorizer is None:
+        return services
+    build_error = next(iter(claims.values())).codec.build_error
+    return authorized_services(services, authorizer, build_error)
 
 
 def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
 from infergate import __version__
+from infergate.config.protocols import BUILTIN
 from infergate.config.schema import Config
 from infergate.config.values import display_names
 from infergate.core.compilation import version_text
@@ -55,7 +56,8 @@ def print_banner(
     config: Config, listeners: Mapping[str, HasAddress], source: Path | None, stream: TextIO
 ) -> None:
     """Write the message to ``stream`` when every listener is bound. It has colors on a terminal."""
-    subject = "the embedded models" if source is None else str(source)
+    is_demo = all(backend.protocol == BUILTIN for backend in config.backends.values())
+    subject = str(source or ("the embedded models" if is_demo else ", ".join(config.backends)))
     workers = f", {config.workers} workers" if config.workers > 1 else ""
     stream.write(f"infergate {version_text(__version__)} serves {subject}{workers}\n\n")
     print_tables(

@@ -3,6 +3,7 @@ its SDK, and a transformer."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,13 @@ def started_kserve() -> Iterator[KServe]:
 
 
 @contextmanager
+def started_kserve_v1() -> Iterator[KServe]:
+    """Run a KServe with the models of ``v1_server.py``."""
+    with _started("v1_server.py") as running:
+        yield running
+
+
+@contextmanager
 def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
     """Run a KServe with a transformer in front of ``predictor`` (``host:port``), which it calls
     over ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
@@ -65,6 +73,12 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
     with started(prepare) as running:
         yield KServe(*running.addresses, running.pid, running.log)
+
+
+def kserve_v1_report(http: str, model: str, rows: object) -> dict[str, Any]:
+    """Return the results of the scenarios of ``v1_client.py``."""
+    argv = [prepare_kserve().python, _SOURCES / "v1_client.py", http, model, json.dumps(rows)]
+    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "message"),
     [
         (["--confg", "x"], "unrecognized arguments: --confg"),
-        (["start"], "unknown command 'start'; there are: serve, matrix"),
+        (["start"], "unknown command 'start'; there are: serve, rest-proxy, matrix"),
         (["matrix", "--check"], "matrix takes no configuration"),
         (["--page"], "--page is for matrix"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),

@@ -161,6 +161,18 @@ ROWS: dict[str, Callable[[], Case]] = {
     "tfs-rest, metadata": lambda: Case(
         "tfs-rest", METADATA_OF, json_list('{"a":NaN,"metadata":[', "{}", "]}", 1 << 15), False
     ),
+    "kserve-v1, strings": lambda: Case(
+        "kserve-v1", InferRequest(MODEL), json_list('{"predictions":[', '""', "]}", 2 * INLINE)
+    ),
+    "kserve-v1, as many as the loop reads": lambda: Case(
+        "kserve-v1", InferRequest(MODEL), json_list('{"predictions":[', '""', "]}", 90_000), False
+    ),
+    "kserve-v1, a list of models": lambda: Case(
+        "kserve-v1", INDEX, json_list('{"models":[', '""', "]}", INLINE)
+    ),
+    "kserve-v1, a short list": lambda: Case(
+        "kserve-v1", INDEX, json_list('{"models":[', '""', "]}", 1 << 15), False
+    ),
     "graphpipe, nodes": lambda: Case("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
     "graphpipe, the maximum on the loop": lambda: Case("graphpipe", METADATA_OF, nodes(512), False),
     "graphpipe, JSON": lambda: Case(

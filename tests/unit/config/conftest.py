@@ -29,6 +29,7 @@ PLUGINS = {
     ),
     "tfs-grpc": CodecPlugin("tfs-grpc", TransportKind.GRPC, (), _without_codecs),
     "tfs-rest": CodecPlugin("tfs-rest", TransportKind.HTTP, ("v1",), _without_codecs),
+    "kserve-v1": CodecPlugin("kserve-v1", TransportKind.HTTP, ("v1", ""), _without_codecs),
     "trtis-grpc": CodecPlugin(
         "trtis-grpc", TransportKind.GRPC, (), _without_codecs, supports_shared_memory=True
     ),

@@ -36,10 +36,11 @@ def stems(kind: str) -> list[str]:
 
 def as_json(config: Config) -> dict[str, Any]:
     """Return everything that the rest of infergate reads from a Config."""
+    addresses = compiled.addresses(config)
     return {
-        "listeners": {name: str(each) for name, each in compiled.addresses(config).items()},
+        "listeners": {name: str(each) for name, each in addresses.items()},
         "bound_listeners": {
-            name: {**dataclasses.asdict(each), "address": dataclasses.asdict(each.address)}
+            name: {**dataclasses.asdict(each), "address": dataclasses.asdict(addresses[name])}
             for name, each in compiled.model_listeners(config).items()
         },
         "frontend_options": compiled.frontend_options(config),

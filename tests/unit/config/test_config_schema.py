@@ -16,7 +16,7 @@ from infergate.config import Config, ConfigError, protocols, reference
 from infergate.config import compile as compiled
 from infergate.config.explain import keys_at
 from infergate.config.load import parse
-from infergate.config.section import Section
+from infergate.config.section import all_sections
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,26 +59,16 @@ def test_the_demo() -> None:
     assert compiled.endpoints(config.backends["demo"]) == ()
 
 
-def test_a_disabled_listener_has_no_options() -> None:
+def test_codec_options_do_not_depend_on_the_default_listeners() -> None:
     config = parse(
-        "listeners: {grpc: null}\nbackends: {d: {protocol: builtin}}\n"
-        "routes: [{model: a, backend: d}]\n",
+        "listeners: {http: null, additional: {a: {address: 0.0.0.0:1, protocols: [v2-rest]}}}\n"
+        "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n",
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {
-        "v2-rest",
-        "trtis-http",
-        "graphpipe",
-        "tfs-rest",
-    }
-    config = parse(
-        "listeners: {http: null}\nbackends: {d: {protocol: builtin}}\n"
-        "routes: [{model: a, backend: d}]\n",
-        "f",
-        {},
-    )
-    assert set(compiled.frontend_options(config)) == {"v2-grpc", "trtis-grpc", "tfs-grpc"}
+    assert compiled.frontend_options(config) == compiled.frontend_options(Config.default())
+    assert compiled.listener_protocols(config)["additional.a"] == ("v2-rest",)
+    assert "http" not in compiled.listener_protocols(config)
 
 
 def test_a_config_is_immutable() -> None:
@@ -86,7 +76,7 @@ def test_a_config_is_immutable() -> None:
         Config.default().readiness = "lenient"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("section", Section.__subclasses__(), ids=lambda s: s.__name__)
+@pytest.mark.parametrize("section", list(all_sections()), ids=lambda s: s.__name__)
 def test_every_key_is_described_and_snake_case(section: type[BaseModel]) -> None:
     assert section.__doc__
     for name, field in section.model_fields.items():
@@ -107,7 +97,7 @@ def test_the_reference_in_docs_is_up_to_date(tmp_path: Path) -> None:
 
 def test_every_key_is_in_the_reference() -> None:
     page = reference.markdown()
-    for section in Section.__subclasses__():
+    for section in all_sections():
         for name, field in section.model_fields.items():
             assert f"| `{field.alias or name}` |" in page
 

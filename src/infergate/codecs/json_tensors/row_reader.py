@@ -92,6 +92,7 @@ class _Column:
 
     name: str
     datatype: Datatype | None
+    rules: DataRules
     shape: Shape | None = None
     parts: list[Array | list[Node]] = field(default_factory=list)
 
@@ -132,10 +133,10 @@ class _Column:
 
     def _convert(self, datatype: Datatype, elements: list[Node]) -> Buffer:
         if datatype is not Datatype.BYTES or not any(map(is_object, elements)):
-            return convert_elements(self.name, datatype, elements, RULES)
+            return convert_elements(self.name, datatype, elements, self.rules)
         encoded = []
         for index, item in enumerate(elements):
-            found = item.encode("utf-8", RULES.unicode_errors) if type(item) is str else None
+            found = item.encode("utf-8", self.rules.unicode_errors) if type(item) is str else None
             if is_object(item):
                 found = _decode_base64(item)
             if found is None:
@@ -153,8 +154,9 @@ class RowReader:
     ``inputs`` are the inputs of the model, or None if the inputs are unknown. In this case, the
     JSON names the inputs, or the only input is called :data:`UNNAMED`."""
 
-    def __init__(self, inputs: InputTypes | None, limits: Limits) -> None:
+    def __init__(self, inputs: InputTypes | None, limits: Limits, rules: DataRules = RULES) -> None:
         self._inputs: Final = inputs
+        self._rules: Final = rules
         self._limits: Final = limits
         self._bytes_elements = 0
         self._containers = 0
@@ -193,7 +195,7 @@ class RowReader:
             inputs = dict.fromkeys(member_names(value.node[0], f"{key}[0]"))
         self._check_count(len(inputs), key)
         self._count_containers(count * (2 + len(inputs)), key)
-        columns = {name: _Column(name, datatype) for name, datatype in inputs.items()}
+        columns = {name: _Column(name, datatype, self._rules) for name, datatype in inputs.items()}
         cursor = value.cursor()
         cursor.move()  # over the bracket
         for index, row in enumerate(value.node):
@@ -283,7 +285,7 @@ class RowReader:
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
         """Return the tensor ``name`` in ``value``."""
         shape, values = self._values(name, datatype, value)
-        column = _Column(name, datatype, shape)
+        column = _Column(name, datatype, self._rules, shape)
         column.add(values)
         return self._finish(column, shape)
 

@@ -8,7 +8,9 @@ name of its tensor ends in ``_bytes``.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -20,36 +22,47 @@ from infergate.codecs.json_tensors.json_data import (
     write_array,
 )
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.json_size import json_size_bounds
 from infergate.core.tensor import Tensor, unpack_bytes
 
 _SPELLING: Final = NON_FINITE_SPELLINGS["literal"]
+Spelling = tuple[bytes, bytes, bytes]
+"""NaN, Infinity and -Infinity in JSON."""
+_MAX_EMPTY_LISTS: Final = 1 << 16
+"""The maximum number of lists in a tensor without elements, whose shape may announce any number."""
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
 """The number of rows of several tensors that are Python objects at the same time."""
 
 
-def write_columns(tensors: Sequence[Tensor], *, is_named: bool | None = None) -> bytes:
+def write_columns(
+    tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
+) -> bytes:
     """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the only tensor alone, or an
-    object. ``is_named``: always or never an object."""
+    object. ``is_named``: always or never an object. ``spelling`` is that of NaN and infinities.
+    Raises TOO_LARGE."""
     if is_named is None:
         is_named = len(tensors) != 1
     if not is_named:
-        return _dumps(_nested(tensors[0]))
-    return _dumps({tensor.name: _nested(tensor) for tensor in tensors})
+        return _dumps(_nested(tensors[0], spelling))
+    return _dumps({tensor.name: _nested(tensor, spelling) for tensor in tensors})
 
 
-def write_rows(tensors: Sequence[Tensor]) -> bytes:
+def write_rows(
+    tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
+) -> bytes:
     """Return ``tensors`` as the value of ``instances`` or ``predictions``: the rows of the only
-    tensor, or an object per row. Raises BAD_REQUEST if the first dimensions differ."""
+    tensor, or an object per row. ``is_named``: always an object per row. Raises BAD_REQUEST if the
+    first dimensions differ, TOO_LARGE."""
     count = check_rows(tensors)
-    if len(tensors) == 1:
-        return _dumps(_nested(tensors[0]))
+    if len(tensors) == 1 and not is_named:
+        return _dumps(_nested(tensors[0], spelling))
     columns = [(tensor.name, _array(tensor)) for tensor in tensors]
     parts = []
     for start in range(0, count, _ROWS_AT_ONCE):
         end = min(start + _ROWS_AT_ONCE, count)
-        written = [(name, _row_values(values[start:end])) for name, values in columns]
+        written = [(name, _row_values(values[start:end], spelling)) for name, values in columns]
         rows = [{name: values[i] for name, values in written} for i in range(end - start)]
         parts.append(_dumps(rows)[1:-1])
     return b"[" + b",".join(parts) + b"]"
@@ -70,9 +83,25 @@ def check_rows(tensors: Sequence[Tensor]) -> int:
     return count or 0
 
 
+def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Return the minimum and maximum size of ``tensors`` in bytes as nested lists."""
+    low, high = json_size_bounds(tensors)
+    lists = sum(3 * len(tensor.shape) * math.prod(tensor.shape) for tensor in tensors)
+    names = sum(len(tensor.name) + 4 for tensor in tensors) * max(
+        (tensor.shape[0] for tensor in tensors if tensor.shape and len(tensor.data)), default=0
+    )
+    return low, high + lists + 6 * names
+
+
 def _array(tensor: Tensor) -> Any:
     """Return the elements as an array of the tensor's shape; elements of BYTES are objects that
-    orjson can write."""
+    orjson can write. Raises TOO_LARGE."""
+    if not len(tensor.data) and math.prod(takewhile(bool, tensor.shape)) > _MAX_EMPTY_LISTS:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it over "
+            f"{_MAX_EMPTY_LISTS} lists",
+        )
     if tensor.datatype is not Datatype.BYTES:
         return number_array(tensor).reshape(tensor.shape)
     is_binary = tensor.name.endswith(_BINARY_SUFFIX)
@@ -91,22 +120,22 @@ def _text(element: bytes, *, is_binary: bool) -> Any:
     return {"b64": base64.b64encode(element).decode()}
 
 
-def _nested(tensor: Tensor) -> Any:
+def _nested(tensor: Tensor, spelling: Spelling) -> Any:
     """Return the elements as an object that orjson can write."""
     array = _array(tensor)
     if array.dtype == np.object_:
         return array.tolist()
     if not array.ndim:
-        return orjson.Fragment(_dumps(write_array(array[None], _SPELLING))[1:-1])
-    return write_array(array, _SPELLING)
+        return orjson.Fragment(_dumps(write_array(array[None], spelling))[1:-1])
+    return write_array(array, spelling)
 
 
-def _row_values(array: Any) -> Sequence[Any]:
+def _row_values(array: Any, spelling: Spelling) -> Sequence[Any]:
     """Return the rows of ``array`` as objects that orjson can write."""
     if array.dtype == np.object_:
         return array.tolist()  # type: ignore[no-any-return]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return [orjson.Fragment(_dumps(write_array(row[None], _SPELLING))[1:-1]) for row in array]
+        return [orjson.Fragment(_dumps(write_array(row[None], spelling))[1:-1]) for row in array]
     return list(array)
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infergate.codecs.base import TransportKind
-from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig, Config
 from infergate.config.values import display_names
@@ -37,8 +35,7 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
         for index, listener in enumerate(config.listeners.graphpipe)
     }
     protocols = {
-        "http": _protocols(TransportKind.HTTP),
-        "grpc": _protocols(TransportKind.GRPC),
+        **{name: sorted(found) for name, found in compiled.listener_protocols(config).items()},
         **{name: [listener.protocol] for name, listener in model_listeners.items()},
     }
     return [
@@ -52,10 +49,6 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
         }
         for name, address in addresses.items()
     ]
-
-
-def _protocols(kind: TransportKind) -> list[str]:
-    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is kind)
 
 
 def _route(index: int, route: Route) -> Json:

@@ -68,12 +68,7 @@ def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, l
 
 def worker_addresses(config: Config) -> dict[str, Address]:
     """Return the addresses on which workers listen, keyed by configuration name."""
-    addresses = {
-        name: value for name, value in compiled.addresses(config).items() if name != "admin"
-    }
-    return addresses | {
-        name: value.address for name, value in compiled.model_listeners(config).items()
-    }
+    return {name: value for name, value in compiled.addresses(config).items() if name != "admin"}
 
 
 def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
@@ -88,6 +83,10 @@ def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
         _with_address(listener, addresses[f"{_GRAPHPIPE}[{index}]"])
         for index, listener in enumerate(listeners.graphpipe)
     )
+    changes["additional"] = {
+        name: _with_address(listener, addresses[f"{compiled.ADDITIONAL}{name}"])
+        for name, listener in listeners.additional.items()
+    }
     return _with_listeners(config, changes)
 
 
@@ -98,7 +97,7 @@ def supervisor_config(config: Config) -> Config:
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
     rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})
-    return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})
+    return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: (), "additional": {}})
 
 
 def _with_address(listener: Any, address: Address) -> Any:

@@ -62,6 +62,9 @@ class ClientTlsContext:
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             certificates.load_authorities(context, tls.ca)
+        if not tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(certificates.CIPHERS)
         context.set_alpn_protocols([self._protocol])

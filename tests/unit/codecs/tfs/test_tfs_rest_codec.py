@@ -133,14 +133,14 @@ def test_a_signature_of_the_model() -> None:
     assert response.outputs[0].datatype is Datatype.INT64
 
 
-@pytest.mark.parametrize("place", ["start", "end", "compressed"])
-def test_the_access_check_sees_the_mapped_model(place: str) -> None:
+@pytest.mark.parametrize("position", ["start", "end", "compressed"])
+def test_the_access_check_sees_the_mapped_model(position: str) -> None:
     rows = [[0.5] * 3] * 20_000
     document = {"signature_name": "embed", "instances": rows}
-    if place == "end":
+    if position == "end":
         document = dict(reversed(document.items()))
     wire = post(document)
-    if place == "compressed":
+    if position == "compressed":
         wire = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
     summary = MAPPING.summarize(wire)
     assert summary.model == "m-embed"

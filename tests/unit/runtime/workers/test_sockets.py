@@ -33,6 +33,7 @@ listeners:
   graphpipe:
     - {{address: "unix:{folder}/a.sock", model: simple, mode: "600"}}
     - {{address: "127.0.0.1:0", model: simple}}
+  additional: {{v2: {{address: "127.0.0.1:0", protocols: [v2-grpc]}}}}
 backends: {{demo: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: demo}}]
 access: {{rules: [{{who: [anonymous]}}]}}
@@ -44,11 +45,12 @@ def test_the_supervisor_has_the_admin_listener_and_workers_the_others(
     tmp_path: Path,
 ) -> None:
     full = config(tmp_path)
-    names = ["http", "graphpipe[0]", "graphpipe[1]"]
+    names = ["http", "graphpipe[0]", "graphpipe[1]", "additional.v2"]
     assert list(worker_addresses(full)) == names
     addresses = worker_addresses(full) | {
         "http": Address("127.0.0.1", 5),
         "graphpipe[1]": Address("x", 6),
+        "additional.v2": Address("y", 7),
     }
     of_worker = worker_config(full, addresses)
     assert worker_addresses(of_worker) == addresses

@@ -129,6 +129,17 @@ async def test_a_renewed_client_certificate(
     await client.upstream.close()
 
 
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+async def test_without_verification_any_certificate_is_accepted(
+    kind: str, other_authority: Authority
+) -> None:
+    own_engine = ENGINES[1]
+    async with serve(kind, other_authority.issue("other.example"), own_engine) as harness:
+        client = Client(kind, own_engine, ClientTls(verify=False))
+        assert await client.send_request(harness.endpoint)
+        await client.upstream.close()
+
+
 def test_unusable_files_are_reported_on_creation(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))

@@ -1,0 +1,148 @@
+"""CloudEvents around requests and responses, in binary mode (``ce-`` headers) and structured mode
+(one JSON object). Infergate removes and adds the events; servers receive plain requests.
+
+*Rule 1.* A request in binary mode has the four required headers, whatever its content type, and is
+answered in binary mode. A request in structured mode has the content type
+``application/cloudevents+json`` and is answered in this mode, or it is any JSON with all of
+KServe's attributes and is answered without an event.
+
+*Rule 2.* The event of a response has KServe's source and type. Its id depends only on the request's
+source and id, so that it is the same for a repeated request, and its time is that of the request:
+codecs have no clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+import simdjson
+
+from infergate.codecs.kserve_v1.errors import JSON_TYPE
+from infergate.core.errors import bad_request
+from infergate.core.records import record
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse
+
+EVENT_TYPE: Final = "application/cloudevents+json"
+_ATTRIBUTES: Final = ("specversion", "id", "source", "type")
+_KSERVE_ATTRIBUTES: Final = (*_ATTRIBUTES, "time", "data")
+"""The attributes by which KServe recognizes an event in any JSON."""
+_VERSIONS: Final = frozenset({"1.0", "0.3"})
+_MAX_CHARACTERS: Final = 8192
+_PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "").replace('"', "")
+
+
+@record
+class Event:
+    """The event of a request, as far as its response depends on it."""
+
+    is_structured: bool
+    id: str
+    time: str = ""
+
+
+@dataclass(slots=True)
+class EventRequest(HttpRequest):
+    """A request without its ``event``."""
+
+    event: Event | None = None
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Return the content type in lower case, without parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def read_binary_event(headers: Mapping[str, str]) -> Event | None:
+    """Return the event in ``headers``, or None. Raises BAD_REQUEST for an unknown version."""
+    attributes = {name: headers.get(f"ce-{name}") for name in _ATTRIBUTES}
+    if None in attributes.values():
+        return None
+    return _event(attributes, headers.get("ce-time", ""), is_structured=False)
+
+
+def read_structured_event(
+    text: bytes, headers: Mapping[str, str]
+) -> tuple[bytes, Event | None] | None:
+    """Return the data of the structured event ``text`` and the event, which is None if the response
+    has none. Return None if ``text`` is not an event. Raises BAD_REQUEST."""
+    is_declared = media_type(headers) == EVENT_TYPE
+    if not (is_declared or b'"specversion"' in text):
+        return None
+    try:
+        document: Any = simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        if not is_declared:
+            return None  # the codec reports the error
+        document = _parse(text)
+    if not isinstance(document, simdjson.Object | dict):
+        return None
+    if not (is_declared or all(name in document for name in _KSERVE_ATTRIBUTES)):
+        return None
+    attributes = {name: document.get(name) for name in (*_ATTRIBUTES, "time")}
+    event = _event(attributes, attributes.pop("time") or "", is_structured=True)
+    return _event_data(document), event if is_declared else None
+
+
+def _parse(text: bytes) -> Any:
+    """Parse JSON that simdjson does not: it may hold long integers. Raises BAD_REQUEST."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"Unrecognized request format: {error}") from None
+
+
+def _event(attributes: Mapping[str, Any], time: Any, *, is_structured: bool) -> Event:
+    for name, value in (*attributes.items(), ("time", time)):
+        if type(value) is not str or len(value) > _MAX_CHARACTERS:
+            raise bad_request(
+                f"Cloud Event Exceptions: the attribute '{name}' must be a string of at most "
+                f"{_MAX_CHARACTERS} characters"
+            )
+    version = attributes["specversion"]
+    if version not in _VERSIONS:
+        raise bad_request(f"Cloud Event Exceptions: Found invalid specversion {version[:40]}")
+    names = f"{attributes['source']}\n{attributes['id']}"
+    return Event(is_structured, str(uuid.uuid5(uuid.NAMESPACE_URL, names)), time)
+
+
+def _event_data(document: Any) -> bytes:
+    """Return the JSON text in the data of a structured event."""
+    data = document.get("data")
+    encoded = document.get("data_base64")
+    if data is None and type(encoded) is str:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request("Cloud Event Exceptions: data_base64 is not base64") from None
+    if isinstance(data, simdjson.Object | simdjson.Array):
+        return bytes(data.mini)  # type: ignore[arg-type]  # the stubs say str
+    if data is None:
+        raise bad_request("Cloud Event Exceptions: the event has no data")
+    return orjson.dumps(data)
+
+
+def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpResponse:
+    """Return the response ``body``, which is JSON, with the event that answers ``event``."""
+    if event is None:
+        return HttpResponse(200, {"content-type": JSON_TYPE}, body)
+    attributes = {
+        "specversion": "1.0",
+        "id": event.id,
+        # the source is a URI and, in binary mode, a header
+        "source": f"io.kserve.inference.{quote(model, safe=_PRINTABLE, errors='replace')}",
+        "type": "io.kserve.inference.response",
+        **({"time": event.time} if event.time else {}),
+    }
+    if event.is_structured:
+        head = orjson.dumps(attributes)[:-1] + b',"data":'
+        return HttpResponse(200, {"content-type": EVENT_TYPE}, [head, *body, b"}"])
+    headers = {f"ce-{name}": value for name, value in attributes.items()}
+    return HttpResponse(200, {"content-type": JSON_TYPE, **headers}, body)

@@ -1,0 +1,233 @@
+"""The codec of KServe's V1 protocol: HttpRequest and HttpResponse ⇄ canonical operations.
+
+Sources: kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    Profile,
+    RequestSummary,
+)
+from infergate.codecs.json_tensors.row_writer import row_size_bounds
+from infergate.codecs.kserve_v1 import backend, errors, readiness
+from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
+from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
+from infergate.codecs.kserve_v1.paths import (
+    EXPLAIN,
+    PREDICT,
+    PROTOCOL,
+    V1PathMatch,
+    match_request,
+    model_path,
+)
+from infergate.codecs.kserve_v1.predict import (
+    check_body,
+    read_inputs,
+    read_payload,
+    write_predictions,
+)
+from infergate.core import messages
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.records import record
+from infergate.core.sequences import SequenceId
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
+
+_HEADERS: Final = {"content-type": JSON_TYPE}
+
+
+@record
+class V1ResponseOptions:
+    """The verb of an inference, the model's name and the event of the request."""
+
+    verb: str = PREDICT
+    model: str = ""
+    event: Event | None = None
+
+
+class KServeV1Codec:
+    """The codec of KServe's V1 protocol."""
+
+    name: str = PROTOCOL
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(Datatype), supports_sequences=False
+    )
+    needs_profile: bool = False
+    needs_metadata: bool = True
+    streaming_methods: frozenset[str] = frozenset()
+    can_pass_through: bool = True
+
+    # ---- towards clients
+
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
+        """Read the operation and the model from the path."""
+        return _match_of(wire).summary
+
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
+        match = _match_of(wire)
+        model, operation = match.summary.model, match.summary.operation
+        if operation is messages.ServerLiveRequest:
+            return ParsedRequest(messages.ServerLiveRequest())
+        if operation is messages.ModelIndexRequest:
+            return ParsedRequest(messages.ModelIndexRequest(model=model))
+        text, event = read_payload(wire, limits)
+        options = V1ResponseOptions(match.verb, model, event)
+        if match.verb == EXPLAIN:
+            check_body(text)
+            return ParsedRequest(backend.explanation_request(model, text), options)
+        complete = partial(_complete, text, options, limits)
+        return PartialInferRequest(model, "", complete, len(text))
+
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
+        if isinstance(response, InferResponse):
+            options = parsed.response_options or V1ResponseOptions(model=response.model)
+            is_explanation = options.verb == EXPLAIN
+            write = backend.explanation_of if is_explanation else write_predictions
+            return wrap_response([write(response)], options.model, options.event)
+        operation = parsed.operation
+        match response:
+            case messages.HealthStatus(ok) if isinstance(operation, messages.ModelReadyRequest):
+                state = readiness.READY if ok else ""
+                entry = messages.ModelIndexEntry(operation.model, state=state)
+                return readiness.write_readiness(operation.model, (entry,))
+            case messages.HealthStatus(ok):
+                return readiness.write_liveness(ok=ok)
+            case messages.ModelIndex(entries) if name := getattr(operation, "model", ""):
+                return readiness.write_readiness(name, entries)
+            case messages.ModelIndex(entries):
+                return readiness.write_list(entries)
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"KServe's V1 protocol cannot express {type(response).__name__}"
+        )
+
+    def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
+        return errors.build_error(error, wire)
+
+    def request_text_bytes(self, wire: HttpRequest) -> int:
+        """Return the size of the body, which is JSON."""
+        return total_size(wire.body)
+
+    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
+        """Return the size of the body, which is JSON."""
+        return min(total_size(wire.body), max_bytes)
+
+    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
+        """Return 0: the response is not read."""
+        del wire, request
+        return 0
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
+        """Return the size of the outputs."""
+        del parsed
+        if not isinstance(response, InferResponse):
+            return 0
+        return sum(len(tensor.data) for tensor in response.outputs)
+
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
+        """Return the minimum and maximum size of the outputs as nested lists."""
+        if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
+            size = self.response_text_bytes(response, parsed)
+            return size - 4, size
+        return row_size_bounds(response.outputs)
+
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the size of the inputs."""
+        del profile
+        return sum(len(tensor.data) for tensor in operation.inputs)
+
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the maximum size of the inputs as nested lists."""
+        del profile
+        return row_size_bounds(operation.inputs)[1]
+
+    # ---- towards backends
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> HttpRequest:
+        del profile
+        return backend.build_request(operation, model)
+
+    def parse_response(
+        self,
+        wire: HttpResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Response:
+        return backend.parse_response(wire, operation, limits, model)
+
+    # ---- KServe V1 on both sides
+
+    def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
+        """Check the request apart from the values in its rows, and take it out of its event."""
+        if _match_of(wire).summary.operation is not InferRequest:
+            self.parse_request(wire, limits)
+            return wire
+        text, event = read_payload(wire, limits)
+        check_body(text)
+        return EventRequest(wire.method, wire.path, "", _HEADERS, [text], event=event)
+
+    def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+        """Return None: V1 has no sequences."""
+        del wire, limits
+        return None
+
+    def rewrite_request(
+        self, wire: HttpRequest, model: str, version: str, profile: Profile
+    ) -> HttpRequest | None:
+        """Return ``wire`` for another model; None if it must have a version."""
+        del profile
+        if version:
+            return None
+        headers = _HEADERS if isinstance(wire, EventRequest) else _event_headers(wire.headers)
+        path = model_path(model, _match_of(wire).verb)
+        return HttpRequest("POST", path, "", headers, wire.body)
+
+    def rewrite_response(
+        self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
+    ) -> HttpResponse:
+        """Return the body in the event that the client expects. V1 responses name no model."""
+        del version, limits
+        if wire.status != 200:
+            raise backend_error(wire)
+        if not isinstance(request, EventRequest):  # not validated: the server saw the event
+            return HttpResponse(200, _event_headers(wire.headers), wire.body)
+        model = model or _match_of(request).summary.model
+        return wrap_response(list(wire.body), model, request.event)
+
+
+def _match_of(wire: HttpRequest) -> V1PathMatch:
+    """Return the match that ``summarize`` stored; without a stored match, match the path."""
+    match: V1PathMatch | None = wire.codec_state
+    if match is None:
+        match = wire.codec_state = match_request(wire.method, wire.path)
+    return match
+
+
+def _event_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the content type and the attributes of an event among ``headers``."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name.lower() == "content-type" or name.lower().startswith("ce-")
+    }
+
+
+def _complete(
+    text: bytes, options: V1ResponseOptions, limits: Limits, metadata: ModelMetadata
+) -> ParsedRequest:
+    inputs = read_inputs(text, metadata, limits)
+    return ParsedRequest(InferRequest(options.model, inputs=inputs), options)

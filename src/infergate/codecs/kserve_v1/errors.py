@@ -1,0 +1,62 @@
+"""Error responses to clients, with KServe's texts, and the errors of servers."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Final
+
+import orjson
+
+from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
+from infergate.codecs.kserve_v1.paths import METHOD_NOT_ALLOWED, NOT_FOUND, match_request
+from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+
+JSON_TYPE: Final = "application/json"
+MAX_MESSAGE_CHARACTERS: Final = 2000
+_MAX_TEXT_BYTES: Final = 16 * 1024
+_FRAMEWORK_TEXTS: Final = frozenset({NOT_FOUND, METHOD_NOT_ALLOWED})
+
+
+def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
+    """Write ``{"error": …}``, or FastAPI's ``{"detail": …}`` for an unknown path or method. Never
+    raises."""
+    headers = {"content-type": JSON_TYPE, **error_headers(error)}
+    if error.kind is Kind.METHOD_NOT_ALLOWED:
+        headers["allow"] = "GET"
+    key = "detail" if error.public in _FRAMEWORK_TEXTS else "error"
+    # names may be as long as a body, and paths may contain lone surrogates
+    text = _text(error, wire)[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({key: text})])
+
+
+def _text(error: GatewayError, wire: HttpRequest | None) -> str:
+    if error.kind is Kind.NOT_FOUND and wire is not None:
+        with suppress(GatewayError):
+            if model := match_request(wire.method, wire.path).summary.model:
+                return f"Model with name {model} does not exist."
+    return error.public
+
+
+def backend_error(wire: HttpResponse) -> GatewayError:
+    """Return the error in a server's response: ``error`` or ``detail`` of a JSON object, else the
+    first line of its text."""
+    body = bytes(join_parts(wire.body))[:_MAX_TEXT_BYTES]
+    text = body.decode("utf-8", "replace").strip()
+    message = text.partition("\n")[0]
+    if message.startswith("<") or not message.isprintable():
+        message = ""
+    with suppress(ValueError, RecursionError):
+        document = json.loads(text)
+        if isinstance(document, dict):
+            found = document.get("error") or document.get("detail")
+            message = found if isinstance(found, str) else json.dumps(found)
+    headers = {name.lower(): value for name, value in wire.headers.items()}
+    return GatewayError(
+        kind_of_status(wire.status),
+        message[:MAX_MESSAGE_CHARACTERS] or f"the backend answered HTTP {wire.status}",
+        origin=Origin.BACKEND,
+        detail=f"HTTP {wire.status}",
+        retry_after=parse_retry_after(headers),
+    )

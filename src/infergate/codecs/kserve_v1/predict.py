@@ -1,0 +1,270 @@
+"""Bodies of predictions: rows under ``instances`` (or ``inputs``), answered under ``predictions``.
+
+*Rule 1.* A body names no datatypes, and tensors only if the rows are objects. The model's metadata
+has the rest, so that a request is complete only with it; a request for another server of this
+protocol passes through without.
+
+*Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
+are errors, with KServe's texts. Integers over 64 bits are floats.
+"""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import simdjson
+
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
+from infergate.codecs.json_tensors.json_document import (
+    MAX_SLOW_BYTES_ON_LOOP,
+    Node,
+    check_nesting,
+    is_array,
+    json_kind,
+    member_names,
+    parse_with_stdlib,
+)
+from infergate.codecs.json_tensors.outline import outline_of
+from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
+from infergate.codecs.json_tensors.row_reader import RULES, InputTypes, RowReader
+from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.codecs.kserve_v1.cloud_events import (
+    EVENT_TYPE,
+    Event,
+    EventRequest,
+    media_type,
+    read_binary_event,
+    read_structured_event,
+)
+from infergate.core.datatypes import DATATYPES_BY_NAME, NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
+from infergate.core.limits import Limits, check_loop_cost
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor, float32_from_bf16
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+
+INSTANCES: Final = "instances"
+INPUTS: Final = "inputs"
+PREDICTIONS: Final = "predictions"
+_KEYS: Final = (INPUTS, INSTANCES)
+"""The keys of the rows; KServe prefers the first."""
+_JSON_TYPES: Final = frozenset(
+    {"", "application/json", EVENT_TYPE, "application/ld+json", "application/octet-stream"}
+)
+_NULL: Final = NON_FINITE_SPELLINGS["null"]
+_RESPONSE_RULES: Final = replace(RULES, allows_non_finite_text=True)
+"""KServe writes null for NaN and infinity."""
+_FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
+
+
+# ---- requests of clients ------------------------------------------------------------------------
+
+
+def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
+    """Return the JSON text of a request and the event that it came in. Raises BAD_REQUEST,
+    TOO_LARGE, UNSUPPORTED_ENCODING."""
+    encoding = wire.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise GatewayError(
+            Kind.UNSUPPORTED_ENCODING,
+            f"content-encoding '{encoding[:40]}' is not supported by KServe's V1 protocol",
+        )
+    text = bytes(join_parts(wire.body))
+    check_json_size(len(text), limits.json)
+    if isinstance(wire, EventRequest):
+        return text, wire.event
+    event = read_binary_event(wire.headers)
+    if event is not None:
+        return text, event
+    if media_type(wire.headers) not in _JSON_TYPES:
+        raise bad_request("unsupported payload type <class 'bytes'>")
+    return read_structured_event(text, wire.headers) or (text, None)
+
+
+def check_json_size(size: int, max_size: int) -> None:
+    """Raise TOO_LARGE if ``size`` exceeds ``max_size``."""
+    if size > max_size:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {max_size}", limit="json"
+        )
+
+
+def check_body(text: bytes) -> None:
+    """Raise BAD_REQUEST unless ``text`` is a request, apart from the values in its rows."""
+    root = _parse_fast(text)
+    if root is None:
+        root = _parse_as_kserve(text)
+    if isinstance(root, simdjson.Object):
+        member_names(root, "the body")  # no name twice, which servers read differently
+    elif not isinstance(root, dict):
+        raise _wrong_payload(root)
+    _select_rows({key: root[key] for key in _KEYS if key in root})
+
+
+def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
+    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST naming the row, key or tensor,
+    TOO_LARGE, NeedsOffloadError."""
+    document = _parse(text, limits)
+    if not is_object(document.node):
+        raise _wrong_payload(document.node)
+    members = read_members(document, "the body", _KEYS)
+    key = _select_rows({name: value.node for name, value in members.items()})
+    if not len(members[key].node):
+        return _empty_tensors(metadata.inputs)
+    reader = RowReader(_datatypes(metadata.inputs), limits)
+    return reader.read_instances(members[key], key)
+
+
+def _select_rows(members: dict[str, Node]) -> str:
+    """Return the key of the rows among ``members``."""
+    for key in _KEYS:
+        if key in members:
+            if not is_array(members[key]):
+                raise bad_request(f'Expected "{key}" to be a list')
+            return key
+    raise bad_request(f"the body has neither '{INSTANCES}' nor '{INPUTS}'")
+
+
+def _wrong_payload(root: Node) -> GatewayError:
+    return bad_request(
+        f"unsupported payload type: the body is {json_kind(root)}, KServe expects an object"
+    )
+
+
+def _parse(text: bytes, limits: Limits) -> JsonValue:
+    root = _parse_fast(text)
+    if root is not None:
+        return JsonValue(root, outline_of(text))
+    check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+    _parse_as_kserve(text)
+    check_nesting(text, limits)
+    return JsonValue(parse_with_stdlib(text))
+
+
+def _parse_fast(text: bytes) -> Any:
+    """Parse with simdjson; None if it, or KServe, rejects the text."""
+    if text.startswith(BOM_UTF8):
+        return None
+    try:
+        return simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        return None
+
+
+def _parse_as_kserve(text: bytes) -> Any:
+    """Parse with KServe's parser, for its error texts. It also converts long integers."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"Unrecognized request format: {error}") from None
+
+
+def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:
+    """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown one."""
+    for tensor in tensors:
+        if tensor.datatype not in DATATYPES_BY_NAME:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"tensor '{tensor.name}' has the unknown datatype '{tensor.datatype[:40]}'",
+            )
+    return {tensor.name: DATATYPES_BY_NAME[tensor.datatype] for tensor in tensors}
+
+
+def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
+    """Return the tensors of no rows."""
+    datatypes = _datatypes(tensors)
+    return tuple(
+        Tensor(each.name, datatypes[each.name], (0, *(max(d, 0) for d in each.shape[1:])), b"")  # type: ignore[arg-type]
+        for each in tensors
+    )
+
+
+def write_predictions(response: InferResponse) -> bytes:
+    """Return the body of a response: rows, or an object if the outputs have different numbers of
+    rows. Raises UNSUPPORTED."""
+    outputs = response.outputs
+    if _are_rows(outputs):
+        written = write_rows(outputs, spelling=_NULL)
+    else:
+        written = write_columns(outputs, is_named=True, spelling=_NULL)
+    return b'{"%s":%s}' % (PREDICTIONS.encode(), written)
+
+
+def _are_rows(tensors: Sequence[Tensor]) -> bool:
+    """Return whether ``tensors`` have the same number of rows."""
+    counts = {tensor.shape[:1] for tensor in tensors}
+    return len(counts) == 1 and () not in counts
+
+
+# ---- towards backends ---------------------------------------------------------------------------
+
+
+def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
+    """Return the body of a request. Raises UNSUPPORTED if the inputs have no common number of rows,
+    and for NaN and infinity."""
+    if not _are_rows(request.inputs):
+        shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            "KServe's V1 protocol has rows, and the inputs have no common first dimension: "
+            f"{shapes}",
+        )
+    for tensor in request.inputs:
+        if tensor.datatype in _FLOATS and not _is_finite(tensor):
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"input '{tensor.name}' has NaN or infinity, which KServe's V1 protocol cannot "
+                "express",
+            )
+    is_named = len(model.inputs) > 1
+    return b'{"%s":%s}' % (INSTANCES.encode(), write_rows(request.inputs, is_named=is_named))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+    if tensor.datatype is Datatype.BF16:
+        values = float32_from_bf16(values)
+    return bool(np.isfinite(values).all())
+
+
+def read_predictions(
+    wire: HttpResponse, request: InferRequest, model: ModelMetadata, limits: Limits
+) -> InferResponse:
+    """Return the outputs in a server's response. Raises BACKEND_GARBAGE naming the row, key or
+    tensor, and NeedsOffloadError."""
+    try:
+        outputs = _read_outputs(bytes(join_parts(wire.body)), model, limits)
+        by_name = {tensor.name: tensor for tensor in outputs}
+        for output in request.outputs:
+            if output.name not in by_name:
+                raise bad_request(f"it has no output '{output.name}'")
+    except GatewayError as error:
+        raise as_backend_error(error) from None
+    if request.outputs:
+        outputs = tuple(by_name[output.name] for output in request.outputs)
+    return InferResponse(request.model, request.version, request.id, outputs=outputs)
+
+
+def _read_outputs(text: bytes, model: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
+    if not model.outputs:
+        raise bad_request(
+            f"the metadata of model '{model.name}' has no outputs; declare them under "
+            "models.<name>.outputs in the gateway's configuration"
+        )
+    check_json_size(len(text), limits.json)
+    check_loop_cost(limits, len(text), limits.json_inline)
+    members = read_members(_parse(text, limits), "the body", (PREDICTIONS,))
+    if PREDICTIONS not in members:
+        raise bad_request(f"it has no '{PREDICTIONS}'")
+    reader = RowReader(_datatypes(model.outputs), limits, _RESPONSE_RULES)
+    predictions = members[PREDICTIONS]
+    if is_object(predictions.node):
+        return reader.read_inputs(predictions, PREDICTIONS)
+    if is_array(predictions.node) and not len(predictions.node):
+        return _empty_tensors(model.outputs)
+    return reader.read_instances(predictions, PREDICTIONS)

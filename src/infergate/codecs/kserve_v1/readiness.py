@@ -1,0 +1,53 @@
+"""Liveness, readiness and the list of models, for clients.
+
+``GET /v1/models/m`` is a path of TensorFlow Serving too. The response has the members of both
+protocols, so that the clients of both accept it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from infergate.codecs.kserve_v1.errors import JSON_TYPE
+from infergate.core.messages import ModelIndexEntry
+from infergate.core.wire import HttpResponse
+
+READY: Final = "READY"
+_DEFAULT_VERSION: Final = "1"
+"""The version that is reported for a model without numeric versions."""
+_STATES: Final = {READY: "AVAILABLE", "UNAVAILABLE": "END"}
+"""TensorFlow Serving's states of models, by the names in an index."""
+
+
+def write_liveness(*, ok: bool) -> HttpResponse:
+    """Write the response to ``GET /``."""
+    return _response(200, {"status": "alive"}) if ok else _response(503, {"status": "not live"})
+
+
+def write_list(entries: Sequence[ModelIndexEntry]) -> HttpResponse:
+    """Write the names of all models."""
+    return _response(200, {"models": list(dict.fromkeys(entry.name for entry in entries))})
+
+
+def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpResponse:
+    """Write whether a version among ``entries`` is ready, and the state of each. If none is,
+    the status is 503."""
+    if not any(entry.state == READY for entry in entries):
+        return _response(503, {"error": f"Model with name {model} is not ready."})
+    numbered = [entry for entry in entries if entry.version.isdecimal()]
+    statuses = [
+        {
+            "version": entry.version if numbered else _DEFAULT_VERSION,
+            "state": _STATES.get(entry.state, "UNKNOWN"),
+            "status": {"error_code": "OK", "error_message": entry.reason},
+        }
+        for entry in sorted(numbered, key=lambda entry: -int(entry.version)) or entries[:1]
+    ]
+    return _response(200, {"name": model, "ready": True, "model_version_status": statuses})
+
+
+def _response(status: int, document: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(document)])

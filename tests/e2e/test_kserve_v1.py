@@ -1,0 +1,263 @@
+"""Clients and servers of KServe's V1 protocol, with other protocols on the other side."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from peers.support.process import free_ports
+from peers.support.triton import Triton
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "kserve-v1-to-triton.yaml"
+CONFIG = """
+backends:
+  demo: {{protocol: builtin}}
+  v1: {{protocol: kserve-v1, endpoints: ["http://{server}"]}}
+routes:
+  - {{model: double, backend: v1}}
+  - {{model: renamed, backend: v1, rewrite: {{model: double}}}}
+  - {{model: undeclared, backend: v1}}
+  - {{model: "*", backend: demo}}
+models:
+  double:
+    inputs: [{{name: x, datatype: FP32, shape: [-1, 2]}}]
+    outputs: [{{name: y, datatype: FP32, shape: [-1, 2]}}]
+"""
+LISTENERS = """
+listeners:
+  http: {{address: "127.0.0.1:{2}", v1: kserve-v1}}
+  grpc: {{address: "127.0.0.1:{1}"}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
+EVENT = {"ce-specversion": "1.0", "ce-id": "a", "ce-source": "s", "ce-type": "t"}
+
+
+class Server:
+    """A V1 server that doubles numbers and records its requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        if method == "GET":
+            answers = {"/": {"status": "alive"}, "/v1/models": {"models": ["double"]}}
+            if path in answers:
+                return 200, answers[path]
+            name = path.removeprefix("/v1/models/")
+            if name == "double":
+                return 200, {"name": name, "ready": True}
+            return 404, {"error": f"Model with name {name} does not exist."}
+        if path.endswith(":explain"):
+            return 200, {"explanations": body["instances"]}
+        rows = body["instances"]
+        if not isinstance(rows[0], list):
+            return 500, {"error": "KeyError : 0"}
+        return 200, {"predictions": [[2 * value for value in row] for row in rows]}
+
+
+@contextmanager
+def started_server() -> Iterator[tuple[Server, str]]:
+    server = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            text = self.rfile.read(int(self.headers.get("content-length", "0")))
+            body = json.loads(text) if text else None
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            server.requests.append((self.path, headers, body))
+            status, document = server.answer(self.command, self.path, body)
+            data = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield server, f"127.0.0.1:{listening.server_address[1]}"
+        listening.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Server, str]]:
+    with started_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(server: tuple[Server, str]) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(server=server[1]), LISTENERS) as running:
+        yield running
+
+
+@pytest.fixture
+def received(server: tuple[Server, str]) -> list[tuple[str, dict[str, str], Any]]:
+    server[0].requests.clear()
+    return server[0].requests
+
+
+def call(
+    address: str, method: str, path: str, body: Any = None, headers: Any = None
+) -> tuple[int, dict[str, str], Any]:
+    data = None if body is None else json.dumps(body)
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        kind = {} if body is None else {"content-type": "application/json"}
+        connection.request(method, path, data, {**kind, **(headers or {})})
+        answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, found, json.loads(answer.read())
+
+
+def predict(gateway: Infergate, model: str, rows: Any, headers: Any = None) -> Any:
+    path = f"/v1/models/{model}:predict"
+    return call(gateway.http, "POST", path, {"instances": rows}, headers)
+
+
+def test_v1_to_embedded_models(gateway: Infergate) -> None:
+    ones = [1] * 16
+    status, _, found = predict(gateway, "simple", [{"INPUT0": ones, "INPUT1": ones}] * 2)
+    assert status == 200
+    assert found == {"predictions": [{"OUTPUT0": [2] * 16, "OUTPUT1": [0] * 16}] * 2}
+    assert predict(gateway, "simple", [[1]])[0] == 400
+    assert predict(gateway, "nosuch", [[1]])[0] == 404
+
+
+def test_v1_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
+    """Requests pass through, with and without a declared model."""
+    for model in ("double", "renamed", "undeclared"):
+        status, headers, found = predict(gateway, model, [[1, 2.5]], EVENT)
+        assert (status, found) == (200, {"predictions": [[2, 5.0]]})
+        assert headers["ce-source"] == f"io.kserve.inference.{model}"
+    assert [path for path, _, _ in received] == [
+        "/v1/models/double:predict",
+        "/v1/models/double:predict",
+        "/v1/models/undeclared:predict",
+    ]
+    assert not any("ce-id" in headers for _, headers, _ in received)
+    status, _, found = predict(gateway, "undeclared", [{"b64": "AA=="}])
+    assert (status, found) == (500, {"error": "KeyError : 0"})
+
+
+def test_explanations(gateway: Infergate) -> None:
+    body = {"instances": [[1, 2]]}
+    answer = call(gateway.http, "POST", "/v1/models/renamed:explain", body)
+    assert (answer[0], answer[2]) == (200, {"explanations": [[1, 2]]})
+    status, _, found = call(gateway.http, "POST", "/v1/models/simple:explain", body)
+    assert status == 501
+    assert "Could not find explainer_host" in found["error"]
+
+
+def test_v2_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4.5]}
+    path = "/v2/models/double/infer"
+    status, _, found = call(gateway.http, "POST", path, {"inputs": [tensor]})
+    assert status == 200
+    assert found["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 9]}
+    ]
+    assert received[-1][2] == {"instances": [[1, 2], [3, 4.5]]}
+    assert call(gateway.http, "GET", "/v2/models/double/ready")[2]["ready"] is True
+
+
+def test_the_error_of_an_undeclared_model_shows_the_declaration(gateway: Infergate) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    path = "/v2/models/undeclared/infer"
+    status, _, found = call(gateway.http, "POST", path, {"inputs": [tensor]})
+    assert status == 501
+    assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in found["error"]
+
+
+def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
+    assert call(gateway.http, "GET", "/")[2] == {"status": "alive"}
+    for model in ("double", "simple"):
+        status, _, found = call(gateway.http, "GET", f"/v1/models/{model}")
+        assert status == 200
+        assert (found["name"], found["ready"]) == (model, True)
+        assert found["model_version_status"][0]["state"] == "AVAILABLE"
+    assert call(gateway.http, "GET", "/v1/models/nosuch")[0] == 404
+    assert {"double", "simple"} <= set(call(gateway.http, "GET", "/v1/models")[2]["models"])
+
+
+@pytest.mark.parametrize("rules", ["tfs-rest", "kserve-v1"])
+def test_the_clients_of_both_protocols_accept_the_readiness(rules: str) -> None:
+    config = "backends: {d: {protocol: builtin}}\nroutes: [{model: simple, backend: d}]\n"
+    with started_infergate(config, LISTENERS.replace("kserve-v1", rules)) as running:
+        status, _, found = call(running.http, "GET", "/v1/models/simple")
+        assert (status, found["name"], found["ready"]) == (200, "simple", True)
+        version = found["model_version_status"][0]
+        assert (version["state"], version["status"]["error_code"]) == ("AVAILABLE", "OK")
+        listed = call(running.http, "GET", "/v1/models")
+        assert listed[0] == (200 if rules == "kserve-v1" else 400)
+        assert call(running.http, "GET", "/")[2] == {"status": "alive"}
+
+
+@pytest.mark.parametrize("name", ["ce-id", "ce-source", "ce-anything"])
+def test_large_events_are_refused(gateway: Infergate, name: str) -> None:
+    with closing(http.client.HTTPConnection(gateway.http, timeout=30)) as connection:
+        headers = {"content-type": "application/json", **EVENT, name: "x" * 100_000}
+        connection.request("POST", "/v1/models/simple:predict", b"{}", headers)
+        assert connection.getresponse().status == 431
+
+
+def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
+    rows = [[float(i + j) for j in range(2)] for i in range(60_000)]
+    assert predict(gateway, "undeclared", rows)[2]["predictions"][-1] == [119998.0, 120000.0]
+    tensor = {"name": "x", "datatype": "FP32", "shape": [60_000, 2], "data": rows}
+    path = "/v2/models/double/infer"
+    found = call(gateway.http, "POST", path, {"inputs": [tensor]})[2]
+    assert found["outputs"][0]["data"][-1] == 120000.0
+
+
+@pytest.mark.triton
+def test_the_example_with_triton(triton: Triton) -> None:
+    """config/kserve-v1-to-triton.yaml, with the names of the test models."""
+    config = EXAMPLE.read_text()
+    (port,) = free_ports(1)
+    with started_server() as (_, explainer):
+        for name, real in (
+            ("${TRITON_URL:-grpc://127.0.0.1:8011}", f"grpc://{triton.grpc}"),
+            ("${EXPLAINER_URL:-http://127.0.0.1:8090}", f"http://{explainer}"),
+            ("${INFERGATE_HOST:-127.0.0.1}:${INFERGATE_KSERVE_PORT:-8080}", f"127.0.0.1:{port}"),
+            ("iris_onnx", "id_FP32"),
+            ("float_input", "INPUT0"),
+            ("probabilities", "OUTPUT0"),
+        ):
+            assert name in config
+            config = config.replace(name, real)
+        before, _, rest = config.partition("\nbackends:")
+        listeners = before.replace(
+            "address: ${INFERGATE_HOST:-127.0.0.1}:${INFERGATE_ADMIN_PORT:-8002}",
+            'address: "127.0.0.1:{0}"',
+        )
+        listeners = listeners.replace("http: null", 'http: {{address: "127.0.0.1:{2}"}}')
+        listeners = listeners.replace("grpc: null", 'grpc: {{address: "127.0.0.1:{1}"}}')
+        with started_infergate(f"backends:{rest}", listeners + "\n"):
+            address = f"127.0.0.1:{port}"
+            body = {"instances": [5.1, 3.5]}
+            path = "/v1/models/iris:predict"
+            assert call(address, "POST", path, body)[2] == {"predictions": body["instances"]}
+            path = "/v1/models/iris-explainer:explain"
+            assert call(address, "POST", path, body)[2] == {"explanations": body["instances"]}
+            assert call(address, "GET", "/v1/models/iris")[2]["ready"] is True
+            assert call(address, "GET", "/v2/health/ready")[0] == 200
+            assert call(address, "GET", "/v3")[2] == {"detail": "Not Found"}

@@ -1,0 +1,113 @@
+"""Additional listeners serve their protocols only, on ports and unix sockets; ``rest-proxy``."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient
+
+from e2e.clients import client
+from e2e.running import started_infergate
+from peers.support.process import Launch, free_ports, started
+from tls_kit import Authority
+
+SERVED = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
+"""
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("sockets")
+    port = free_ports(1)[0]
+    listeners = f"""
+listeners:
+  http: {{{{address: "127.0.0.1:{{2}}"}}}}
+  grpc: {{{{address: "127.0.0.1:{{1}}"}}}}
+  admin: {{{{address: "127.0.0.1:{{0}}"}}}}
+  additional:
+    graphpipe: {{{{address: "127.0.0.1:{port}", protocols: [graphpipe]}}}}
+    v2: {{{{address: "unix:{folder}/v2.sock", protocols: [v2-rest], mode: "600"}}}}
+    tfs: {{{{address: "unix:{folder}/tfs.sock", protocols: [tfs-grpc, v2-grpc], mode: "600"}}}}
+"""
+    with started_infergate(SERVED, listeners, engine="own") as running:
+        yield {
+            "http": running.http,
+            "graphpipe": f"127.0.0.1:{port}",
+            "v2": f"{folder}/v2.sock",
+            "tfs": f"{folder}/tfs.sock",
+            "metrics": running.metrics(),
+        }
+
+
+def get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_a_listener_serves_its_protocols_only(addresses: dict[str, str]) -> None:
+    for path, expected in (("/graphpipe/simple", 200), ("/v2/models/simple", 404)):
+        assert get(http.client.HTTPConnection(addresses["graphpipe"]), path)[0] == expected
+        assert get(http.client.HTTPConnection(addresses["http"]), path)[0] == 200
+    assert 'listener="additional.graphpipe"' in addresses["metrics"]
+
+
+def test_unix_sockets(addresses: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(addresses["v2"])
+    assert json.loads(get(connection, "/v2/models/simple")[1])["name"] == "simple"
+    with grpc.insecure_channel(f"unix:{addresses['tfs']}") as channel:
+        call = channel.unary_unary("/tensorflow.serving.PredictionService/GetModelMetadata")
+        with pytest.raises(grpc.RpcError, match="Missing ModelSpec"):
+            call(b"")
+    with InferenceServerClient(f"unix:{addresses['tfs']}") as triton:
+        assert triton.is_server_ready()
+    for name in ("v2", "tfs"):
+        assert stat.S_IMODE(Path(addresses[name]).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_rest_proxy(tmp_path: Path, over_tls: bool) -> None:
+    listeners = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}"TLS}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
+    environ: dict[str, str] = {}
+    tls = ""
+    if over_tls:
+        pair = Authority(tmp_path).issue("other.example")
+        tls = f", tls: {{{{certificate: {pair.certificate}, key: {pair.key}}}}}"
+        environ = {"REST_PROXY_USE_TLS": "true", "REST_PROXY_SKIP_VERIFY": "true"}
+    with started_infergate(SERVED, listeners.replace("TLS", tls), engine="own") as server:
+
+        def prepare(_folder: Path) -> Launch:
+            (port,) = free_ports(1)
+            environ["REST_PROXY_LISTEN_PORT"] = str(port)
+            environ["REST_PROXY_GRPC_PORT"] = server.grpc.rpartition(":")[2]
+            argv = [sys.executable, "-m", "infergate", "rest-proxy", "--log-format", "json"]
+            return Launch("rest-proxy", argv, {**os.environ, **environ}, [port])
+
+        with started(prepare) as proxy:
+            address = proxy.addresses[0]
+            array: Any = np.arange(6, dtype=np.float32).reshape(2, 3)
+            with client("http", address, "") as triton:
+                result = triton.infer("identity", [triton.input("INPUT0", array, "FP32")])
+                assert (result.as_numpy("OUTPUT0") == array).all()

@@ -1,0 +1,523 @@
+"""KServe's V1 protocol: events, errors, readiness, and messages that pass through."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from gateway_errors import error_of
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.kserve_v1 import PLUGIN
+from infergate.codecs.profiles import GENERIC
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    HealthStatus,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    RequestedOutput,
+    ServerLiveRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.testing.vectors import completed
+
+CODEC: Any = PLUGIN.create({})
+PATH = "/v1/models/m:predict"
+JSON = {"content-type": "application/json"}
+EVENT = {"ce-specversion": "1.0", "ce-id": "a1", "ce-source": "s", "ce-type": "t"}
+STRUCTURED = {"specversion": "1.0", "id": "a1", "source": "s", "type": "t"}
+ROWS = b'{"instances":[[1,2]]}'
+BYTES_OF_TWO = Datatype.BYTES, (2,), pack_bytes(("ü\x00".encode(), b"\xff\xfe"))
+MODEL = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("x", "FP32", (-1, 2)),),
+    outputs=(TensorMetadata("y", "FP32", (-1, 2)),),
+)
+TWO = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("a", "FP32", (-1, 2)), TensorMetadata("b", "INT32", (-1,))),
+    outputs=(TensorMetadata("y", "FP32", (-1,)),),
+)
+
+
+def post(body: bytes, headers: Any = JSON, path: str = PATH) -> HttpRequest:
+    return HttpRequest("POST", path, "", headers, (body,))
+
+
+def parse(wire: HttpRequest, model: ModelMetadata = MODEL) -> ParsedRequest:
+    return completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
+
+
+def response(*values: float, name: str = "y") -> InferResponse:
+    data = Tensor(name, Datatype.FP64, (len(values),), memoryview(_doubles(values)))
+    return InferResponse("m", outputs=(data,))
+
+
+def _doubles(values: tuple[float, ...]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def body(wire: HttpRequest | HttpResponse) -> Any:
+    return json.loads(join_parts(wire.body))
+
+
+# ---- events
+
+
+def test_a_binary_event_is_answered_with_one() -> None:
+    answer = CODEC.build_response(response(1.5), parse(post(ROWS, {**JSON, **EVENT})))
+    assert body(answer) == {"predictions": [1.5]}
+    headers = dict(answer.headers)
+    assert len(headers.pop("ce-id")) == 36
+    assert headers == {
+        "content-type": "application/json",
+        "ce-specversion": "1.0",
+        "ce-source": "io.kserve.inference.m",
+        "ce-type": "io.kserve.inference.response",
+    }
+
+
+def test_a_structured_event_is_answered_with_one() -> None:
+    event = json.dumps({**STRUCTURED, "time": "2026-01-01T00:00:00Z", "data": {"inputs": [[1, 2]]}})
+    wire = post(event.encode(), {"content-type": "application/cloudevents+json"})
+    parsed = parse(wire)
+    assert isinstance(parsed.operation, InferRequest)
+    assert parsed.operation.inputs[0].shape == (1, 2)
+    answer = CODEC.build_response(response(1.5), parsed)
+    assert answer.headers == {"content-type": "application/cloudevents+json"}
+    document = body(answer)
+    assert document.pop("id")
+    assert document == {
+        "specversion": "1.0",
+        "source": "io.kserve.inference.m",
+        "type": "io.kserve.inference.response",
+        "time": "2026-01-01T00:00:00Z",
+        "data": {"predictions": [1.5]},
+    }
+
+
+def test_an_event_in_plain_json_is_answered_without_one() -> None:
+    event = {**STRUCTURED, "time": "2026-01-01T00:00:00Z", "data": {"instances": [[1, 2]]}}
+    answer = CODEC.build_response(response(1.5), parse(post(json.dumps(event).encode())))
+    assert (answer.headers, body(answer)) == (JSON, {"predictions": [1.5]})
+
+
+def test_the_id_of_a_response_depends_only_on_the_event() -> None:
+    ids = [
+        CODEC.build_response(response(1), parse(post(ROWS, {**JSON, **EVENT, **more}))).headers[
+            "ce-id"
+        ]
+        for more in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
+    ]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
+def test_a_source_is_printable_ascii() -> None:
+    wire = post(ROWS, {**JSON, **EVENT}, "/v1/models/caf%C3%A9:predict")
+    answer = CODEC.build_response(response(1), parse(wire))
+    assert answer.headers["ce-source"] == "io.kserve.inference.caf%C3%A9"
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ({"data": {}}, "specversion"),
+        ({**STRUCTURED, "type": 5, "data": {}}, "'type' must be a string"),
+        ({**STRUCTURED, "id": "x" * 10_000, "data": {}}, "'id' must be a string of at most"),
+        ({**STRUCTURED, "specversion": "9" * 100, "data": {}}, "invalid specversion 999"),
+        ({**STRUCTURED}, "the event has no data"),
+        ({**STRUCTURED, "data_base64": "?"}, "data_base64 is not base64"),
+        ({**STRUCTURED, "data": "text"}, "unsupported payload type"),
+        ({**STRUCTURED, "data": [1]}, "unsupported payload type"),
+        ([1], "neither|unsupported payload type"),
+    ],
+)
+def test_invalid_structured_events(event: Any, expected: str) -> None:
+    wire = post(json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
+    with pytest.raises(GatewayError, match=expected) as caught:
+        parse(wire)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_long_integers_in_a_structured_event() -> None:
+    text = json.dumps({**STRUCTURED, "data": {"instances": [[2**70, 1]]}}).encode()
+    parsed = parse(post(text, {"content-type": "application/cloudevents+json"}))
+    assert isinstance(parsed.operation, InferRequest)
+    assert parsed.operation.inputs[0].numpy().tolist() == [[2.0**70, 1.0]]
+
+
+# ---- responses
+
+
+def test_nan_is_null() -> None:
+    answer = CODEC.build_response(response(float("nan"), 1.0), parse(post(ROWS)))
+    assert bytes(join_parts(answer.body)) == b'{"predictions":[null,1.0]}'
+
+
+def test_outputs_without_common_rows_are_columns() -> None:
+    two = (response(1.0, 2.0).outputs[0], response(3.0, name="z").outputs[0])
+    answer = CODEC.build_response(InferResponse("m", outputs=two), parse(post(ROWS)))
+    assert body(answer) == {"predictions": {"y": [1.0, 2.0], "z": [3.0]}}
+    model = ModelMetadata(
+        "m", outputs=(TensorMetadata("y", "FP64", (-1,)), TensorMetadata("z", "FP64", (-1,)))
+    )
+    read = CODEC.parse_response(answer, InferRequest("m"), DEFAULT_LIMITS, model)
+    assert [tensor.numpy().tolist() for tensor in read.outputs] == [[1.0, 2.0], [3.0]]
+
+
+def test_a_shape_of_many_empty_lists_is_refused() -> None:
+    bomb = Tensor("y", Datatype.FP32, (2**40, 0), b"")
+    with pytest.raises(GatewayError, match="'y' has no elements, but") as caught:
+        CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_bytes_that_are_no_text_are_base64() -> None:
+    tensor = Tensor("y", Datatype.BYTES, (2,), pack_bytes((b"\xff", b"a")))
+    answer = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
+    assert body(answer) == {"predictions": [{"b64": "/w=="}, "a"]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "status", "document"),
+    [
+        (
+            [ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAVAILABLE", "old")],
+            200,
+            {
+                "name": "m",
+                "ready": True,
+                "model_version_status": [
+                    {
+                        "version": "10",
+                        "state": "END",
+                        "status": {"error_code": "OK", "error_message": "old"},
+                    },
+                    {
+                        "version": "2",
+                        "state": "AVAILABLE",
+                        "status": {"error_code": "OK", "error_message": ""},
+                    },
+                ],
+            },
+        ),
+        (
+            [ModelIndexEntry("m", "", "READY")],
+            200,
+            {
+                "name": "m",
+                "ready": True,
+                "model_version_status": [
+                    {
+                        "version": "1",
+                        "state": "AVAILABLE",
+                        "status": {"error_code": "OK", "error_message": ""},
+                    }
+                ],
+            },
+        ),
+        (
+            [ModelIndexEntry("m", "1", "UNAVAILABLE")],
+            503,
+            {"error": "Model with name m is not ready."},
+        ),
+    ],
+)
+def test_readiness_has_the_members_of_both_protocols(
+    entries: list[ModelIndexEntry], status: int, document: Any
+) -> None:
+    parsed = parse(HttpRequest("GET", "/v1/models/m"))
+    assert parsed.operation == ModelIndexRequest(model="m")
+    answer = CODEC.build_response(ModelIndex(tuple(entries)), parsed)
+    assert (answer.status, body(answer)) == (status, document)
+
+
+def test_readiness_and_liveness_of_other_codecs_requests() -> None:
+    for operation, ok, status, key in (
+        (ModelReadyRequest("m"), True, 200, "ready"),
+        (ModelReadyRequest("m"), False, 503, "error"),
+        (ServerLiveRequest(), True, 200, "status"),
+        (ServerLiveRequest(), False, 503, "status"),
+    ):
+        answer = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
+        assert answer.status == status
+        assert key in body(answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "wire", "status", "document"),
+    [
+        (
+            GatewayError(Kind.NOT_FOUND, "no route for model 'm'"),
+            post(ROWS),
+            404,
+            {"error": "Model with name m does not exist."},
+        ),
+        (error_of(parse, post(ROWS, JSON, "/v1/x")), None, 404, {"detail": "Not Found"}),
+        (
+            error_of(parse, HttpRequest("PUT", PATH)),
+            None,
+            405,
+            {"detail": "Method Not Allowed"},
+        ),
+        (GatewayError(Kind.BACKEND_ERROR, "boom"), post(ROWS), 500, {"error": "boom"}),
+        (GatewayError(Kind.RATE_LIMITED, "slow", retry_after=2), None, 429, {"error": "slow"}),
+    ],
+)
+def test_errors_have_kserves_form(
+    error: GatewayError, wire: HttpRequest | None, status: int, document: Any
+) -> None:
+    answer = CODEC.build_error(error, wire)
+    assert (answer.status, body(answer)) == (status, document)
+    assert ("allow" in answer.headers) == (status == 405)
+    assert ("retry-after" in answer.headers) == (status == 429)
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "mentions"),
+    [
+        (b'{"instances":[{"a":[1,2],"b":1},{"a":[1,2]}]}', TWO, ["instances[1]", "a,b"]),
+        (b'{"instances":[{"a":[1,2],"b":1},[1]]}', TWO, ["item 1"]),
+        (b'{"instances":[{"a":[1,2],"b":1.5}]}', TWO, ["'b'", "INT32"]),
+        (b'{"instances":[{"a":[1,2],"b":1,"c":1}]}', TWO, ["instances[0]", "c"]),
+        (b'{"instances":[[1,2]]}', TWO, ["multiple input tensors", "a, b"]),
+        (b'{"instances":[[1,2],[3]]}', MODEL, ["'x'", "[1]"]),
+        (b'{"instances":[["1","2"]]}', MODEL, ["'x'", "element 0"]),
+        (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
+        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["depth limit"]),
+        (b"[" * 100_000, MODEL, ["Unrecognized request format"]),
+    ],
+)
+def test_errors_name_the_row_and_the_tensor(
+    text: bytes, model: ModelMetadata, mentions: list[str]
+) -> None:
+    error = error_of(parse, post(text), model)
+    assert error is not None
+    assert error.kind is Kind.BAD_REQUEST
+    for mention in mentions:
+        assert mention in error.public
+
+
+def test_the_size_of_json_is_limited() -> None:
+    wire = post(ROWS)
+    error = error_of(CODEC.parse_request, wire, Limits(json=5))
+    assert error is not None
+    assert (error.kind, error.limit) == (Kind.TOO_LARGE, "json")
+    read = CODEC.parse_response
+    error = error_of(read, HttpResponse(200, {}, [ROWS]), InferRequest("m"), Limits(json=5), MODEL)
+    assert error is not None
+    assert error.kind is Kind.TOO_LARGE
+
+
+def test_unknown_datatypes_are_named() -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("x", "COMPLEX64", (-1,)),))
+    error = error_of(parse, post(ROWS), model)
+    assert error is not None
+    assert "'x'" in error.public
+    assert "COMPLEX64" in error.public
+
+
+def test_a_request_to_a_server_has_rows() -> None:
+    inputs = parse(post(b'{"instances":[{"a":[1,2],"b":3}]}'), TWO).operation.inputs  # type: ignore[union-attr]
+    wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO)
+    assert (wire.path, body(wire)) == (PATH, {"instances": [{"a": [1.0, 2.0], "b": 3}]})
+    one = CODEC.build_request(InferRequest("m", inputs=inputs[:1]), GENERIC, TWO)
+    assert body(one) == {"instances": [{"a": [1.0, 2.0]}]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_does_not_reach_a_server(value: float) -> None:
+    request = InferRequest("m", inputs=response(value).outputs)
+    error = error_of(CODEC.build_request, request, GENERIC, MODEL)
+    assert error is not None
+    assert error.kind is Kind.UNSUPPORTED
+    assert "'y' has NaN" in error.public
+
+
+def test_a_model_without_declared_outputs() -> None:
+    answer = HttpResponse(200, JSON, [b'{"predictions":[1]}'])
+    error = error_of(
+        CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, ModelMetadata("m")
+    )
+    assert error is not None
+    assert "models.<name>.outputs" in error.public
+
+
+def test_requested_outputs_are_selected() -> None:
+    model = ModelMetadata(
+        "m", outputs=(TensorMetadata("a", "INT64", (-1,)), TensorMetadata("b", "INT64", (-1,)))
+    )
+    answer = HttpResponse(200, JSON, [b'{"predictions":[{"a":1,"b":2}]}'])
+    for names, expected in ((("b",), ["b"]), (("b", "a"), ["b", "a"]), ((), ["a", "b"])):
+        request = InferRequest("m", outputs=tuple(map(RequestedOutput, names)))
+        read = CODEC.parse_response(answer, request, DEFAULT_LIMITS, model)
+        assert [tensor.name for tensor in read.outputs] == expected
+    unknown = InferRequest("m", outputs=(RequestedOutput("c"),))
+    error = error_of(CODEC.parse_response, answer, unknown, DEFAULT_LIMITS, model)
+    assert error is not None
+    assert "no output 'c'" in error.public
+
+
+# ---- the cost of messages
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (Tensor("y", Datatype.FP64, (3, 1), _doubles((0.1, -1.7976931348623157e308, 5e-324))),),
+        (Tensor("y", Datatype.FP32, (2, 1, 1, 1), bytes(8)), Tensor("é" * 9, *BYTES_OF_TWO)),
+        (Tensor("y", Datatype.BOOL, (2,), b"\0\1"), Tensor("z", Datatype.INT8, (2, 1), b"\x80\0")),
+        (Tensor("y", *BYTES_OF_TWO),),
+    ],
+)
+def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
+    answer = InferResponse("m", outputs=tensors)
+    parsed = parse(post(ROWS))
+    low, high = CODEC.response_size(answer, parsed)
+    size = len(join_parts(CODEC.build_response(answer, parsed).body))
+    assert low <= size <= high + 64
+    request = InferRequest("m", inputs=tensors)
+    wire = CODEC.build_request(request, GENERIC, ModelMetadata("m"))
+    assert len(join_parts(wire.body)) <= CODEC.max_backend_text_bytes(request, GENERIC) + 64
+    assert CODEC.backend_text_bytes(request, GENERIC) == sum(len(each.data) for each in tensors)
+    assert CODEC.response_text_bytes(answer, parsed) == CODEC.backend_text_bytes(request, GENERIC)
+
+
+def test_the_size_of_other_messages() -> None:
+    wire = post(ROWS, JSON, "/v1/models/m:explain")
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    answer = CODEC.parse_response(
+        HttpResponse(200, JSON, [b"{}"]), parsed.operation, DEFAULT_LIMITS
+    )
+    assert CODEC.response_size(answer, parsed) == (2, 6)
+    assert CODEC.request_text_bytes(wire) == len(ROWS)
+    assert (CODEC.json_bytes(wire, 5), CODEC.json_bytes(wire, 500)) == (5, len(ROWS))
+    assert CODEC.rewrite_bytes(HttpResponse(200, JSON, [ROWS]), wire) == 0
+    assert CODEC.response_text_bytes(HealthStatus(ok=True), parsed) == 0
+
+
+def test_what_the_protocol_cannot_express() -> None:
+    for act in (
+        lambda: CODEC.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest())),
+        lambda: CODEC.build_request(ModelMetadataRequest("m"), GENERIC),
+    ):
+        error = error_of(act)
+        assert error is not None
+        assert error.kind is Kind.UNSUPPORTED
+    assert error_of(CODEC.build_request, ModelReadyRequest(""), GENERIC) is not None
+    empty = InferResponse("m")
+    parsed = CODEC.parse_request(post(ROWS, JSON, "/v1/models/m:explain"), DEFAULT_LIMITS)
+    assert error_of(CODEC.build_response, empty, parsed) is not None
+
+
+# ---- messages that pass through
+
+
+def test_a_request_passes_through_without_metadata() -> None:
+    """Any rows may be valid for another server, even without a declared model."""
+    text = b'{"instances": [{"any": {"thing": null}}, [1, [2]]], "parameters": {"p": 1}}'
+    checked = CODEC.validate(post(text, {**JSON, **EVENT}), DEFAULT_LIMITS)
+    sent = CODEC.rewrite_request(checked, "other", "", GENERIC)
+    assert (sent.path, sent.headers) == ("/v1/models/other:predict", JSON)
+    assert bytes(join_parts(sent.body)) == text
+    answer = CODEC.rewrite_response(
+        HttpResponse(200, JSON, [b'{"any":1}']), checked, "", "", DEFAULT_LIMITS
+    )
+    assert body(answer) == {"any": 1}
+    assert answer.headers["ce-source"] == "io.kserve.inference.m"
+
+
+def test_a_version_needs_translation() -> None:
+    checked = CODEC.validate(post(ROWS), DEFAULT_LIMITS)
+    assert CODEC.rewrite_request(checked, "m", "2", GENERIC) is None
+
+
+def test_an_event_that_is_not_validated_reaches_the_server() -> None:
+    wire = post(ROWS, {**JSON, **EVENT, "x-other": "1"})
+    sent = CODEC.rewrite_request(wire, "other", "", GENERIC)
+    assert sent.headers == {**JSON, **EVENT}
+    answer = HttpResponse(200, {**JSON, **EVENT, "date": "now"}, [b"{}"])
+    assert CODEC.rewrite_response(answer, wire, "", "", DEFAULT_LIMITS).headers == sent.headers
+
+
+def test_errors_of_a_server_pass_through() -> None:
+    answer = HttpResponse(500, JSON, [b'{"error":"ValueError : x"}'])
+    error = error_of(CODEC.rewrite_response, answer, post(ROWS), "", "", DEFAULT_LIMITS)
+    assert error is not None
+    assert (error.kind, error.public) == (Kind.BACKEND_ERROR, "ValueError : x")
+
+
+def test_explanations_are_forwarded() -> None:
+    wire = post(b'{"instances": [[1, 2]]}', JSON, "/v1/models/m:explain")
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    sent = CODEC.build_request(parsed.operation, GENERIC)
+    assert (sent.path, sent.body) == ("/v1/models/m:explain", [b'{"instances": [[1, 2]]}'])
+    answer = HttpResponse(200, JSON, [b'{"explanations": [0.1]}'])
+    read = CODEC.parse_response(answer, parsed.operation, DEFAULT_LIMITS)
+    assert body(CODEC.build_response(read, parsed)) == {"explanations": [0.1]}
+    with pytest.raises(GatewayError, match="Could not find explainer_host"):
+        parsed.operation.parameters.is_passed_to("v2-rest")
+
+
+@pytest.mark.parametrize(
+    ("answer", "public"),
+    [
+        (HttpResponse(502, {}, [b"<html>no</html>"]), "the backend answered HTTP 502"),
+        (HttpResponse(500, {}, [b"plain text\nmore"]), "plain text"),
+        (HttpResponse(404, {}, [b'{"detail":"Not Found"}']), "Not Found"),
+        (HttpResponse(422, {}, [b'{"detail":[{"msg":"x"}]}']), '[{"msg": "x"}]'),
+        (HttpResponse(500, {}, [b"[" * 9999]), "[" * 2000),
+        (HttpResponse(503, {}, [b""]), "the backend answered HTTP 503"),
+    ],
+)
+def test_error_bodies_of_servers(answer: HttpResponse, public: str) -> None:
+    error = error_of(CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, MODEL)
+    assert error is not None
+    assert error.public == public
+
+
+@pytest.mark.parametrize(
+    ("operation", "answer", "expected"),
+    [
+        (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}']), False),
+        (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"]), False),
+        (ServerLiveRequest(), HttpResponse(500), False),
+    ],
+)
+def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse, expected: bool) -> None:
+    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS).ok is expected
+
+
+def test_the_list_of_a_server() -> None:
+    answer = HttpResponse(200, {}, [b'{"models":["a","b"]}'])
+    index = CODEC.parse_response(answer, ModelIndexRequest(), DEFAULT_LIMITS)
+    assert [entry.name for entry in index.models] == ["a", "b"]
+    for text in (b'{"models":[1]}', b"[]", b'{"models":{}}', b"{}"):
+        error = error_of(
+            CODEC.parse_response, HttpResponse(200, {}, [text]), ModelIndexRequest(), DEFAULT_LIMITS
+        )
+        assert error is not None
+        assert error.kind is Kind.BACKEND_GARBAGE
+    assert CODEC.build_request(ModelIndexRequest(), GENERIC).path == "/v1/models"
+
+
+def test_a_server_behind_a_login_is_not_alive() -> None:
+    error = error_of(CODEC.parse_response, HttpResponse(401), ServerLiveRequest(), DEFAULT_LIMITS)
+    assert error is not None
+    assert error.kind is Kind.UNAUTHENTICATED
