@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -125,6 +126,16 @@ class EnvelopesConfig(Section):
     embeddings: EmbeddingsConfig | None = Field(
         default=None, description="OpenAI's embeddings API. Unset: off."
     )
+
+    def models(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the models that clients can reach, with their paths in this section."""
+        for name in ("sagemaker", "vertex", "mlflow"):
+            section = getattr(self, name)
+            if section is not None and section.model:
+                yield (name, "model"), section.model
+        if self.embeddings is not None:
+            for model in self.embeddings.models:
+                yield ("embeddings", "models", model), model
 
     @model_validator(mode="after")
     def _paths_fit(self) -> Self:
