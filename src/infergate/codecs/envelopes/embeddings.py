@@ -102,7 +102,7 @@ class EmbeddingRequest:
 
 @record
 class EmbeddingFormat:
-    """What the response to a request needs."""
+    """The data that the response to a request needs."""
 
     tensors: EmbeddingModel
     count: int

@@ -38,7 +38,7 @@ _MODEL_PATH: Final = re.compile(r"/models(?:/([^/]+)(/invoke)?)?")
 _METHODS: Final = "GET, POST"
 _METHODS_OF_MODEL: Final = "DELETE, GET"
 _TARGET_MODEL_HEADER: Final = "x-amzn-sagemaker-target-model"
-_MAX_LOAD_BYTES: Final = 16 * KIB
+MAX_LOAD_BYTES: Final = 16 * KIB
 """Maximum size of a request to load a model: a name and a path."""
 _FORBIDDEN_FOLDERS: Final = ("/dev/", "/proc/", "/sys/")
 _OUT_OF_MEMORY: Final = re.compile(
@@ -71,7 +71,7 @@ class SageMakerCodec(V2Envelope):
         self._inference: Final = inference
         self._health_path: Final = f"/v2/health/{ping}"
 
-    def readdress(self, wire: HttpRequest) -> None:
+    def rewrite_path(self, wire: HttpRequest) -> None:
         if wire.path == _PING:
             wire.path = self._health_path
         elif wire.path == _INVOCATIONS:
@@ -90,9 +90,9 @@ class SageMakerCodec(V2Envelope):
                 wire.path = model_path(_target_model(wire, segment), "", "/infer")
             else:
                 if segment is None:
-                    _readdress_list(wire)
+                    _rewrite_list_path(wire)
                 else:
-                    _readdress_model(wire, segment)
+                    _rewrite_model_path(wire, segment)
                 wire.headers = NO_HEADERS  # they describe the client's body
 
     def parse_request(
@@ -124,8 +124,8 @@ def _target_model(wire: HttpRequest, segment: str) -> str:
     return wire.headers.get(_TARGET_MODEL_HEADER) or decode_segment(segment, "model name")
 
 
-def _readdress_list(wire: HttpRequest) -> None:
-    """Readdress a request for ``/models``: list the ready models, or load a model."""
+def _rewrite_list_path(wire: HttpRequest) -> None:
+    """Rewrite a request for ``/models``: list the ready models, or load a model."""
     if wire.method == "GET":
         wire.method, wire.path, wire.body = "POST", INDEX_PATH, [b'{"ready":true}']
     elif wire.method == "POST":
@@ -134,8 +134,8 @@ def _readdress_list(wire: HttpRequest) -> None:
         raise _wrong_method(wire, _METHODS)
 
 
-def _readdress_model(wire: HttpRequest, segment: str) -> None:
-    """Readdress a request for ``/models/<name>``: describe or unload the model."""
+def _rewrite_model_path(wire: HttpRequest, segment: str) -> None:
+    """Rewrite a request for ``/models/<name>``: describe or unload the model."""
     if wire.method == "GET":
         wire.path = model_path(decode_segment(segment, "model name"), "", "/ready")
     elif wire.method == "DELETE":
@@ -155,8 +155,8 @@ def _read_load(wire: HttpRequest) -> str:
     """Return the name of the model to load. The ``url`` is only checked, as Triton does: the
     backend loads the model from its own repository."""
     size = total_size(wire.body)
-    if size > _MAX_LOAD_BYTES:
-        raise GatewayError(Kind.TOO_LARGE, f"{size} bytes exceed the limit of {_MAX_LOAD_BYTES}")
+    if size > MAX_LOAD_BYTES:
+        raise GatewayError(Kind.TOO_LARGE, f"{size} bytes exceed the limit of {MAX_LOAD_BYTES}")
     if not is_unencoded(wire.headers):
         raise GatewayError(Kind.UNSUPPORTED_ENCODING, "a request to load a model is not compressed")
     document = parse_json(bytes(join_parts(wire.body)))

@@ -42,7 +42,7 @@ class V2Envelope(V2RestCodec, ABC):
         return partial(type(self), **self._arguments), ()
 
     @abstractmethod
-    def readdress(self, wire: HttpRequest) -> None:
+    def rewrite_path(self, wire: HttpRequest) -> None:
         """Change the path and the method of ``wire``, a copy of the client's request, to those of
         V2 REST. Raises GatewayError."""
 
@@ -55,7 +55,7 @@ class V2Envelope(V2RestCodec, ABC):
             copy = HttpRequest(
                 wire.method, wire.path, wire.query, self._v2_headers(wire), wire.body
             )
-            self.readdress(copy)
+            self.rewrite_path(copy)
             wire.codec_state = copy
         return copy
 

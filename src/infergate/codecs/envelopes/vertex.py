@@ -91,7 +91,7 @@ class VertexCodec(V2Envelope):
         self.claims = (health_route, predict_route)
         self._model: Final = model
 
-    def readdress(self, wire: HttpRequest) -> None:
+    def rewrite_path(self, wire: HttpRequest) -> None:
         health_route, predict_route = self.claims
         if wire.path == health_route:
             wire.path = "/v2/health/ready"

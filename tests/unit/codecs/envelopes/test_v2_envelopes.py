@@ -150,7 +150,7 @@ def test_a_size_of_zero_marks_raw_binary_data(codec: Any, path: str, binary_type
 
 @pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
 def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
-    """As between clients and servers of V2 REST: the tensors are not decoded."""
+    """The tensors are not decoded, as between clients and servers of V2 REST."""
     assert isinstance(codec, SupportsPassThrough)
     wire = post(path, HEAD + DATA, content_type=f"{binary_type};json-header-size={len(HEAD)}")
     assert codec.summarize(wire).can_pass_through
