@@ -150,9 +150,11 @@ def test_the_embedded_models_in_both_clouds(embedded: Infergate) -> None:
     check_simple(embedded, PREDICT, VERTEX_TYPE, {REDIRECT: "v2/models/simple/infer"})
 
 
-def test_the_listener_still_serves_v2_rest(embedded: Infergate) -> None:
+def test_the_listener_still_serves_its_other_protocols(embedded: Infergate) -> None:
     assert send(embedded, "/v2/models/simple/infer", simple()).status == 200
-    assert send(embedded, "/v1/other", {}).status == 404
+    row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
+    answer = send(embedded, "/v1/models/simple:predict", {"instances": [row]})
+    assert answer.json["predictions"][0]["OUTPUT0"] == (RANGE + ONES).tolist()
 
 
 def test_models_without_control(embedded: Infergate) -> None:
@@ -197,6 +199,66 @@ def test_errors_have_openais_form(embedded: Infergate) -> None:
     assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
     answer = send(embedded, "/v1/embeddings", {"model": "embed", "input": ["a"] * 65})
     assert (answer.status, "batch-size" in answer.json["error"]["message"]) == (400, True)
+
+
+# ---- rows and tables
+
+
+ROWS_LISTENERS = (
+    LISTENERS.partition("      sagemaker")[0]
+    + f"""\
+      mlflow: {{{{model: digits}}}}
+      vertex: {{{{model: simple, health_route: /h, predict_route: "{PREDICT}", body: instances}}}}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def with_rows() -> Iterator[Infergate]:
+    with started_infergate(EMBEDDED, ROWS_LISTENERS) as running:
+        yield running
+
+
+IMAGE = np.eye(8).tolist()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [IMAGE, IMAGE]},
+        {"inputs": [IMAGE, IMAGE], "params": {"any": 1}},
+        {"inputs": {"IMAGE": [IMAGE, IMAGE]}},
+        {"dataframe_records": [{"IMAGE": IMAGE}, {"IMAGE": IMAGE}]},
+        {"dataframe_split": {"columns": ["IMAGE"], "index": [0, 1], "data": [[IMAGE], [IMAGE]]}},
+    ],
+)
+def test_mlflow(with_rows: Infergate, body: Any) -> None:
+    answer = send(with_rows, "/invocations", body, content_type="application/json")
+    assert answer.status == 200, answer
+    assert np.array(answer.json["predictions"]).shape == (2, 10)
+
+
+def test_mlflow_in_helper_processes(with_rows: Infergate) -> None:
+    """400 KiB of JSON are more than the event loop reads."""
+    body = {"instances": [np.full((8, 8), 1 / 3).tolist()] * 300}
+    answer = send(with_rows, "/invocations", body, content_type="application/json")
+    assert "batch-size must be <= 64" in answer.json["message"]
+    assert (answer.status, answer.json["error_code"]) == (400, "BAD_REQUEST")
+
+
+def test_mlflows_other_paths(with_rows: Infergate) -> None:
+    assert send(with_rows, "/ping").status == send(with_rows, "/health").status == 200
+    assert send(with_rows, "/version").type == "text/plain"
+    assert send(with_rows, "/invocations", b"a\n1\n", content_type="text/xml").status == 415
+    refused = send(with_rows, "/invocations", b"a\n1\n", content_type="text/csv")
+    assert (refused.status, refused.json["error_code"]) == (400, "BAD_REQUEST")
+
+
+def test_vertex_instances(with_rows: Infergate) -> None:
+    assert send(with_rows, "/h").status == 200
+    row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
+    answer = send(with_rows, PREDICT, {"instances": [row, row], "parameters": {"a": 1}})
+    assert [item["OUTPUT1"] for item in answer.json["predictions"]] == [(RANGE - ONES).tolist()] * 2
 
 
 # ---- Triton
