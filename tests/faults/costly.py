@@ -268,6 +268,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "mlflow, a CSV": lambda: posted(
         "/invocations", b"INPUT0\n" + b"a\n" * (INLINE // 2 - 8), {"Content-Type": "text/csv"}
     ),
+    "mlflow, as many cells as the loop reads": lambda: posted(
+        "/invocations", b"INPUT0\n" + b"a\n" * 8000, {"Content-Type": "text/csv"}
+    ),
     "mlflow, the longest CSV": lambda: posted(
         "/invocations", b"INPUT0\n" + b"abcdefg\n" * (MAX_CELLS - 8), {"Content-Type": "text/csv"}
     ),
