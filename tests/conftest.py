@@ -18,6 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from peers.support.deploy_tools import prepare_deploy_tools
+from peers.support.envelopes import prepare_mlflow, prepare_openai
 from peers.support.graphpipe import (
     prepare_graphpipe,
     prepare_graphpipe_js,
@@ -81,6 +82,8 @@ _PEERS = {
     "tfserving_api": (pytest.mark.peers, prepare_tfserving_api),
     "pythie": (pytest.mark.peers, prepare_pythie),
     "tensorflow": (pytest.mark.peers, prepare_tensorflow),
+    "openai_client": (pytest.mark.peers, prepare_openai),
+    "mlflow_client": (pytest.mark.peers, prepare_mlflow),
 }
 
 
@@ -210,6 +213,16 @@ def ovmsclient() -> None:
 @pytest.fixture(scope="session")
 def tfserving_api() -> None:
     """Install the stubs of TensorFlow Serving's API."""
+
+
+@pytest.fixture(scope="session")
+def openai_client() -> None:
+    """Install OpenAI's SDK."""
+
+
+@pytest.fixture(scope="session")
+def mlflow_client() -> None:
+    """Install MLflow's scoring client."""
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from faults.frames import CODEC as GRAPHPIPE
 from faults.legacy import OLD, OLD_INFER
 from faults.watch import MIB
 from infergate.codecs.base import Profile
+from infergate.codecs.envelopes.frames import MAX_CELLS
 from infergate.codecs.protos.wire_scanner import MAX_NESTED_FIELDS_ON_LOOP, field_prefix
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import MAX_ELEMENTS_ON_LOOP
@@ -176,6 +177,7 @@ NAN_AND_PARAMETERS = inputs(
     '{"name":"INPUT%d","datatype":"FP32","shape":[1],"parameters":{"a":1,"b":"c","d":true,'
     '"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee":[{},{}]},"data":[NaN],"x":{"y":[[],[],[]]}}'
 )
+JSON_TYPE: Final = {"Content-Type": "application/json"}
 LONG: Final = bytes(12 * MIB)
 LONG_LINES = {f"x-{index}": "v" * 600 for index in range(90)}
 
@@ -256,6 +258,46 @@ WORST: dict[str, Callable[[], Worst]] = {
         rest("identity"),
         one_input("FP32", ["0"] * 60_000)[:-2]
         + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":16000}}]}',
+    ),
+    "embeddings, texts of no letters": lambda: posted(
+        "/v1/embeddings", b'{"model":"embed","input":[' + b'"",' * 63 + b'""]}'
+    ),
+    "embeddings, tokens": lambda: posted(
+        "/v1/embeddings", b'{"model":"embed","input":[' + b"[1]," * 2047 + b"[1]]}"
+    ),
+    "embeddings, many tokens": lambda: posted(
+        "/v1/embeddings", b'{"model":"embed","input":[' + b"1," * (INLINE // 2 - 40) + b"1]}"
+    ),
+    "embeddings, members": lambda: posted(
+        "/v1/embeddings",
+        b'{"model":"embed",' + b",".join(b'"%x":NaN' % i for i in range(22_000)) + b"}",
+    ),
+    "mlflow, a CSV": lambda: posted(
+        "/invocations", b"INPUT0\n" + b"a\n" * (INLINE // 2 - 8), {"Content-Type": "text/csv"}
+    ),
+    "mlflow, as many cells as the loop reads": lambda: posted(
+        "/invocations", b"INPUT0\n" + b"a\n" * 8000, {"Content-Type": "text/csv"}
+    ),
+    "mlflow, the longest CSV": lambda: posted(
+        "/invocations", b"INPUT0\n" + b"abcdefg\n" * (MAX_CELLS - 8), {"Content-Type": "text/csv"}
+    ),
+    "mlflow, records": lambda: posted(
+        "/invocations",
+        b'{"dataframe_records":[' + b'{"INPUT0":""},' * 16_000 + b'{"INPUT0":""}]}',
+        JSON_TYPE,
+    ),
+    "mlflow, a split table": lambda: posted(
+        "/invocations",
+        b'{"dataframe_split":{"columns":["INPUT0"],"data":[' + b'[""],' * 16_000 + b'[""]]}}',
+        JSON_TYPE,
+    ),
+    "mlflow, params": lambda: posted(
+        "/invocations",
+        b'{"inputs":[],"params":{' + b",".join(b'"%x":1' % i for i in range(16_384)) + b"}}",
+        JSON_TYPE,
+    ),
+    "vertex, instances": lambda: posted(
+        "/predict", b'{"instances":[' + b'"",' * (INLINE // 3 - 40) + b'""]}'
     ),
     "v2-grpc, very many empty BYTES": lambda: called(raw("identity", EMPTY, VERY_MANY), gzip=True),
     "v2-grpc, forwarded": lambda: called(raw("fwd.v2-grpc", EMPTY, VERY_MANY), gzip=True),

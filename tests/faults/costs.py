@@ -44,7 +44,12 @@ engine: {engine}
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
   grpc: {{address: "127.0.0.1:{1}"}}
-  http: {{address: "127.0.0.1:{2}"}}
+  http:
+    address: "127.0.0.1:{2}"
+    envelopes:
+      mlflow: {{model: texts}}
+      vertex: {{model: texts, health_route: /ready, predict_route: /predict, body: instances}}
+      embeddings: {{models: {{embed: {{input: TEXT, output: EMBEDDING}}}}}}
   graphpipe:
     - {{address: "tcp://127.0.0.1:{3}", model: identity, framing: size-prefixed}}
   additional:

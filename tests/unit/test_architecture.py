@@ -77,6 +77,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }
+# The protocols whose bodies a codec carries, and which it may import besides.
+CARRIED_PROTOCOLS: dict[str, tuple[str, ...]] = {"codecs.envelopes": ("codecs.v2_rest",)}
 # The package itself contains only its version. The two innermost packages must not import it.
 WITHOUT_VERSION = ("core", "codecs")
 
@@ -205,7 +207,8 @@ def _forbidden_in_package(module: str, imported: str) -> str:
         return f"package '{package}' has no rule in ALLOWED_IMPORTS"
     if package == "transport" and _package(imported) == "transport":
         return _forbidden_in_transport(module, imported)
-    allowed = (_own_package(module), *ALLOWED_IMPORTS[package])
+    own = _own_package(module)
+    allowed = (own, *ALLOWED_IMPORTS[package], *CARRIED_PROTOCOLS.get(own, ()))
     if any(_within(imported, shared) for shared in allowed):
         return ""
     return f"{package} may import {', '.join(ALLOWED_IMPORTS[package]) or 'nothing'}"

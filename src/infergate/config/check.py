@@ -245,9 +245,8 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 def _models(outline: Outline) -> Iterator[Finding]:
     patterns = [table.Route(route.model, route.backend) for route in outline.routes.values()]
     routed = table.RouteTable(patterns)
-    for index, name in outline.per_model.items():
+    for path, name in outline.listener_models.items():
         if outline.has_all_routes and not routed.candidates(name):
-            path = ("listeners", "graphpipe", index, "model")
             yield path, f"no route matches the model '{name}'"
     for name, model in outline.models.items():
         if outline.has_all_routes and not routed.candidates(name):

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from infergate.codecs.base import TransportKind
 from infergate.config import protocols, schema
+from infergate.config.envelopes import EnvelopesConfig
 from infergate.config.listeners import (
+    AdditionalListener,
     AdminListener,
     GraphPipeListener,
     GrpcListener,
@@ -190,6 +192,21 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
         "v2-grpc": grpc.v2.model_dump(),
         "trtis-grpc": grpc.trtis.model_dump(),
         "tfs-grpc": grpc.tfs.model_dump() | config.tensorflow_serving.codec_options(),
+    }
+
+
+def envelope_options(config: schema.Config, listener: str) -> dict[str, Mapping[str, Any]]:
+    """Return the options of the codec of each envelope that a listener serves, by the envelope's
+    name. ``listener`` is its path in the configuration."""
+    section = _listeners(config)[listener]
+    if not isinstance(section, HttpListener | AdditionalListener):
+        return {}
+    v2 = frontend_options(config)["v2-rest"]
+    envelopes = {name: getattr(section.envelopes, name) for name in EnvelopesConfig.model_fields}
+    return {
+        name: {"v2": v2, **envelope.model_dump()}
+        for name, envelope in envelopes.items()
+        if envelope is not None
     }
 
 

@@ -7,8 +7,10 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from infergate.codecs.base import TransportKind
 from infergate.config import protocols
 from infergate.config.access import KeyConfig
+from infergate.config.envelopes import EnvelopesConfig
 from infergate.config.fields import (
     FileMode,
     HostName,
@@ -123,6 +125,11 @@ class HttpListener(Section):
     )
     graphpipe: GraphPipeConfig = Field(
         default=GraphPipeConfig(), description="Response format of GraphPipe."
+    )
+    envelopes: EnvelopesConfig = Field(
+        default=EnvelopesConfig(),
+        description="The APIs of cloud platforms and of OpenAI that this listener also serves "
+        "(docs/envelopes.md). All are off by default.",
     )
 
 
@@ -255,6 +262,19 @@ class AdditionalListener(SocketListenerConfig):
         "several have the same path, the first one serves it. The first protocol also answers "
         "requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
     )
+
+    envelopes: EnvelopesConfig = Field(
+        default=EnvelopesConfig(),
+        description="The APIs of cloud platforms and of OpenAI, as in `listeners.http`, if the "
+        "protocols are over HTTP.",
+    )
+
+    @model_validator(mode="after")
+    def _envelopes_fit(self) -> Self:
+        kind = protocols.transport_kinds()[self.protocols[0]]
+        if self.envelopes.model_fields_set and kind is not TransportKind.HTTP:
+            raise ValueError(f"envelopes are over HTTP, '{self.protocols[0]}' is not")
+        return self
 
     @model_validator(mode="after")
     def _protocols_fit(self) -> Self:

@@ -23,8 +23,8 @@ _OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 def name_findings(outline: Outline) -> Iterator[Finding]:
     """Yield an error for each name that no request can contain or no backend accepts."""
     rule = NameRule(allow_slash=outline.allows_slash)
-    for index, model in outline.per_model.items():
-        yield from _model(("listeners", "graphpipe", index, "model"), model, rule)
+    for path, model in outline.listener_models.items():
+        yield from _model(path, model, rule)
     for index, route in outline.routes.items():
         base: KeyPath = ("routes", index)
         if not is_regex(route.model):

@@ -18,6 +18,7 @@ from infergate.config.listeners import (
     AdditionalListener,
     AdminListener,
     GraphPipeListener,
+    HttpListener,
     Listeners,
 )
 from infergate.config.mistakes import KeyPath
@@ -43,8 +44,8 @@ class Outline:
 
     listeners: Mapping[KeyPath, Address]
     """Addresses of enabled listeners, keyed by their paths below ``listeners``."""
-    per_model: Mapping[int, str]
-    """The model of each per-model listener, keyed by the listener's position."""
+    listener_models: Mapping[KeyPath, str]
+    """The models that listeners name, keyed by the listeners' paths."""
     backends: Mapping[str, BackendConfig | None] | None
     """Backends by name. An unreadable backend is None. The whole mapping is None if the file has no
     mapping of backends."""
@@ -75,9 +76,10 @@ def outline_config(config: Config) -> Outline:
     """Return the outline of a valid Config."""
     listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
     per_model, additional = config.listeners.graphpipe, config.listeners.additional
+    by_path = _by_path(listeners, dict(enumerate(per_model)), additional)
     return Outline(
-        listeners=_addresses(listeners, dict(enumerate(per_model)), additional),
-        per_model={index: listener.model for index, listener in enumerate(per_model)},
+        listeners={path: listener.address for path, listener in by_path.items()},
+        listener_models=_models(by_path),
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
@@ -113,9 +115,10 @@ def outline_readable(data: Any) -> Outline:
     route_data = _entries(top.get("routes"))
     routes = {index: _readable(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
+    by_path = _by_path(listeners, per_model, additional)
     return Outline(
-        listeners=_addresses(listeners, per_model, additional),
-        per_model={index: item.model for index, item in per_model.items() if item is not None},
+        listeners={path: listener.address for path, listener in by_path.items()},
+        listener_models=_models(by_path),
         backends={name: _readable(BackendConfig, item) for name, item in backends.items()}
         if isinstance(backends, dict) and backends
         else None,
@@ -145,13 +148,25 @@ def _has_open_actions(admin: AdminListener | None) -> bool:
     return admin is not None and admin.actions and not admin.keys
 
 
-def _addresses(
+def _by_path(
     named: Mapping[str, Any], per_model: Mapping[int, Any], additional: Mapping[str, Any]
-) -> dict[KeyPath, Address]:
+) -> dict[KeyPath, Any]:
     paths: dict[KeyPath, Any] = {(name,): listener for name, listener in named.items()}
     paths |= {("graphpipe", index): listener for index, listener in per_model.items()}
     paths |= {("additional", name): listener for name, listener in additional.items()}
-    return {path: item.address for path, item in paths.items() if item is not None}
+    return {path: item for path, item in paths.items() if item is not None}
+
+
+def _models(listeners: Mapping[KeyPath, Any]) -> dict[KeyPath, str]:
+    found: dict[KeyPath, str] = {}
+    for path, listener in listeners.items():
+        base: KeyPath = ("listeners", *path)
+        if isinstance(listener, GraphPipeListener):
+            found[*base, "model"] = listener.model
+        elif isinstance(listener, HttpListener | AdditionalListener):
+            models = listener.envelopes.models()
+            found |= {(*base, "envelopes", *key): model for key, model in models}
+    return found
 
 
 def _entries(value: Any) -> dict[int, Any]:

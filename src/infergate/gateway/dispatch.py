@@ -57,8 +57,8 @@ _id_numbers: Final = itertools.count(1)
 
 
 class Dispatch(ABC, Generic[Req, Resp]):
-    """Dispatches the requests of one listener to several protocols. Each protocol owns a first path
-    segment or a service name."""
+    """Dispatches the requests of one listener to several protocols. Each protocol owns whole paths,
+    first path segments or service names."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Dispatch(ABC, Generic[Req, Resp]):
         *,
         relays: bool,
     ) -> None:
-        """``frontends`` are keyed by path segment; the first frontend also handles requests for
-        other paths. ``assign_id`` is called first for every request and sets its id. Without
-        ``relays``, every request is served in a task."""
+        """``frontends`` are keyed by path, path segment or service; the first frontend also handles
+        requests for other paths. ``assign_id`` is called first for every request and sets its id.
+        Without ``relays``, every request is served in a task."""
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
         self._default_segment: Final = next(iter(self._frontends))
@@ -129,7 +129,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
 
 class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
-    """Chooses the protocol by the first path segment."""
+    """Chooses the protocol by the whole path or else by the first path segment."""
 
     def __init__(
         self,
@@ -148,11 +148,13 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         callbacks: RelayCallbacks[HttpResponse],
     ) -> Cancellable | None:
         """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
-        segment = wire.path[1:].partition("/")[0]
-        if segment not in self._frontends:
-            segment = self._default_segment
+        claim = wire.path
+        if claim not in self._frontends:  # Only claims of whole paths start with "/"
+            claim = claim[1:].partition("/")[0]
+            if claim not in self._frontends:
+                claim = self._default_segment
         relays = self._relays
-        relay = relays[segment] if segment in relays else self._make_relay(segment)
+        relay = relays[claim] if claim in relays else self._make_relay(claim)
         if relay is None:
             return None
         self._assign_id(context)
@@ -160,7 +162,10 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         return relay.start(wire, context, callbacks)
 
     def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
-        return self._frontends.get(wire.path[1:].partition("/")[0], self._default_frontend)
+        segment = wire.path[1:].partition("/")[0]
+        return self._frontends.get(wire.path) or self._frontends.get(
+            segment, self._default_frontend
+        )
 
     def _finish(self, response: HttpResponse, context: RequestContext) -> None:
         if context.response_headers:

@@ -309,7 +309,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         return factory.make(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = _claims(protocols, frontend)
+        claims = {**_claims(protocols, frontend), **_envelope_claims(config, name, factory)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -371,6 +371,19 @@ def _claims(
     for name in protocols:
         for claim in plugins()[name].claims:
             claims.setdefault(claim, frontend(name))
+    return claims
+
+
+def _envelope_claims(
+    config: Config, listener: str, factory: _FrontendFactory
+) -> dict[str, Frontend[Any, Any]]:
+    """Return the frontends of the envelopes that ``listener`` serves, by their claims."""
+    claims: dict[str, Frontend[Any, Any]] = {}
+    for name, options in compiled.envelope_options(config, listener).items():
+        from infergate.codecs.envelopes import ENVELOPES  # noqa: PLC0415 - only if enabled
+
+        codec = ENVELOPES[name](**options)
+        claims |= dict.fromkeys(codec.claims, factory.make(codec))
     return claims
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
 from infergate import __version__
+from infergate.config.compile import envelope_options
 from infergate.config.protocols import BUILTIN
 from infergate.config.schema import Config
 from infergate.config.values import display_names
@@ -112,7 +113,8 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
 def _purpose(config: Config, listener: Mapping[str, Any]) -> str:
     if listener["name"] != ADMIN:
         model = f", model {listener['model']}" if listener["model"] else ""
-        return ", ".join(listener["protocols"]) + model
+        envelopes = envelope_options(config, listener["name"])
+        return ", ".join((*listener["protocols"], *envelopes)) + model
     admin = config.listeners.admin
     if admin is None or not admin.console:
         return "metrics, health"

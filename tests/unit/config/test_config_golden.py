@@ -37,7 +37,9 @@ def stems(kind: str) -> list[str]:
 def as_json(config: Config) -> dict[str, Any]:
     """Return everything that the rest of infergate reads from a Config."""
     addresses = compiled.addresses(config)
+    envelopes = {name: compiled.envelope_options(config, name) for name in addresses}
     return {
+        **({"envelopes": envelopes} if any(envelopes.values()) else {}),
         "listeners": {name: str(each) for name, each in addresses.items()},
         "bound_listeners": {
             name: {**dataclasses.asdict(each), "address": dataclasses.asdict(addresses[name])}

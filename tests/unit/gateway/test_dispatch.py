@@ -55,6 +55,18 @@ async def test_the_first_path_segment_selects_the_frontend(path: str, protocol: 
     assert response.headers == {"a": "b", "x-load": "1"}
 
 
+async def test_a_whole_path_selects_the_frontend_before_its_first_segment() -> None:
+    contexts: list[RequestContext] = []
+    frontends: dict[str, Any] = {
+        name: NamedFrontend(name, lambda: HttpResponse(200)) for name in ("v2", "/ping", "/v2/x")
+    }
+    dispatch = HttpDispatch(frontends, contexts.append)
+    for path in ("/ping", "/v2/x", "/v2/y", "/ping/", "ping"):
+        await dispatch.respond(HttpRequest("GET", path), new_context())
+    found = [context.record.protocol for context in contexts]
+    assert found == ["/ping", "/v2/x", "v2", "v2", "v2"]
+
+
 async def test_a_request_id_is_accepted_or_generated_and_forwarded() -> None:
     dispatch, contexts, _ = http()
     await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "mine"}))

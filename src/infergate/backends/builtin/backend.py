@@ -12,6 +12,7 @@ from infergate import __version__
 from infergate.backends.builtin.accumulate import Accumulate
 from infergate.backends.builtin.arithmetic import Simple, SimpleString
 from infergate.backends.builtin.digits import Digits
+from infergate.backends.builtin.embed import Embed
 from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
@@ -33,7 +34,7 @@ EXTENSIONS: Final = ("classification", "sequence")
 
 def embedded_models() -> tuple[Model, ...]:
     """Return all models that ship with infergate, each with its own state."""
-    return (Simple(), SimpleString(), Identity(), Repeat(), Accumulate(), Digits())
+    return (Simple(), SimpleString(), Identity(), Repeat(), Accumulate(), Digits(), Embed())
 
 
 class BuiltinBackend:

@@ -14,6 +14,7 @@ accumulate         INPUT INT32 [1] → OUTPUT, the sum of its sequence so far
 classify           FP32 [10] → OUTPUT0 [10] with a label for each position
 slow               INPUT0 → OUTPUT0 after SECONDS; CANCELLED counts cancelled requests
 versions           versions 1 and 3, which return their number
+embed              BYTES [-1,1] → EMBEDDING FP32 [-1,4] and TOKENS INT32 [-1,1]
 fail               fails as INPUT0 specifies (NOT_FOUND, UNAVAILABLE … or anything else)
 =================  =========================================================================
 """
@@ -139,6 +140,13 @@ MODELS = (
         (Port("VERSION", "INT32", (1,)),),
         more="version_policy { specific { versions: [ 1, 3 ] } }",
         versions=(1, 3),
+    ),
+    Model(
+        "embed",
+        "embed",
+        (Port("TEXT", "BYTES", (1,)),),
+        (Port("EMBEDDING", "FP32", (4,)), Port("TOKENS", "INT32", (1,))),
+        batch=64,
     ),
     Model("fail", "fail", (Port("INPUT0", "BYTES", (-1,)),), (Port("OUTPUT0", "BYTES", (-1,)),)),
 )

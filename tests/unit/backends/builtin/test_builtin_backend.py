@@ -20,7 +20,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
 from infergate.core.tensor import Tensor, tensor_from_array
 
-MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits"]
+MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits", "embed"]
 ONES = [[1] * 16]
 
 

@@ -1,0 +1,38 @@
+"""Envelopes: paths, headers and bodies in which cloud platforms and OpenAI's clients send
+inferences.
+
+An envelope is a codec for clients only. ``sagemaker`` and ``vertex`` carry V2 REST bodies and
+inherit from ``v2_envelope.V2Envelope``, which hands a request to the V2 REST codec under another
+path. ``mlflow`` and Vertex AI's own bodies hold nested lists and tables (``rows``, ``frames``);
+``embeddings`` holds texts. A listener serves the envelopes that its configuration enables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from infergate.codecs.base import Codec
+from infergate.codecs.envelopes import vertex
+from infergate.codecs.envelopes.embeddings import EmbeddingsCodec
+from infergate.codecs.envelopes.mlflow import MlflowCodec
+from infergate.codecs.envelopes.sagemaker import SageMakerCodec
+from infergate.core.wire import HttpRequest, HttpResponse
+
+
+class EnvelopeCodec(Codec[HttpRequest, HttpResponse], Protocol):
+    """A codec with the paths that it serves on a shared listener."""
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Whole paths, which begin with ``/``, and first path segments."""
+
+
+ENVELOPES: Final[Mapping[str, Callable[..., EnvelopeCodec]]] = {
+    "sagemaker": SageMakerCodec,
+    "vertex": vertex.create,
+    "mlflow": MlflowCodec,
+    "embeddings": EmbeddingsCodec,
+}
+"""The codec of each envelope. Its arguments are the options in the listener's configuration and
+``v2``, the options of the V2 REST codec."""

@@ -1,0 +1,338 @@
+"""OpenAI's ``POST /v1/embeddings``: texts or tokens in, one vector for each out.
+
+*Rule 1.* A request has ``model``, ``input`` and optionally ``encoding_format`` and ``user``, which
+is ignored. All other members are refused, ``dimensions`` among them: a model's vectors have the
+size that they have.
+*Rule 2.* Texts become the configured input as BYTES, tokens as integers, with one row for each. The
+model's metadata decides the datatype and whether the shape of texts is [N] or [N, 1].
+*Rule 3.* The configured output has one row for each text or token list. It is returned as FP32.
+
+Source: OpenAI's API reference; errors have its form, as its clients expect.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    RequestSummary,
+)
+from infergate.codecs.encodings import is_unencoded
+from infergate.codecs.envelopes.client_codec import ClientCodec
+from infergate.codecs.http_status import STATUS_BY_KIND
+from infergate.codecs.json_tensors.json_data import REQUEST_RULES, read_data
+from infergate.codecs.json_tensors.json_document import (
+    Node,
+    abbreviated,
+    is_array,
+    json_kind,
+    parse_json,
+    read_all_members,
+    read_items,
+    read_string,
+)
+from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
+from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.core.datatypes import (
+    DATATYPES_BY_NAME,
+    FLOATS,
+    INTEGERS,
+    NUMPY_DTYPES,
+    Datatype,
+)
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request, error_headers
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    RequestedOutput,
+    Response,
+    TensorMetadata,
+)
+from infergate.core.records import record
+from infergate.core.tensor import Buffer, Tensor, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+
+PATH: Final = "/v1/embeddings"
+MAX_INPUTS: Final = 2048
+"""Maximum number of texts or token lists of a request (OpenAI: 2048)."""
+_SEARCHED_BYTES: Final = 16 * KIB
+"""How much of the beginning and of the end of a body is searched for the model's name."""
+_MODEL_MEMBER: Final = re.compile(rb'"model"\s*+:\s*+("(?:[^"\\]|\\.){1,1024}+")', re.DOTALL)
+_MEMBERS: Final = ("model", "input", "encoding_format", "user", "dimensions")
+_ERROR_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+@record
+class EmbeddingModel:
+    """The tensors of an embedding model: its ``input``, its ``output`` and, if it has one, the
+    output with the number of tokens of each text."""
+
+    input: str
+    output: str
+    tokens: str = ""
+
+
+@record
+class EmbeddingRequest:
+    """A parsed request: ``count`` rows of BYTES, or of ``length`` INT64 tokens each."""
+
+    model: str
+    count: int
+    data: Buffer
+    length: int | None
+    """The number of tokens of each row; None for texts."""
+
+
+@record
+class EmbeddingFormat:
+    """The data that the response to a request needs."""
+
+    tensors: EmbeddingModel
+    count: int
+    uses_base64: bool
+
+
+class EmbeddingsCodec(ClientCodec):
+    """Serves OpenAI's embeddings API for the configured ``models``, by the names that clients use,
+    which are matched against the routes."""
+
+    name: str = "openai-embeddings"
+    claims: tuple[str, ...] = (PATH,)
+    capabilities: Capabilities = Capabilities(
+        datatypes=FLOATS | INTEGERS | {Datatype.BYTES}, supports_sequences=False
+    )
+
+    def __init__(self, v2: Mapping[str, Any], models: Mapping[str, Mapping[str, str]]) -> None:
+        del v2
+        self._models: Final = {name: EmbeddingModel(**model) for name, model in models.items()}
+
+    # ---- requests
+
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
+        """Find the model's name without parsing the body."""
+        if wire.method != "POST":
+            raise GatewayError(
+                Kind.METHOD_NOT_ALLOWED, f"method {wire.method[:20]} is not allowed here, only POST"
+            )
+        if not is_unencoded(wire.headers):
+            raise GatewayError(
+                Kind.UNSUPPORTED_ENCODING, "requests for embeddings may not be compressed"
+            )
+        model = _find_model(join_parts(wire.body))
+        if model not in self._models:
+            raise GatewayError(Kind.NOT_FOUND, f"the model '{abbreviated(model)}' does not exist")
+        return RequestSummary(InferRequest, model)
+
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> PartialInferRequest[ParsedRequest]:
+        summary = self.summarize(wire)
+        body = join_parts(wire.body)
+        check_json_size(len(body), limits)
+        members = read_all_members(
+            parse_json(body if isinstance(body, bytes) else bytes(body), limits), "the body"
+        )
+        for name in members:
+            if name not in _MEMBERS:
+                raise bad_request(f"unknown member '{abbreviated(name)}'")
+        if "dimensions" in members:
+            raise bad_request("dimensions is not supported: the model decides the vectors' size")
+        if members.get("model") != summary.model:
+            raise bad_request("model must be a member of the body's object, written once")
+        encoding = members.get("encoding_format", "float")
+        if encoding not in ("float", "base64"):
+            raise bad_request(f"encoding_format is '{abbreviated(encoding)}', not float or base64")
+        if "input" not in members:
+            raise bad_request("input is missing")
+        request = _read_input(summary.model, members["input"])
+        tensors = self._models[summary.model]
+        options = EmbeddingFormat(tensors, request.count, encoding == "base64")
+        return PartialInferRequest(summary.model, "", partial(_complete, request, options))
+
+    # ---- responses
+
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
+        assert isinstance(response, InferResponse)
+        options: EmbeddingFormat = parsed.response_options
+        outputs = {tensor.name: tensor for tensor in response.outputs}
+        vectors = _read_vectors(outputs, options)
+        tokens = 0
+        if options.tensors.tokens:
+            counts = outputs.get(options.tensors.tokens)
+            if counts is None or counts.datatype not in INTEGERS:
+                raise backend_garbage(
+                    f"output '{options.tensors.tokens}' does not hold numbers of tokens"
+                )
+            tokens = int(counts.numpy().sum())
+        embeddings: list[Any] = list(vectors)
+        if options.uses_base64:
+            embeddings = [base64.b64encode(vector).decode() for vector in vectors]
+        document = {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": embedding}
+                for index, embedding in enumerate(embeddings)
+            ],
+            "model": parsed.operation.model,  # type: ignore[union-attr]  # an InferRequest
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        return HttpResponse(200, {"content-type": JSON_TYPE}, [body])
+
+    def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
+        """Write OpenAI's error object."""
+        del wire
+        status = STATUS_BY_KIND[error.kind]
+        if error.kind is Kind.UNSUPPORTED:
+            status = 400  # OpenAI's clients repeat requests with a status of 500 or more
+        error_type = _ERROR_TYPES.get(
+            status, "server_error" if status >= 500 else "invalid_request_error"
+        )
+        message = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+        code = "model_not_found" if error.kind is Kind.NOT_FOUND else None
+        headers = {"content-type": JSON_TYPE, **error_headers(error)}
+        if error.kind is Kind.METHOD_NOT_ALLOWED:
+            headers["allow"] = "POST"
+        document = {"error": {"message": message, "type": error_type, "param": None, "code": code}}
+        return HttpResponse(status, headers, [orjson.dumps(document)])
+
+
+def _find_model(body: Buffer) -> str:
+    """Return the value of ``model`` near the beginning or the end of ``body``, where clients write
+    it. Inside a JSON string its quotes would be escaped. The parser checks the name again."""
+    view = memoryview(body)
+    for part in (view[:_SEARCHED_BYTES], view[-_SEARCHED_BYTES:]):
+        match = _MODEL_MEMBER.search(part)
+        if match is not None:
+            try:
+                return str(orjson.loads(match[1]))
+            except orjson.JSONDecodeError:
+                break
+    raise bad_request(
+        f"model, a string, must be in the first or the last {_SEARCHED_BYTES} bytes of the body"
+    )
+
+
+def _read_input(model: str, node: Node) -> EmbeddingRequest:
+    """Read ``input``: a string, strings, tokens, or lists of tokens. Raises BAD_REQUEST."""
+    if type(node) is str:
+        return EmbeddingRequest(model, 1, _pack_texts([node]), None)
+    if not is_array(node):
+        raise bad_request(f"input must be a string or an array, not {json_kind(node)}")
+    if not len(node):
+        raise bad_request("input is empty")
+    first = next(iter(node))
+    if type(first) is str:
+        texts = read_items(node, "input", MAX_INPUTS)
+        return EmbeddingRequest(model, len(texts), _pack_texts(texts), None)
+    if not is_array(first):
+        return EmbeddingRequest(model, 1, _read_tokens(node, len(node)), len(node))
+    rows = read_items(node, "input", MAX_INPUTS)
+    length = len(first)
+    for index, row in enumerate(rows):
+        if not is_array(row) or len(row) != length:
+            raise bad_request(
+                f"input[{index}] does not have {length} tokens like input[0]: lists of tokens must "
+                "have the same length"
+            )
+    data = b"".join(_read_tokens(row, length) for row in rows)
+    return EmbeddingRequest(model, len(rows), data, length)
+
+
+def _pack_texts(texts: list[Node]) -> bytes:
+    return pack_bytes(
+        [read_string(text, f"input[{index}]").encode() for index, text in enumerate(texts)]
+    )
+
+
+def _read_tokens(node: Node, length: int) -> bytes:
+    return bytes(read_data("input", Datatype.INT64, (length,), node, REQUEST_RULES))
+
+
+def _complete(
+    request: EmbeddingRequest, options: EmbeddingFormat, metadata: ModelMetadata
+) -> ParsedRequest:
+    """Apply Rule 2. Raises BAD_REQUEST, UNSUPPORTED."""
+    tensors = options.tensors
+    found = next((item for item in metadata.inputs if item.name == tensors.input), None)
+    if found is None:
+        names = ", ".join(item.name for item in metadata.inputs)
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"model '{request.model}' has no input '{tensors.input}', only {abbreviated(names)}",
+        )
+    outputs = [RequestedOutput(tensors.output)]
+    if tensors.tokens:
+        outputs.append(RequestedOutput(tensors.tokens))
+    inputs = (_text_tensor if request.length is None else _token_tensor)(request, found)
+    operation = InferRequest(request.model, inputs=(inputs,), outputs=tuple(outputs))
+    return ParsedRequest(operation, options)
+
+
+def _text_tensor(request: EmbeddingRequest, metadata: TensorMetadata) -> Tensor:
+    if metadata.datatype != Datatype.BYTES.value:
+        raise bad_request(f"model '{request.model}' takes {metadata.datatype} tokens, not text")
+    shape = (request.count,) + (1,) * (len(metadata.shape) - 1)
+    _check_shape(shape, metadata)
+    return Tensor(metadata.name, Datatype.BYTES, shape, request.data)
+
+
+def _token_tensor(request: EmbeddingRequest, metadata: TensorMetadata) -> Tensor:
+    datatype = DATATYPES_BY_NAME.get(metadata.datatype)
+    if datatype not in INTEGERS:
+        raise bad_request(f"model '{request.model}' takes text, not tokens")
+    shape = (request.count, request.length or 0)
+    _check_shape(shape, metadata)
+    tokens = np.frombuffer(request.data, "<i8")
+    values = tokens.astype(NUMPY_DTYPES[datatype])
+    if (values != tokens).any():
+        raise bad_request(f"input has a token that is not {datatype.value}")
+    return Tensor(metadata.name, datatype, shape, values.view(np.uint8).data)
+
+
+def _check_shape(shape: tuple[int, ...], metadata: TensorMetadata) -> None:
+    expected = metadata.shape
+    if len(shape) != len(expected) or any(
+        size not in (-1, given) for size, given in zip(expected, shape, strict=True)
+    ):
+        raise bad_request(
+            f"input '{metadata.name}' has the shape {list(expected)}, the request {list(shape)}"
+        )
+
+
+def _read_vectors(
+    outputs: Mapping[str, Tensor], options: EmbeddingFormat
+) -> npt.NDArray[np.float32]:
+    """Return one vector for each text (Rule 3). Raises BACKEND_GARBAGE."""
+    name, count = options.tensors.output, options.count
+    tensor = outputs.get(name)
+    if tensor is None or tensor.datatype not in FLOATS:
+        raise backend_garbage(f"output '{name}' does not hold vectors of floats")
+    shape = tensor.shape
+    is_batch = len(shape) >= 2 and shape[0] == count and set(shape[1:-1]) <= {1}
+    if not is_batch and not (len(shape) == 1 and count == 1):
+        raise backend_garbage(
+            f"output '{name}' has the shape {list(shape)}, not one vector for each of {count}"
+        )
+    with np.errstate(over="ignore"):  # becomes infinity
+        vectors = tensor.numpy().reshape(count, shape[-1]).astype("<f4", copy=False)
+    if not np.isfinite(vectors).all():
+        raise backend_garbage(f"output '{name}' holds NaN or infinities")
+    return vectors if vectors.flags.aligned else vectors.copy()

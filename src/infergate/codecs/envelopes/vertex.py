@@ -1,0 +1,109 @@
+"""The container API of Google's Vertex AI: a path for health and one for predictions.
+
+Predictions are V2 REST inferences of one model, as Triton serves them, with the header
+``X-Vertex-Ai-Triton-Redirect`` for another V2 REST path; or ``{"instances": […], "parameters":
+{…}}``, Vertex AI's own form. Sources: Triton's ``vertex_ai_server.cc``; Vertex AI's requirements
+for custom containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infergate.codecs.envelopes.rows import (
+    BodyReader,
+    RowsCodec,
+    input_types,
+    plain_parameters,
+)
+from infergate.codecs.envelopes.v2_envelope import V2Envelope
+from infergate.codecs.json_tensors.json_document import read_plain_object
+from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.v2_rest.paths import match_path, model_path
+from infergate.core import messages
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits
+from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
+from infergate.core.wire import HttpRequest
+
+_REDIRECT_HEADER: Final = "x-vertex-ai-triton-redirect"
+_ALLOWED_OPERATIONS: Final = frozenset(
+    {
+        messages.InferRequest,
+        messages.ModelConfigRequest,
+        messages.ModelIndexRequest,
+        messages.ModelMetadataRequest,
+        messages.ModelReadyRequest,
+        messages.ModelStatisticsRequest,
+        messages.ServerLiveRequest,
+        messages.ServerMetadataRequest,
+        messages.ServerReadyRequest,
+        messages.SharedMemoryStatusRequest,
+    }
+)
+"""The operations that change nothing, which a request may be redirected to."""
+
+
+def create(
+    v2: Mapping[str, Any], model: str, health_route: str, predict_route: str, body: str
+) -> VertexCodec | VertexRowsCodec:
+    """Create the codec for the form of ``body``, ``v2`` or ``instances``: health at
+    ``health_route``, and inferences of ``model`` at ``predict_route``."""
+    if body == "v2":
+        return VertexCodec(v2, model, health_route, predict_route)
+    return VertexRowsCodec(model, predict_route, {health_route: messages.ServerReadyRequest()})
+
+
+class VertexRowsCodec(RowsCodec):
+    """Serves Vertex AI's own bodies."""
+
+    name: str = "vertex"
+
+    def body_reader(self, wire: HttpRequest) -> BodyReader:  # noqa: ARG002
+        return _read_instances
+
+
+def _read_instances(
+    body: bytes, metadata: messages.ModelMetadata, limits: Limits
+) -> tuple[tuple[Tensor, ...], Parameters]:
+    members = parse_document(body, ("instances", "parameters"), limits)
+    if "instances" not in members:
+        raise bad_request("instances is missing")
+    parameters: Parameters = NO_PARAMETERS
+    if "parameters" in members and members["parameters"].node is not None:
+        values = read_plain_object(members["parameters"].node, "parameters")
+        parameters = plain_parameters(values, "parameters")
+    reader = RowReader(input_types(metadata), limits)
+    return reader.read_instances(members["instances"]), parameters
+
+
+class VertexCodec(V2Envelope):
+    """Serves V2 REST bodies on Vertex AI."""
+
+    binary_type: str = "application/vnd.vertex-ai-triton.binary+json"
+
+    def __init__(
+        self, v2: Mapping[str, Any], model: str, health_route: str, predict_route: str
+    ) -> None:
+        super().__init__(v2, model=model, health_route=health_route, predict_route=predict_route)
+        self.claims = (health_route, predict_route)
+        self._model: Final = model
+
+    def rewrite_path(self, wire: HttpRequest) -> None:
+        health_route, predict_route = self.claims
+        if wire.path == health_route:
+            wire.path = "/v2/health/ready"
+            return
+        if wire.path != predict_route:
+            raise GatewayError(Kind.NOT_FOUND, f"no such path: {wire.path[:200]}")
+        target = wire.headers.get(_REDIRECT_HEADER)
+        if target is None or wire.method != "POST":  # only POST is allowed at this path
+            wire.path = model_path(self._model, "", "/infer")
+            return
+        path = f"/{target.strip()}"
+        match = match_path(path)
+        if match.operation not in _ALLOWED_OPERATIONS:
+            raise GatewayError(Kind.FORBIDDEN, f"{_REDIRECT_HEADER} may not name {path[:200]}")
+        wire.path, wire.method = path, match.method

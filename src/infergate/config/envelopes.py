@@ -1,0 +1,153 @@
+"""The section of routes.yaml on the APIs of cloud platforms and of OpenAI (envelopes)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from infergate.config.fields import Name, Text
+from infergate.config.section import Section
+
+HttpPath = Annotated[Name, Field(pattern=r"^/[^?#\s]{0,1023}$")]
+_V2: Final = "/v2"
+
+
+class SageMakerConfig(Section):
+    """Amazon SageMaker's container API: `/ping`, `/invocations`, and `/models` for several models.
+
+    Example: `{model: resnet}`.
+    """
+
+    model: Text = Field(
+        default="",
+        description="The model of `/invocations`, which is matched against `routes`. Unset: only "
+        "`/models/<name>/invoke` accepts inferences. Example: "
+        '`"${SAGEMAKER_TRITON_DEFAULT_MODEL_NAME}"`.',
+    )
+    inference: Literal["infer", "generate", "generate_stream"] = Field(
+        default="infer",
+        description="The bodies of `/invocations`: V2 REST inferences, or those of Triton's "
+        "`generate` extension (SAGEMAKER_TRITON_INFERENCE_TYPE).",
+    )
+    ping: Literal["ready", "live"] = Field(
+        default="ready",
+        description="What `/ping` reports: `ready`, whether the backends are ready as `readiness` "
+        "requires, or `live` (SAGEMAKER_TRITON_PING_MODE).",
+    )
+
+
+class VertexConfig(Section):
+    """Vertex AI's container API. The platform sets AIP_HTTP_PORT and the two routes.
+
+    Example: `{model: resnet, health_route: "${AIP_HEALTH_ROUTE}", predict_route:
+    "${AIP_PREDICT_ROUTE}"}`.
+    """
+
+    model: Name = Field(
+        description="The model of requests without X-Vertex-Ai-Triton-Redirect, which is matched "
+        "against `routes`."
+    )
+    health_route: HttpPath = Field(
+        description='The path that reports readiness. Example: `"${AIP_HEALTH_ROUTE}"`.'
+    )
+    predict_route: HttpPath = Field(
+        description='The path for predictions. Example: `"${AIP_PREDICT_ROUTE}"`.'
+    )
+
+    body: Literal["v2", "instances"] = Field(
+        default="v2",
+        description="The bodies of predictions: `v2`, V2 REST as for Triton, or `instances`, "
+        "Vertex AI's own form.",
+    )
+
+    @model_validator(mode="after")
+    def _routes_fit(self) -> Self:
+        if self.health_route == self.predict_route:
+            raise ValueError("health_route and predict_route are the same path")
+        for route in (self.health_route, self.predict_route):
+            if route == _V2 or route.startswith(f"{_V2}/"):
+                raise ValueError(f"'{route}' already belongs to V2 REST")
+        return self
+
+
+class MlflowConfig(Section):
+    """MLflow's scoring API: `/invocations`, `/ping`, `/health` and `/version`.
+
+    Example: `{model: iris}`.
+    """
+
+    model: Name = Field(description="The model, which is matched against `routes`.")
+
+
+class EmbeddingModelConfig(Section):
+    """The tensors of an embedding model. Example: `{input: text, output: embedding}`."""
+
+    input: Name = Field(
+        description="The input: BYTES for texts, with the shape [N] or [N, 1], or integers for "
+        "tokens, with the shape [N, length]."
+    )
+    output: Name = Field(description="The output with one vector of floats for each text.")
+    tokens: Text = Field(
+        default="",
+        description="An output with the number of tokens of each text, whose sum is reported as "
+        "`usage`. Unset: `usage` is 0.",
+    )
+
+
+class EmbeddingsConfig(Section):
+    """OpenAI's embeddings API, `POST /v1/embeddings`.
+
+    Example: `{models: {bge-small: {input: text, output: embedding}}}`.
+    """
+
+    models: Annotated[dict[Name, EmbeddingModelConfig], Field(min_length=1)] = Field(
+        description="Embedding models by the name that clients use, which is matched against "
+        "`routes`."
+    )
+
+
+class EnvelopesConfig(Section):
+    """The APIs of cloud platforms, of MLflow and of OpenAI.
+
+    Example: `{sagemaker: {model: resnet}}`.
+    """
+
+    sagemaker: SageMakerConfig | None = Field(
+        default=None, description="Amazon SageMaker's container API. Unset: off."
+    )
+    vertex: VertexConfig | None = Field(
+        default=None, description="Vertex AI's container API. Unset: off."
+    )
+    mlflow: MlflowConfig | None = Field(
+        default=None, description="MLflow's scoring API. Unset: off."
+    )
+    embeddings: EmbeddingsConfig | None = Field(
+        default=None, description="OpenAI's embeddings API. Unset: off."
+    )
+
+    def models(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the models that clients can reach, with their paths in this section."""
+        for name in ("sagemaker", "vertex", "mlflow"):
+            section = getattr(self, name)
+            if section is not None and section.model:
+                yield (name, "model"), section.model
+        if self.embeddings is not None:
+            for model in self.embeddings.models:
+                yield ("embeddings", "models", model), model
+
+    @model_validator(mode="after")
+    def _paths_fit(self) -> Self:
+        if self.sagemaker is not None and self.mlflow is not None:
+            raise ValueError(
+                "sagemaker and mlflow both have /ping and /invocations: use two listeners"
+            )
+        taken = {"/v1/embeddings"} if self.embeddings is not None else set()
+        if self.sagemaker is not None or self.mlflow is not None:
+            taken |= {"/ping", "/invocations", "/health", "/version"}
+        if self.vertex is not None:
+            for route in (self.vertex.health_route, self.vertex.predict_route):
+                if route in taken:
+                    raise ValueError(f"vertex: '{route}' belongs to another envelope")
+        return self

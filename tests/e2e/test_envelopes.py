@@ -1,0 +1,302 @@
+"""SageMaker's, Vertex AI's and OpenAI's paths on one listener, in front of the embedded models and
+of a real Triton, whose HTTP and gRPC are both backends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.watch import until
+from peers.support.triton import Triton
+
+ROUTE, PREDICT = "/v1/endpoints/7/deployedModels/8", "/v1/endpoints/7/deployedModels/8:predict"
+LISTENERS = f"""
+listeners:
+  admin: {{{{address: "127.0.0.1:{{0}}"}}}}
+  grpc: {{{{address: "127.0.0.1:{{1}}"}}}}
+  http:
+    address: "127.0.0.1:{{2}}"
+    envelopes:
+      sagemaker: {{{{model: SIMPLE}}}}
+      vertex: {{{{model: SIMPLE, health_route: {ROUTE}, predict_route: "{PREDICT}"}}}}
+      embeddings:
+        models:
+          embed: &embed {{{{input: TEXT, output: EMBEDDING, tokens: TOKENS}}}}
+          rest.embed: *embed
+          grpc.embed: *embed
+"""
+EMBEDDED = """
+backends:
+  demo: {protocol: builtin}
+routes:
+  - {model: "*", backend: demo}
+"""
+BEFORE_TRITON = """
+backends:
+  demo: {{protocol: builtin}}
+  rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+  - {{model: "*", backend: demo}}
+control: {{repository: true}}
+"""
+SAGEMAKER_TYPE = "application/vnd.sagemaker-triton.binary+json"
+VERTEX_TYPE = "application/vnd.vertex-ai-triton.binary+json"
+TARGET = "X-Amzn-SageMaker-Target-Model"
+REDIRECT = "X-Vertex-Ai-Triton-Redirect"
+RANGE, ONES = np.arange(16, dtype="<i4"), np.ones(16, "<i4")
+
+
+class Answer(NamedTuple):
+    status: int
+    type: str
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def send(
+    gateway: Infergate, path: str, body: Any = None, method: str = "", **headers: str
+) -> Answer:
+    """Send ``body``, as JSON unless it is bytes."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://{gateway.http}{path}",
+        data,
+        {name.replace("_", "-"): value for name, value in headers.items()},
+        method=method or None,
+    )
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return Answer(answer.status, answer.headers["content-type"], answer.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.headers["content-type"], error.read())
+
+
+def simple(*, binary: bool = False) -> Any:
+    """An inference for ``simple``; in binary form the head and the data."""
+    inputs = [
+        {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": array.tolist()}
+        for i, array in enumerate((RANGE, ONES))
+    ]
+    if not binary:
+        return {"inputs": inputs}
+    for item in inputs:
+        del item["data"]
+        item["parameters"] = {"binary_data_size": 64}
+    head = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    return json.dumps(head).encode(), RANGE.tobytes() + ONES.tobytes()
+
+
+def check_simple(gateway: Infergate, path: str, binary_type: str, headers: dict[str, str]) -> None:
+    """Infer ``simple`` in JSON and in binary form."""
+    answer = send(gateway, path, simple(), **headers)
+    assert answer.status == 200, answer
+    assert answer.type == "application/json"
+    assert answer.json["outputs"][0]["data"] == (RANGE + ONES).tolist()
+    head, data = simple(binary=True)
+    content_type = f"{binary_type};json-header-size={len(head)}"
+    answer = send(gateway, path, head + data, content_type=content_type, **headers)
+    assert answer.status == 200, answer
+    written, _, size = answer.type.rpartition("=")
+    assert written == f"{binary_type};json-header-size"
+    names = [output["name"] for output in json.loads(answer.body[: int(size)])["outputs"]]
+    arrays = np.frombuffer(answer.body[int(size) :], "<i4").reshape(2, 16)
+    by_name = dict(zip(names, arrays.tolist(), strict=True))
+    assert by_name == {"OUTPUT0": (RANGE + ONES).tolist(), "OUTPUT1": (RANGE - ONES).tolist()}
+
+
+def vectors(answer: Answer) -> list[list[float]]:
+    """The vectors of an answer of either form."""
+    assert answer.status == 200, answer
+    items = [item["embedding"] for item in answer.json["data"]]
+    return [
+        np.frombuffer(base64.b64decode(item), "<f4").tolist() if isinstance(item, str) else item
+        for item in items
+    ]
+
+
+# ---- the embedded models
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Infergate]:
+    with started_infergate(EMBEDDED, LISTENERS.replace("SIMPLE", "simple")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", ["/ping", ROUTE, "/v2/health/ready"])
+def test_health(embedded: Infergate, path: str) -> None:
+    assert send(embedded, path).status == 200
+
+
+def test_the_embedded_models_in_both_clouds(embedded: Infergate) -> None:
+    check_simple(embedded, "/invocations", SAGEMAKER_TYPE, {})
+    check_simple(embedded, "/models/simple/invoke", SAGEMAKER_TYPE, {})
+    check_simple(embedded, "/models/7b2e/invoke", SAGEMAKER_TYPE, {TARGET: "simple"})
+    check_simple(embedded, PREDICT, VERTEX_TYPE, {})
+    check_simple(embedded, PREDICT, VERTEX_TYPE, {REDIRECT: "v2/models/simple/infer"})
+
+
+def test_the_listener_still_serves_its_other_protocols(embedded: Infergate) -> None:
+    assert send(embedded, "/v2/models/simple/infer", simple()).status == 200
+    row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
+    answer = send(embedded, "/v1/models/simple:predict", {"instances": [row]})
+    assert answer.json["predictions"][0]["OUTPUT0"] == (RANGE + ONES).tolist()
+
+
+def test_models_without_control(embedded: Infergate) -> None:
+    listed = send(embedded, "/models").json["models"]
+    assert {"modelName": "embed", "modelUrl": ""} in listed
+    assert send(embedded, "/models/embed").json["modelName"] == "embed"
+    assert send(embedded, "/models/nosuch").status == 404
+    refused = send(embedded, "/models", {"model_name": "a", "url": "/opt/ml/models/a/model"})
+    assert (refused.status, "not allowed" in refused.json["error"]) == (503, True)
+
+
+def test_vertex_redirects(embedded: Infergate) -> None:
+    answer = send(embedded, PREDICT, {}, **{REDIRECT: "v2/models/embed"})
+    assert answer.json["inputs"][0]["name"] == "TEXT"
+    answer = send(embedded, PREDICT, {}, **{REDIRECT: "v2/repository/models/embed/unload"})
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings(embedded: Infergate, encoding: str) -> None:
+    body = {"model": "embed", "input": ["a red house", "two ships"], "encoding_format": encoding}
+    answer = send(embedded, "/v1/embeddings", body)
+    found = np.array(vectors(answer))
+    assert found.shape == (2, 64)
+    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+    assert answer.json["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+
+
+def test_long_requests_go_to_helper_processes(embedded: Infergate) -> None:
+    """64 texts of 4 KiB are more JSON than the event loop reads."""
+    texts = [letter * 4096 for letter in "abcdefgh" * 8]
+    body = {"input": texts, "model": "embed", "padding": None, "encoding_format": "base64"}
+    refused = send(embedded, "/v1/embeddings", body)
+    assert refused.status == 200  # null is as good as absent
+    found = vectors(refused)
+    assert len(found) == 64
+    assert found[0] == found[8] != found[1]
+
+
+def test_errors_have_openais_form(embedded: Infergate) -> None:
+    answer = send(embedded, "/v1/embeddings", {"model": "nosuch", "input": "a"})
+    assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
+    answer = send(embedded, "/v1/embeddings", {"model": "embed", "input": ["a"] * 65})
+    assert (answer.status, "batch-size" in answer.json["error"]["message"]) == (400, True)
+
+
+# ---- rows and tables
+
+
+ROWS_LISTENERS = (
+    LISTENERS.partition("      sagemaker")[0]
+    + f"""\
+      mlflow: {{{{model: digits}}}}
+      vertex: {{{{model: simple, health_route: /h, predict_route: "{PREDICT}", body: instances}}}}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def with_rows() -> Iterator[Infergate]:
+    with started_infergate(EMBEDDED, ROWS_LISTENERS) as running:
+        yield running
+
+
+IMAGE = np.eye(8).tolist()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [IMAGE, IMAGE]},
+        {"inputs": [IMAGE, IMAGE], "params": {"any": 1}},
+        {"inputs": {"IMAGE": [IMAGE, IMAGE]}},
+        {"dataframe_records": [{"IMAGE": IMAGE}, {"IMAGE": IMAGE}]},
+        {"dataframe_split": {"columns": ["IMAGE"], "index": [0, 1], "data": [[IMAGE], [IMAGE]]}},
+    ],
+)
+def test_mlflow(with_rows: Infergate, body: Any) -> None:
+    answer = send(with_rows, "/invocations", body, content_type="application/json")
+    assert answer.status == 200, answer
+    assert np.array(answer.json["predictions"]).shape == (2, 10)
+
+
+def test_mlflow_in_helper_processes(with_rows: Infergate) -> None:
+    """400 KiB of JSON are more than the event loop reads."""
+    body = {"instances": [np.full((8, 8), 1 / 3).tolist()] * 300}
+    answer = send(with_rows, "/invocations", body, content_type="application/json")
+    assert "batch-size must be <= 64" in answer.json["message"]
+    assert (answer.status, answer.json["error_code"]) == (400, "BAD_REQUEST")
+
+
+def test_mlflows_other_paths(with_rows: Infergate) -> None:
+    assert send(with_rows, "/ping").status == send(with_rows, "/health").status == 200
+    assert send(with_rows, "/version").type == "text/plain"
+    assert send(with_rows, "/invocations", b"a\n1\n", content_type="text/xml").status == 415
+    refused = send(with_rows, "/invocations", b"a\n1\n", content_type="text/csv")
+    assert (refused.status, refused.json["error_code"]) == (400, "BAD_REQUEST")
+
+
+def test_vertex_instances(with_rows: Infergate) -> None:
+    assert send(with_rows, "/h").status == 200
+    row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
+    answer = send(with_rows, PREDICT, {"instances": [row, row], "parameters": {"a": 1}})
+    assert [item["OUTPUT1"] for item in answer.json["predictions"]] == [(RANGE - ONES).tolist()] * 2
+
+
+# ---- Triton
+
+
+@pytest.fixture(scope="module")
+def before_triton(triton: Triton) -> Iterator[Infergate]:
+    config = BEFORE_TRITON.format(http=triton.http, grpc=triton.grpc)
+    with started_infergate(config, LISTENERS.replace("SIMPLE", "rest.simple")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("backend", ["rest", "grpc"])
+def test_tritons_models_in_both_clouds(before_triton: Infergate, backend: str) -> None:
+    model = f"{backend}.simple"
+    check_simple(before_triton, f"/models/{model}/invoke", SAGEMAKER_TYPE, {})
+    check_simple(before_triton, PREDICT, VERTEX_TYPE, {REDIRECT: f"v2/models/{model}/infer"})
+
+
+def test_messages_pass_through_to_triton(before_triton: Infergate) -> None:
+    check_simple(before_triton, "/invocations", SAGEMAKER_TYPE, {})
+    until(lambda: '"way":"forward"' in before_triton.log.read_text(), "forwarded")
+
+
+@pytest.mark.parametrize("backend", ["rest", "grpc"])
+def test_embeddings_from_triton(before_triton: Infergate, backend: str) -> None:
+    body = {"model": f"{backend}.embed", "input": ["a red house", "größe"]}
+    answer = send(before_triton, "/v1/embeddings", body)
+    assert vectors(answer) == [[11, 5, 3, 1], [7, 1, 1, 1]]
+    assert answer.json["usage"]["total_tokens"] == 4
+    assert answer.json["model"] == f"{backend}.embed"
+
+
+def test_a_model_is_loaded_and_unloaded(before_triton: Infergate) -> None:
+    load = {"model_name": "rest.id_INT8", "url": "/opt/ml/models/id_INT8/model"}
+    assert send(before_triton, "/models/rest.id_INT8", method="DELETE").status == 200
+    assert send(before_triton, "/models/rest.id_INT8").status == 404
+    assert send(before_triton, "/models", load).status == 200
+    assert send(before_triton, "/models/rest.id_INT8").status == 200
+    unknown = send(before_triton, "/models", {"model_name": "rest.nosuch", "url": ""})
+    assert unknown.status >= 400

@@ -1,0 +1,1 @@
+"""Scripts that run in the environments of OpenAI's and MLflow's clients."""

@@ -1,0 +1,377 @@
+"""MLflow's scoring API, and Vertex AI's own bodies."""
+
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from envelope_kit import body, get, parse, post, refused
+
+from infergate.codecs.envelopes import vertex
+from infergate.codecs.envelopes.frames import MAX_CELLS, MAX_COLUMNS
+from infergate.codecs.envelopes.mlflow import MlflowCodec
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    NeedsOffloadError,
+    event_loop_limits,
+)
+from infergate.core.messages import (
+    HealthStatus,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
+
+CODEC = MlflowCodec({}, "m")
+HEALTH, PREDICT = "/health-route", "/predict-route"
+VERTEX: Any = vertex.create({}, "m", HEALTH, PREDICT, "instances")
+JSON, CSV = "application/json", "text/csv"
+
+
+def model(**inputs: Any) -> ModelMetadata:
+    return ModelMetadata(
+        "m",
+        inputs=tuple(TensorMetadata(name, kind, shape) for name, (kind, shape) in inputs.items()),
+    )
+
+
+MATRIX = model(x=("FP32", (-1, 3)))
+COLUMNS = model(a=("INT32", (-1,)), b=("FP64", (-1, 1)), c=("BYTES", (-1,)))
+
+
+def tensors(wire: Any, metadata: ModelMetadata, codec: Any = CODEC) -> dict[str, Any]:
+    operation = parse(codec, wire, metadata).operation
+    assert isinstance(operation, InferRequest)
+    assert operation.model == "m"
+    return {tensor.name: tensor.numpy().tolist() for tensor in operation.inputs}
+
+
+def scored(form: str, value: Any, metadata: ModelMetadata, **more: Any) -> dict[str, Any]:
+    return tensors(post("/invocations", {form: value, **more}, content_type=JSON), metadata)
+
+
+def table(text: str, metadata: ModelMetadata) -> dict[str, Any]:
+    return tensors(post("/invocations", text.encode(), content_type=CSV), metadata)
+
+
+# ---- MLflow
+
+
+ROWS = [[1, 2, 3], [4.5, 5, 6]]
+RECORDS = [{"p": 1, "q": 2, "r": 3}, {"p": 4.5, "q": 5, "r": 6}]
+NAMED = {"a": [1, 2], "b": [[0.5], [2.0]], "c": [b"x", "ü".encode()]}
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        ("instances", ROWS),
+        ("inputs", ROWS),
+        ("inputs", {"x": ROWS}),
+        ("dataframe_split", {"columns": ["p", "q", "r"], "index": [7, 8], "data": ROWS}),
+        ("dataframe_records", RECORDS),
+    ],
+)
+def test_forms_of_a_matrix(form: str, value: Any) -> None:
+    assert scored(form, value, MATRIX) == {"x": ROWS}
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        ("instances", [{"a": 1, "b": [0.5], "c": "x"}, {"c": "ü", "b": [2], "a": 2}]),
+        ("inputs", {"a": [1, 2], "b": [[0.5], [2]], "c": ["x", "ü"]}),
+        ("dataframe_records", [{"a": 1, "b": 0.5, "c": "x"}, {"a": 2, "b": 2, "c": "ü"}]),
+        ("dataframe_split", {"columns": ["c", "a", "b"], "data": [["x", 1, 0.5], ["ü", 2, 2]]}),
+    ],
+)
+def test_forms_of_named_inputs(form: str, value: Any) -> None:
+    assert scored(form, value, COLUMNS) == NAMED
+
+
+def test_csv_of_named_inputs() -> None:
+    assert table("c,a,b\r\nx,1,0.5\r\nü,2,2\r\n", COLUMNS) == NAMED
+    assert table('\ufeffa,b,c\n1,,"x, ""y""\nz"\n', COLUMNS)["c"] == [b'x, "y"\nz']
+    (empty,) = table("a,b,c\n1,,\n", COLUMNS)["b"][0]
+    assert math.isnan(empty)
+
+
+def test_csv_of_a_matrix() -> None:
+    assert table("p,q,r\n1,2,3\n\n4.5,5,6", MATRIX) == {"x": ROWS}
+    (row,) = table("p,q,r\nnan,-inf,1e3\n", MATRIX)["x"]
+    assert math.isnan(row[0])
+    assert row[1:] == [-math.inf, 1000.0]
+
+
+def test_csv_of_booleans() -> None:
+    assert table("x,y\nTrue,false\n", model(m=("BOOL", (-1, 2)))) == {"m": [[True, False]]}
+
+
+def test_the_only_column_may_be_the_only_input() -> None:
+    only = model(x=("INT64", (-1, 1)))
+    assert table("x\n1\n2\n", only) == {"x": [[1], [2]]}
+    assert table("other\n1\n2\n", only) == {"x": [[1], [2]]}
+    assert scored("dataframe_records", [{"x": [1, 2]}], model(x=("INT64", (-1, 2)))) == {
+        "x": [[1, 2]]
+    }
+
+
+def test_records_of_texts_as_a_matrix() -> None:
+    texts = model(x=("BYTES", (-1, 2)))
+    assert scored("dataframe_records", [{"p": "a", "q": "b"}], texts) == {"x": [[b"a", b"b"]]}
+
+
+def test_params_become_parameters() -> None:
+    params = {"t": 0.5, "n": 3, "s": "x", "on": True, "no": None}
+    wire = post("/invocations", {"inputs": ROWS, "params": params}, content_type=JSON)
+    operation = parse(CODEC, wire, MATRIX).operation
+    assert operation.parameters == {"t": 0.5, "n": 3, "s": "x", "on": True}
+    assert scored("inputs", ROWS, MATRIX, params=None) == {"x": ROWS}
+    wire = post("/invocations", {"inputs": ROWS, "params": {"l": []}}, content_type=JSON)
+    refused(CODEC, wire, "params.l must be", metadata=MATRIX)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
+)
+def test_content_types(content_type: str) -> None:
+    wire = post("/invocations", {"instances": ROWS}, content_type=content_type)
+    assert tensors(wire, MATRIX) == {"x": ROWS}
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["", "text/plain", "application/json; charset=latin-1", "text/csv; header=present"],
+)
+def test_other_content_types(content_type: str) -> None:
+    wire = post("/invocations", {"instances": ROWS}, content_type=content_type)
+    response = refused(CODEC, wire, "content type", Kind.UNSUPPORTED_ENCODING)
+    assert (response.status, response.headers["content-type"]) == (415, "text/plain")
+
+
+@pytest.mark.parametrize(
+    ("sent", "metadata", "mentions"),
+    [
+        (b"", MATRIX, "JSON Parse error"),
+        (b"[]", MATRIX, "must be an object"),
+        (b"{}", MATRIX, "it has none"),
+        (b'{"messages":[]}', MATRIX, "it has none"),
+        (b'{"inputs":[],"instances":[]}', MATRIX, "it has instances and inputs"),
+        (b'{"inputs":[[1],[1,2]]}', MATRIX, "tensor 'x'"),
+        (b'{"instances":[["a"]]}', MATRIX, "tensor 'x'"),
+        (b'{"inputs":[1]}', COLUMNS, "multiple input tensors"),
+        (b'{"inputs":[1],"params":[]}', MATRIX, "params must be an object"),
+        (b'{"dataframe_records":{}}', MATRIX, "a list of at least one object"),
+        (b'{"dataframe_records":[]}', MATRIX, "a list of at least one object"),
+        (b'{"dataframe_records":[1]}', MATRIX, "a list of at least one object"),
+        (b'{"dataframe_records":[{}]}', MATRIX, "0 columns"),
+        (b'{"dataframe_records":[{"p":1},{"q":2}]}', MATRIX, "does not have named input: q"),
+        (b'{"dataframe_records":[{"p":[1]}]}', MATRIX, "lists instead of scalars"),
+        (b'{"dataframe_records":[{"a":1}]}', COLUMNS, "the model has the inputs a, b, c"),
+        (b'{"dataframe_split":[]}', MATRIX, "must be an object"),
+        (b'{"dataframe_split":{"data":[]}}', MATRIX, "dataframe_split.columns is missing"),
+        (b'{"dataframe_split":{"columns":["p"]}}', MATRIX, "dataframe_split.data is missing"),
+        (b'{"dataframe_split":{"columns":[1],"data":[]}}', MATRIX, "must be a string"),
+        (b'{"dataframe_split":{"columns":["p","p"],"data":[]}}', MATRIX, "a column twice"),
+        (b'{"dataframe_split":{"columns":["p"],"data":[]}}', MATRIX, "No values"),
+        (b'{"dataframe_split":{"columns":["p"],"data":[[1,2]]}}', MATRIX, "1 scalars"),
+        (b'{"dataframe_split":{"columns":["a","b","c"],"data":[]}}', COLUMNS, "has no rows"),
+        (b'{"dataframe_split":{"columns":["a","b","c"],"data":[1]}}', COLUMNS, "row 0 does not"),
+        (b'{"dataframe_split":{"columns":["a","b","c"],"data":1}}', COLUMNS, "must be an array"),
+        (b'{"dataframe_split":{"columns":["a","b","c"],"data":[[1]]}}', COLUMNS, "row 0 does not"),
+        (
+            b'{"dataframe_split":{"columns":["a","b","c"],"data":[["x",1,"y"]]}}',
+            COLUMNS,
+            "tensor 'a': element 0 is a string",
+        ),
+    ],
+)
+def test_invalid_json(sent: bytes, metadata: ModelMetadata, mentions: str) -> None:
+    wire = post("/invocations", sent, content_type=JSON)
+    response = refused(CODEC, wire, mentions, metadata=metadata)
+    assert response.status == 400
+    assert body(response)["error_code"] == "BAD_REQUEST"
+    assert mentions in body(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "metadata", "mentions"),
+    [
+        (b"", MATRIX, "no header"),
+        (b"\n\n", MATRIX, "no header"),
+        (b"\xff\n1\n", MATRIX, "not UTF-8 at byte 0"),
+        (b'p,q\n"1,2\n', MATRIX, "the CSV is invalid"),
+        (b'p\n"1"2\n', MATRIX, "the CSV is invalid"),
+        (b"p,p\n1,2\n", MATRIX, "a column twice"),
+        (b"p,q,r\n", MATRIX, "no rows"),
+        (b"p,q,r\n1,2\n", MATRIX, "row 0 does not have 3 columns"),
+        (b"p,q,r\n1,2,x\n", MATRIX, "column 'r': 'x' is not FP32"),
+        (b"p,q,r\n1,2,1_0\n", MATRIX, "column 'r': '1_0' is not FP32"),
+        ("p,q,r\n1,2,٣\n".encode(), MATRIX, "column 'r': '٣' is not FP32"),
+        (b"a,b,c\n1_0,1,x\n", COLUMNS, "column 'a': '1_0' is not INT32"),
+        (b"a,b,c\n1.5,1,x\n", COLUMNS, "column 'a': '1.5' is not INT32"),
+        (b"a,b,c\n,1,x\n", COLUMNS, "column 'a': '' is not INT32"),
+        (b"a,b,c\n4294967296,1,x\n", COLUMNS, "tensor 'a'"),
+        (b"a,b,c\n1,1\n", COLUMNS, "row 0 does not have 3 columns"),
+        (b"a,b\n1,1\n", COLUMNS, "the model has the inputs a, b, c"),
+        (b"p\nyes\n", model(m=("BOOL", (-1, 1))), "'yes' is not BOOL"),
+    ],
+)
+def test_invalid_csv(text: bytes, metadata: ModelMetadata, mentions: str) -> None:
+    wire = post("/invocations", text, content_type=CSV)
+    assert refused(CODEC, wire, mentions, metadata=metadata).status == 400
+
+
+def test_tables_are_limited() -> None:
+    names = [f"c{i}" for i in range(MAX_COLUMNS + 1)]
+    record = dict.fromkeys(names, 1)
+    for form, value in (
+        ("dataframe_records", [record]),
+        ("dataframe_split", {"columns": names, "data": [[1] * len(names)]}),
+    ):
+        wire = post("/invocations", {form: value}, content_type=JSON)
+        with pytest.raises(GatewayError, match="1024"):
+            parse(CODEC, wire, MATRIX)
+    with pytest.raises(GatewayError, match=f"over {MAX_CELLS} cells") as caught:
+        table("x\n" + "1\n" * MAX_CELLS, MATRIX)
+    assert caught.value.kind is Kind.TOO_LARGE
+    with pytest.raises(GatewayError, match="the limit of 10"):
+        CODEC.parse_request(post("/invocations", b"x" * 11, content_type=CSV), Limits(json=10))
+
+
+def test_many_cells_are_read_by_helper_processes() -> None:
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    for data, content_type in (
+        (b"x\n" + b"1\n" * 20_000, CSV),
+        (
+            json.dumps(
+                {"dataframe_split": {"columns": ["a", "b", "c"], "data": [[1, 1, ""]] * 6000}}
+            ).encode(),
+            JSON,
+        ),
+    ):
+        wire = post("/invocations", data, content_type=content_type)
+        partial = CODEC.parse_request(wire, limits)
+        assert partial.text_bytes == len(data)
+        metadata = MATRIX if content_type == CSV else COLUMNS
+        with pytest.raises(NeedsOffloadError):
+            partial.complete(metadata)
+        copy = pickle.loads(pickle.dumps(partial))
+        assert copy.complete(metadata).operation.inputs
+
+
+def test_an_unknown_datatype_of_the_model() -> None:
+    refused(
+        CODEC,
+        post("/invocations", {"inputs": [1]}, content_type=JSON),
+        "unknown datatype 'FP4'",
+        Kind.UNSUPPORTED,
+        model(x=("FP4", (-1,))),
+    )
+
+
+@pytest.mark.parametrize("path", ["/ping", "/health"])
+def test_health(path: str) -> None:
+    parsed = parse(CODEC, get(path))
+    assert parsed.operation == ServerReadyRequest()
+    assert CODEC.build_response(HealthStatus(ok=True), parsed).status == 200
+    assert CODEC.build_response(HealthStatus(ok=False), parsed).status == 503
+    wrong = refused(CODEC, post(path), "only GET", Kind.METHOD_NOT_ALLOWED)
+    assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
+
+
+def test_version() -> None:
+    parsed = parse(CODEC, get("/version"))
+    assert parsed.operation == ServerMetadataRequest()
+    response = CODEC.build_response(ServerMetadata("infergate", "1.2"), parsed)
+    assert bytes(response.body[0]) == b"1.2"
+    assert response.headers["content-type"] == "text/plain"
+
+
+def test_invocations_are_posted_and_not_compressed() -> None:
+    wrong = refused(CODEC, get("/invocations"), "only POST", Kind.METHOD_NOT_ALLOWED)
+    assert wrong.headers["allow"] == "POST"
+    wire = post("/invocations", b"", content_type=JSON, content_encoding="gzip")
+    refused(CODEC, wire, "compressed", Kind.UNSUPPORTED_ENCODING)
+
+
+# ---- responses
+
+
+def predictions(*outputs: Tensor) -> Any:
+    parsed = parse(CODEC, post("/invocations", {"inputs": [[1]]}, content_type=JSON), MATRIX)
+    document = body(CODEC.build_response(InferResponse("m", outputs=outputs), parsed))
+    assert list(document) == ["predictions"]
+    return document["predictions"]
+
+
+def floats(name: str, values: Any) -> Tensor:
+    return tensor_from_array(name, Datatype.FP32, np.array(values, np.float32))
+
+
+def test_predictions() -> None:
+    texts = Tensor("t", Datatype.BYTES, (2,), pack_bytes([b"a", b"\xff"]))
+    assert predictions(floats("y", [[0.1], [2]])) == [[0.1], [2.0]]
+    assert predictions(floats("y", [0.5, 1]), texts) == [
+        {"y": 0.5, "t": "a"},
+        {"y": 1.0, "t": {"b64": "/w=="}},
+    ]
+    assert predictions(floats("y", 3)) == 3.0
+    assert predictions(floats("y", [1, 2]), floats("z", [3])) == {"y": [1, 2], "z": [3]}
+    (number,) = predictions(floats("y", [math.nan]))
+    assert math.isnan(number)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_errors_have_mlflows_form(kind: Kind) -> None:
+    response = CODEC.build_error(GatewayError(kind, "what \ud800", retry_after=2))
+    if kind is Kind.UNSUPPORTED_ENCODING:
+        assert bytes(response.body[0]) == b"what ?"
+    else:
+        assert set(body(response)) == {"error_code", "message"}
+        assert response.headers["retry-after"] == "2"
+    codes = {Kind.NOT_FOUND: "RESOURCE_DOES_NOT_EXIST", Kind.INTERNAL: "INTERNAL_ERROR"}
+    if kind in codes:
+        assert body(response)["error_code"] == codes[kind]
+
+
+# ---- Vertex AI
+
+
+def test_vertex_instances() -> None:
+    sent = {"instances": ROWS, "parameters": {"threshold": 0.5}, "other": 1}
+    wire = post(PREDICT, sent)
+    assert tensors(wire, MATRIX, VERTEX) == {"x": ROWS}
+    parsed = parse(VERTEX, wire, MATRIX)
+    assert isinstance(parsed.operation, InferRequest)
+    assert parsed.operation.parameters == {"threshold": 0.5}
+    response = VERTEX.build_response(InferResponse("m", outputs=(floats("y", [1, 2]),)), parsed)
+    assert body(response) == {"predictions": [1.0, 2.0]}
+    assert tensors(post(PREDICT, {"instances": ROWS, "parameters": None}), MATRIX, VERTEX)
+
+
+def test_vertex_errors_and_health() -> None:
+    assert parse(VERTEX, get(HEALTH)).operation == ServerReadyRequest()
+    response = refused(
+        VERTEX, post(PREDICT, {"inputs": 1}), "instances is missing", metadata=MATRIX
+    )
+    assert body(response) == {"error": "instances is missing"}
+    wire = post(PREDICT, {"instances": ROWS, "parameters": {"a": {}}})
+    refused(VERTEX, wire, "parameters.a must be", metadata=MATRIX)
+    assert pickle.loads(pickle.dumps(VERTEX)).claims == (HEALTH, PREDICT)
+
+
+def test_the_form_of_vertex_bodies_is_configured() -> None:
+    v2 = {"non_finite": "literal", "compress_min": 256}
+    assert vertex.create(v2, "m", HEALTH, PREDICT, "v2").name == "v2-rest"
+    assert VERTEX.name == "vertex"
