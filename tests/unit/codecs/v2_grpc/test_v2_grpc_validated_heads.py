@@ -1,9 +1,7 @@
 """A lookup of a validated head gives the result of the full check, for any message."""
 
-import gc
 import itertools
 import sys
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.testing import canonical
 from infergate.testing.strategies import corrupted_bytes, infer_requests, infer_responses, texts
 from infergate.testing.vectors import load
+from object_size import package_size
 
 LIMITS = DEFAULT_LIMITS
 NARROW = Limits(tensors=1, rank=1)
@@ -346,20 +345,14 @@ def flood(head: Callable[[int], Any], count: int, *, validates: bool = True) -> 
     """Return the bytes that a codec caches after many distinct heads from ``head``."""
     codec = V2Grpc()
     assert len(split_message(head(0).SerializeToString(), 7) or ()) == 6, "too long for the cache"
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for number in range(count):
-            message = head(number).SerializeToString()
-            for _ in range(3):
-                wire = RpcRequest(INFER, (message,))
-                checked = codec.validate(wire, LIMITS) if validates else wire
-                codec.rewrite_request(checked, "other", "9", GENERIC)
-        del wire, checked
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+    before = package_size("codecs", codec)
+    for number in range(count):
+        message = head(number).SerializeToString()
+        for _ in range(3):
+            wire = RpcRequest(INFER, (message,))
+            checked = codec.validate(wire, LIMITS) if validates else wire
+            codec.rewrite_request(checked, "other", "9", GENERIC)
+    return package_size("codecs", codec) - before
 
 
 def name_only(number: int) -> Any:

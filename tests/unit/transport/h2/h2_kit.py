@@ -1,18 +1,11 @@
 """HTTP/2 connections in memory, and handmade frames."""
 
-from infergate.transport.http2 import (
-    frames,
-    header_block_decoder,
-    header_blocks,
-    header_templates,
-    hpack_decoder,
-    huffman,
-)
+from infergate.transport.http2 import frames, header_blocks
 from infergate.transport.http2.connection import Http2Connection
 from infergate.transport.http2.events import Event, Failed, Reset
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.http2.roles import Http2ClientConnection, Http2ServerConnection
-from object_size import size_of
+from object_size import package_size
 
 HEADER_BYTES = 4096
 MAX_STREAMS = 10
@@ -32,8 +25,7 @@ TRAILERS = header_blocks.encode_block(("grpc-status", "0"))
 
 def header_memory(decoder: HeaderBlockDecoder) -> int:
     """Return the bytes that ``decoder`` and the modules that decode header blocks hold."""
-    modules = header_block_decoder, header_blocks, header_templates, hpack_decoder, huffman
-    return size_of(decoder, *map(vars, modules))
+    return package_size("transport.http2", decoder)
 
 
 def headers(number: int, block: bytes = REQUEST, flags: int = frames.END_HEADERS) -> bytes:
