@@ -131,6 +131,7 @@ def test_typed_floats_are_not_copied() -> None:
 MANY = MAX_FIELDS + 1
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "data",
     [
@@ -224,6 +225,7 @@ def test_responses_are_bounded_too() -> None:
     assert peak(act) < 2.5 * len(body)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("datatype", "element"),
     [

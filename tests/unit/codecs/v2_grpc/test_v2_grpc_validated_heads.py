@@ -33,6 +33,9 @@ from object_size import package_size
 
 LIMITS = DEFAULT_LIMITS
 NARROW = Limits(tensors=1, rank=1)
+both_limits = pytest.mark.parametrize(
+    "limits", [LIMITS, pytest.param(NARROW, marks=pytest.mark.no_cover)]
+)
 REQUEST = InferRequest("m", "1", "id")
 VECTORS = load(Path(__file__).parents[3] / "vectors" / "v2-grpc")
 REQUESTS = [
@@ -143,7 +146,7 @@ def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any
 
 
 @pytest.mark.parametrize("message", REQUESTS)
-@pytest.mark.parametrize("limits", [LIMITS, NARROW])
+@both_limits
 def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
     expected = request_outcomes(SLOW, message, limits)
     for _ in range(3):  # the second fills the cache, the third uses it
@@ -151,7 +154,7 @@ def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
 
 
 @pytest.mark.parametrize("message", RESPONSES)
-@pytest.mark.parametrize("limits", [LIMITS, NARROW])
+@both_limits
 def test_the_vectors_responses(message: bytes, limits: Limits) -> None:
     expected = response_outcomes(SLOW, message, limits)
     for _ in range(3):
