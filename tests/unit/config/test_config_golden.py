@@ -49,7 +49,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "backends": {
             name: {
                 **backend.model_dump(mode="json"),
-                "endpoints": [dataclasses.asdict(e) for e in compiled.endpoints(backend)],
+                "endpoints": [e._asdict() for e in compiled.endpoints(backend)],
             }
             for name, backend in config.backends.items()
         },

@@ -55,7 +55,7 @@ def carried_value(value: Any) -> Any:
             kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
             return replace(value, id="", parameters=kept, outputs=())
         case InferResponse():
-            return replace(value, model="m", version="", id="", parameters={})
+            return replace(value, id="", parameters={})
     return value
 
 

@@ -24,6 +24,11 @@ from infergate.runtime.running import ADMIN, RunningGateway
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 FREE = {"address": "127.0.0.1:0"}
 PROTOCOLS = sorted(plugins())
+DECLARED = {
+    side: ({"name": name, "datatype": "FP32", "shape": (-1,)},)
+    for side, name in (("inputs", "INPUT0"), ("outputs", "OUTPUT0"))
+}
+"""The metadata of ``identity``, for servers without metadata."""
 TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -3]}
 
 
@@ -31,7 +36,12 @@ TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -
 async def gateway() -> AsyncIterator[RunningGateway]:
     async with AsyncExitStack() as stack:
         demo: dict[str, Any] = {
-            "listeners": {"http": FREE, "grpc": FREE, "admin": None},
+            "listeners": {
+                "http": FREE,
+                "grpc": FREE,
+                "admin": None,
+                "additional": {"kserve": FREE | {"protocols": ("kserve-v1",)}},
+            },
             "backends": {"demo": {"protocol": "builtin"}},
             "routes": ({"model": "*", "backend": "demo"},),
         }
@@ -40,10 +50,11 @@ async def gateway() -> AsyncIterator[RunningGateway]:
         backends: dict[str, Any] = {"embedded": {"protocol": "builtin"}}
         for name in PROTOCOLS:
             transport = plugins()[name].transport_kind.value
+            listener = "additional.kserve" if name == "kserve-v1" else transport
             path = "/graphpipe/identity" if plugins()[name].supports_framing else ""
             backends[name] = {
                 "protocol": name,
-                "endpoints": (f"{transport}://{ports[transport]}{path}",),
+                "endpoints": (f"{transport}://{ports[listener]}{path}",),
             }
         backends["gone"] = {"protocol": "v2-grpc", "endpoints": ("grpc://127.0.0.1:9",)}
         routes = [
@@ -62,6 +73,7 @@ async def gateway() -> AsyncIterator[RunningGateway]:
                 "listeners": {"http": FREE, "grpc": FREE, "admin": admin},
                 "backends": backends,
                 "routes": tuple(routes),
+                "models": {"to-kserve-v1": DECLARED},
             },
             stack,
         )
