@@ -43,7 +43,7 @@ SELECTORS = ("signature_name", "version_label")
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as the API carries it; responses do not name the model."""
+    """Return ``value`` as the API carries it."""
     match value:
         case ServerLiveRequest():
             return ServerReadyRequest()
@@ -55,7 +55,7 @@ def carried_value(value: Any) -> Any:
             kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
             return replace(value, id="", parameters=kept, outputs=())
         case InferResponse():
-            return replace(value, model="m", version="", id="", parameters={})
+            return replace(value, id="", parameters={})
     return value
 
 
