@@ -43,7 +43,7 @@ SELECTORS = ("signature_name", "version_label")
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as the API carries it; responses do not name the model."""
+    """Return ``value`` as the API carries it."""
     match value:
         case ServerLiveRequest():
             return ServerReadyRequest()
