@@ -4,6 +4,7 @@ of a real Triton, whose HTTP and gRPC are both backends."""
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import urllib.error
 import urllib.request
@@ -199,6 +200,29 @@ def test_errors_have_openais_form(embedded: Infergate) -> None:
     assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
     answer = send(embedded, "/v1/embeddings", {"model": "embed", "input": ["a"] * 65})
     assert (answer.status, "batch-size" in answer.json["error"]["message"]) == (400, True)
+
+
+ACCESS = """
+access:
+  keys:
+    - {name: sdk, sha256: "DIGEST"}
+  rules:
+    - {who: ["key:sdk"], models: [embed]}
+""".replace("DIGEST", hashlib.sha256(b"secret").hexdigest())
+
+
+def test_access() -> None:
+    """The SDK sends its API key as a bearer token; the rules see the model in the body."""
+    key = {"authorization": "Bearer secret"}
+    body = {"model": "embed", "input": "a"}
+    with started_infergate(EMBEDDED + ACCESS, LISTENERS.replace("SIMPLE", "simple")) as gateway:
+        assert send(gateway, "/v1/embeddings", body, **key).status == 200
+        refused = send(gateway, "/v1/embeddings", body)
+        assert (refused.status, refused.json["error"]["type"]) == (401, "authentication_error")
+        forbidden = send(gateway, "/v1/embeddings", {**body, "model": "rest.embed"}, **key)
+        assert (forbidden.status, forbidden.json["error"]["type"]) == (403, "permission_error")
+        assert send(gateway, "/models/embed/invoke", {}, **key).status == 400
+        assert send(gateway, "/invocations", simple(), **key).status == 403
 
 
 # ---- rows and tables

@@ -106,13 +106,14 @@ def _read_cells(column: str, datatype: Datatype, cells: Sequence[str]) -> list[A
     texts = [cell or "nan" for cell in cells] if is_float else cells
     try:
         values = list(map(read, texts))
+        if is_float and not all(map(math.isfinite, values)):
+            read = _read_non_finite
+            values = list(map(read, texts))
     except (ValueError, KeyError):
         wrong = next(cell for cell, text in zip(cells, texts, strict=True) if _fails(read, text))
         raise bad_request(
             f"column '{abbreviated(column)}': '{abbreviated(wrong)}' is not {datatype.value}"
         ) from None
-    if is_float and not all(map(math.isfinite, values)):
-        return list(map(_as_json, values))
     return values
 
 
@@ -135,10 +136,14 @@ def _fails(read: Callable[[str], Any], text: str) -> bool:
     return False
 
 
-def _as_json(number: float) -> Any:
-    """Return ``number`` as the JSON parser does, which has words for NaN and infinities."""
+def _read_non_finite(text: str) -> Any:
+    """Read a float as the JSON parser does, which has words for NaN and infinities. Raises
+    ValueError for a finite number that is too large."""
+    number = float(text)
     if math.isfinite(number):
         return number
+    if math.isinf(number) and "inf" not in text.lower():
+        raise ValueError
     return LITERALS["NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"]
 
 

@@ -8,6 +8,7 @@ object if the model has several outputs; if the outputs have no rows in common, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -47,7 +48,7 @@ BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], 
 """Returns the tensors and the parameters in a body. Raises BAD_REQUEST, TOO_LARGE."""
 
 
-class RowsCodec(ClientCodec):
+class RowsCodec(ClientCodec, ABC):
     """Serves inferences of ``model`` at ``predict_path``, and ``operations`` by the paths of their
     GET requests."""
 
@@ -61,9 +62,9 @@ class RowsCodec(ClientCodec):
         self._operations: Final = operations
         self.claims: tuple[str, ...] = (*operations, predict_path)
 
+    @abstractmethod
     def body_reader(self, wire: HttpRequest) -> BodyReader:
         """Return the function that reads the body of an inference. Raises GatewayError."""
-        raise NotImplementedError
 
     def error_document(self, status: int, message: str) -> dict[str, Any]:
         """Return the body of an error response."""

@@ -108,9 +108,10 @@ def test_csv_of_named_inputs() -> None:
 
 def test_csv_of_a_matrix() -> None:
     assert table("p,q,r\n1,2,3\n\n4.5,5,6", MATRIX) == {"x": ROWS}
-    (row,) = table("p,q,r\nnan,-inf,1e3\n", MATRIX)["x"]
-    assert math.isnan(row[0])
-    assert row[1:] == [-math.inf, 1000.0]
+    first, second = table("p,q,r\nnan,-inf,1e3\n1,Infinity, 2\n", MATRIX)["x"]
+    assert math.isnan(first[0])
+    assert first[1:] == [-math.inf, 1000.0]
+    assert second == [1.0, math.inf, 2.0]
 
 
 def test_csv_of_booleans() -> None:
@@ -216,7 +217,9 @@ def test_invalid_json(sent: bytes, metadata: ModelMetadata, mentions: str) -> No
         (b"p,q,r\n", MATRIX, "no rows"),
         (b"p,q,r\n1,2\n", MATRIX, "row 0 does not have 3 columns"),
         (b"p,q,r\n1,2,x\n", MATRIX, "column 'r': 'x' is not FP32"),
-        (b"p,q,r\n1,2,1_0\n", MATRIX, "column 'r': '1_0' is not FP32"),
+        (b"p,q,r\n1,2,1e999\n", MATRIX, "column 'r': '1e999' is not FP32"),
+        (b"p,q,r\n1,2,1e39\n", MATRIX, "beyond FP32"),
+        (b"p,q,r\n1,2,3\n1,2,1_0\n", MATRIX, "column 'r': '1_0' is not FP32"),
         ("p,q,r\n1,2,٣\n".encode(), MATRIX, "column 'r': '٣' is not FP32"),
         (b"a,b,c\n1_0,1,x\n", COLUMNS, "column 'a': '1_0' is not INT32"),
         (b"a,b,c\n1.5,1,x\n", COLUMNS, "column 'a': '1.5' is not INT32"),

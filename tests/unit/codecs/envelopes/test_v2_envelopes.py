@@ -142,6 +142,32 @@ def test_compressed_bodies(codec: Any, path: str, binary_type: str) -> None:
 
 
 @pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+def test_a_short_compressed_body_is_inflated_once(codec: Any, path: str, binary_type: str) -> None:
+    content_type = f"{binary_type};json-header-size={len(HEAD)}"
+    data = gzip.compress(HEAD + DATA)
+    wire = post(path, data, content_type=content_type, content_encoding="gzip")
+    codec.summarize(wire)
+    assert codec.request_text_bytes(wire) == len(HEAD + DATA)
+    codec.open_request(wire)
+    assert bytes(join_parts(wire.body)) == HEAD + DATA
+    assert codec.request_text_bytes(wire) == codec.json_bytes(wire, 1 << 20) == len(HEAD)
+    assert model_of(codec, wire) == "m"
+    plain = post(path, HEAD + DATA, content_type=content_type)
+    codec.open_request(plain)
+    assert model_of(codec, plain) == "m"
+    assert codec.json_bytes(HttpResponse(200, {}, [b"{}"]), 1 << 20) == 2
+
+
+@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+def test_sequences(codec: Any, path: str, binary_type: str) -> None:
+    del binary_type
+    parameters = {"sequence_id": 7, "sequence_start": True}
+    wire = post(path, {**BODY, "parameters": parameters})
+    assert codec.sequence_of(wire, DEFAULT_LIMITS) == 7
+    assert codec.sequence_of(post(path, BODY), DEFAULT_LIMITS) is None
+
+
+@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
 def test_a_size_of_zero_marks_raw_binary_data(codec: Any, path: str, binary_type: str) -> None:
     wire = post(path, DATA, content_type=f"{binary_type};json-header-size=0")
     partial = codec.parse_request(wire, DEFAULT_LIMITS)
