@@ -99,7 +99,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return RequestSummary(_OPERATIONS[wire.method], requested.model, requested.version)
 
     def _requested(self, wire: RpcRequest) -> RequestedModel:
-        """Return the model that ``wire`` names. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Return the model that ``wire`` names. Raises UNSUPPORTED and BAD_REQUEST."""
         known = wire.codec_state
         if isinstance(known, _Summarized) and known.message is wire.message:
             return known.requested
@@ -230,7 +230,7 @@ class TfsGrpcCodec(BinaryEstimates):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile, model
         try:
             return backend.build_request(operation)

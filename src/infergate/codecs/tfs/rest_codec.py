@@ -167,7 +167,7 @@ class TfsRestCodec:
         )
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build the response to ``parsed``. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the response to ``parsed``. Raises UNSUPPORTED and BAD_REQUEST."""
         options = parsed.response_options
         if options is None:  # another codec parsed the request
             options = _target_of(parsed.operation)
@@ -252,7 +252,7 @@ class TfsRestCodec:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile, model
         match operation:
             case InferRequest(name, version):

@@ -86,7 +86,7 @@ def _decode(segment: str) -> str:
 
 
 def model_path(model: str, version: str, label: str, suffix: str) -> str:
-    """Return the path of ``model``, followed by ``suffix``. Raises BAD_REQUEST, UNSUPPORTED."""
+    """Return the path of ``model``, followed by ``suffix``. Raises BAD_REQUEST and UNSUPPORTED."""
     if not model:
         raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
     if model in {".", ".."} or label in {".", ".."}:

@@ -129,7 +129,7 @@ class TensorProtoReader:
 
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
-        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE naming the tensor."""
+        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE, which names the tensor."""
         # The dtype and the shape each take a tag and a value or length of one byte.
         head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
         is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG

@@ -75,7 +75,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Handle the peer's SETTINGS."""
 
     def _on_goaway(self, event: events.Goaway) -> None:
-        """Called when the peer accepts no more streams."""
+        """Handle that the peer accepts no more streams."""
 
     def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError

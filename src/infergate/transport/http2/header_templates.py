@@ -82,7 +82,7 @@ class _Template:
         self.skeleton: Final = split.skeleton
         self.values = split.values
         self._varying: frozenset[int] = frozenset()  # positions in `values` of values that vary
-        self._fields: HeaderBlock | None = None  # None: no value has changed yet
+        self._fields: HeaderBlock | None = None  # None if no value has changed yet
         self._fixed_size = 0  # the size of the fields without the varying values
         self._parts: list[bytes] = []  # the bytes before each varying value
         self._tail = b""
