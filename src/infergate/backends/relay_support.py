@@ -1,5 +1,5 @@
-"""The interface of backends that exchange messages without a task. mypyc cannot compile
-this module: ``isinstance`` needs the protocol class."""
+"""The interface of backends that exchange messages without a task. mypyc cannot compile this
+module, because ``isinstance`` needs the protocol class."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class SupportsRelay(Protocol):
 
     @property
     def relay_sender(self) -> RequestSender[Any, Any] | None:
-        """The sender of the backend's messages; None if the upstream needs tasks."""
+        """The sender of the backend's messages, or None if the upstream needs tasks."""
         ...
 
     def current_profile(self) -> Profile | None:
-        """Return the profile for a request; None if ``request_profile`` must detect it."""
+        """Return the profile for a request, or None if ``request_profile`` must detect the
+        profile."""
         ...
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference; None if it must be
+        """Return the profile with which ``perform`` builds an inference, or None if it must be
         detected."""
         ...
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the metadata of a model; None if the server must be queried."""
+        """Return the metadata of a model, or None if the server must be queried."""
         ...

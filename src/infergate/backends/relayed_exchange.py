@@ -1,4 +1,4 @@
-"""The exchange of one relayed request: its first attempt, driven by callbacks.
+"""The exchange of one relayed request. Callbacks drive the first attempt.
 
 Most requests are sent once and get a response, which needs no task. To wait for a connection or to
 retry a request that was not sent, ``RequestSender`` continues in a task from the state of this
@@ -113,7 +113,7 @@ class RelayedExchange(Generic[Req, Resp]):
         if (
             access.response_status(response) not in access.unavailable_statuses
             and context.record.model in sender.endpoints.served_models
-        ):  # the result of ``response_outcome`` for almost every response
+        ):  # almost every response has this outcome
             self.handle.record_success()
         else:
             self.handle.finish_attempt(sender.response_outcome(response, context))

@@ -404,7 +404,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return await self.server_profile(context)
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the metadata of a model if the server need not be queried for it, else None."""
+        """Return the metadata of a model, or None if the server must be queried for it."""
         return self._metadata_cache.cached(model, version)
 
     def current_profile(self) -> Profile | None:

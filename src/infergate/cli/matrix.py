@@ -17,7 +17,7 @@ from infergate.terminal import Progress
 def show_matrix(*, page: bool) -> int:
     """Run the matrix and print it row by row or, with ``page``, as a Markdown page at the end.
 
-    Return the exit code, which is 1 if any result is wrong, else 0.
+    Return the exit code, which is 1 if any result is wrong, and otherwise 0.
     """
     results = asyncio.run(_print_page() if page else _print_rows())
     marks = (finding.mark for result in results for case in result.findings for finding in case)

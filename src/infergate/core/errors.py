@@ -114,7 +114,7 @@ class RepositoryControlDisabledError(GatewayError):
     """The operator has not enabled loading and unloading of models."""
 
     def __init__(self) -> None:
-        # The text is that of a Triton server that polls its repository.
+        # The text is the same as in a Triton server that polls its repository.
         super().__init__(
             Kind.NO_BACKEND, "explicit model load / unload is not allowed if polling is enabled"
         )

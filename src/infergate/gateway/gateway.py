@@ -332,9 +332,9 @@ class Gateway:
         binding: RouteBinding,
         context: RequestContext,
     ) -> str:
-        """Return the version for which the gateway reports its own statistics: the requested
-        version, else the latest numeric version (perf_analyzer reads only numeric versions), else
-        1. Raises NOT_FOUND."""
+        """Return the version for which the gateway reports its own statistics. It is the requested
+        version. Without a requested version, it is the latest numeric version, because
+        perf_analyzer reads only numeric versions, or 1 if there is none. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

@@ -1,17 +1,18 @@
 """Relays inferences without a task: from a complete message to its response by plain calls.
 
-``Dispatch.relay`` is the alternative to ``respond`` for a route that needs nothing but the steps
-below (``PassThrough.sender``, ``RoutePlan.sender``).
+``Dispatch.relay`` is the alternative to ``respond`` for a route that needs only the steps below
+(``PassThrough.sender``, ``RoutePlan.sender``).
 
 - ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
   request. It returns None, without any effect, for a request that ``respond`` must serve.
 - ``RelayedRequest`` sends the request, and gets its response or error by a callback of the
   upstream. ``RelayedPassThrough`` checks and rewrites the messages, ``RelayedTranslation``
-  translates short ones. The request ends as in ``respond``: with a response, metrics and a log
+  translates short messages. The request ends as in ``respond``: with a response, metrics and a log
   line.
-- A step that must wait continues the request in a task from its present state: with ``infer`` of
-  its pipeline if nothing was sent, else by delivering the response.
-- ``cancel`` ends the request unless it has a task; the transport cancels the task instead.
+- A step that must wait continues the request in a task from its present state. If nothing was sent,
+  the task calls ``infer`` of the request's pipeline. Otherwise it delivers the response.
+- ``cancel`` ends a request without a task. If the request has a task, the transport cancels the
+  task.
 
 See docs/decisions/0048-callback-fast-path.md.
 """
@@ -58,8 +59,8 @@ _Factory = Callable[
 
 
 class Relay(Generic[Req, Resp]):
-    """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are methods of
-    its dispatcher."""
+    """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are methods of the
+    frontend's dispatcher."""
 
     def __init__(
         self,
@@ -73,11 +74,12 @@ class Relay(Generic[Req, Resp]):
         self._summarize: Final = frontend.codec.summarize
         self.translation: Final = frontend.translation
         self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
-        """Functions that create relayed requests, by route; None for a route that needs tasks."""
+        """Functions that create relayed requests, by route. The value is None for a route that
+        needs tasks."""
         self._routes: Final = BoundedCache[
             tuple[str, str], tuple[RouteBinding, _Factory[Req, Resp] | None]
         ](_MAX_CACHED_NAMES)
-        """The route of a model and version, both valid, and its factory, if the route does not
+        """The route of a valid model and version, and the route's factory, if the route does not
         depend on the request's headers."""
         self.known_metadata: Final = frontend.gateway.known_metadata
         self.check_inference: Final = frontend.gateway.check_inference
@@ -176,7 +178,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         context: RequestContext,
         callbacks: RelayCallbacks[Resp],
     ) -> None:
-        self.context = context  # not by super(): the call would slow down each request
+        self.context = context  # not set by super(): the call would slow down each request
         self.state = RelayState.LOCAL
         self.exchange = None
         self.error = None
@@ -208,7 +210,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
 
     def refuse(self, error: GatewayError) -> None:
         """Respond with ``error``."""
-        if self.state is RelayState.EXCHANGING:  # a bug has interrupted it
+        if self.state is RelayState.EXCHANGING:  # a bug has interrupted the exchange
             self._cancel_exchange()
         self._respond(self._relay.frontend.refuse(error, self._wire, self.context))
 
@@ -257,7 +259,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
     # ---- called by the transport
 
     def cancel(self) -> None:
-        """Cancel the request; its task, if it has one, is cancelled by the transport."""
+        """Cancel the request. If the request has a task, the transport cancels the task."""
         state = self.state
         if state is RelayState.IN_TASK or state is RelayState.OVER:
             return
@@ -312,7 +314,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
                 )
                 return
         except (NeedsOffloadError, OutputsNeedTranslationError):
-            pass  # ``deliver`` raises it again
+            pass  # ``deliver`` raises the error again
         except GatewayError as error:
             self.refuse(attribute_parse_error(error, self._binding.backend.name))
             return
@@ -352,7 +354,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
     _parsed: Any
     """The result of ``parse_inline``."""
     _result: InferResponse | None
-    """The response, until it is written in a task."""
+    """The response that is still to be written in a task."""
 
     # ---- the request
 
@@ -374,8 +376,8 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
             self._start_exchange(sender, request)
 
     def _build(self, parsed: ParsedRequest | PartialInferRequest[ParsedRequest]) -> Any:
-        """Return the request to the backend, or None, without any effect, if ``Translation.infer``
-        must build it. Raises GatewayError."""
+        """Return the request to the backend. Return None, without any effect, if
+        ``Translation.infer`` must build the request. Raises GatewayError."""
         if (
             isinstance(parsed, PartialInferRequest)
             or parsed.wants_stream

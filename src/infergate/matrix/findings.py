@@ -175,7 +175,7 @@ def _output_differences(
     # Requesting no output is the same as requesting all of them.
     if not received_names:
         if len(names) not in (0, len(expected.inputs)):
-            yield "the server computes all outputs; the client gets those that it requested"
+            yield "the server computes all outputs; the client gets only the requested outputs"
     elif received_names != names and (names or len(received) != len(expected.inputs)):
         yield _wrong(f"the requested outputs are {received_names}, expected {names}")
 

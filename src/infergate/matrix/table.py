@@ -72,15 +72,15 @@ def _legend() -> str:
 _OPENING: Final = """\
 # Fidelity from protocol to protocol
 
-How exactly each feature of an inference is translated between two protocols. This page is generated
-by `make fidelity` from test results; do not edit it. `make test` fails if the results differ from
-the page. `infergate matrix` prints a summary in a few seconds.
+This page shows how exactly each feature of an inference is translated between two protocols.
+`make fidelity` generates the page from test results; do not edit it. `make test` fails if the
+results differ from the page. `infergate matrix` prints a summary in a few seconds.
 
-A client of each protocol sends every case through two gateways. The first one translates it to the
-protocol of the column, the second one receives it there and runs models that record the request.
-V2 backends have the profile `triton`, GraphPipe backends `graphpipe-go`. The behavior with real
-servers and clients is described in detail for [V2](fidelity-v2.md),
-[legacy TRT](fidelity-trtis.md), [GraphPipe](fidelity-graphpipe.md),
+A client of each protocol sends every case through two gateways. The first gateway translates the
+case to the protocol of the column. The second gateway receives the case in that protocol and runs
+models that record the request. V2 backends have the profile `triton`, and GraphPipe backends have
+the profile `graphpipe-go`. The behavior with real servers and clients is described in detail for
+[V2](fidelity-v2.md), [legacy TRT](fidelity-trtis.md), [GraphPipe](fidelity-graphpipe.md),
 [TensorFlow Serving](fidelity-tfs.md) and [KServe V1](fidelity-kserve-v1.md).
 """
 

@@ -26,8 +26,8 @@ _TAKE_FIRST: Final = frozenset(
         "infergate_config_loaded_timestamp_seconds",
     }
 )
-"""Families that are equal in all processes, or that one process reports for all. Only the first
-such family is used."""
+"""Families that are equal in all processes, or that one process reports for all processes. Only the
+first such family is used."""
 _TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
 _CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})

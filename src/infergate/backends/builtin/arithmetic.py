@@ -45,7 +45,7 @@ class Simple(UnaryModel):
 
 
 class SimpleString(UnaryModel):
-    """Like ``Simple``, but for BYTES tensors: every element is an INT32 in decimal."""
+    """The model ``simple`` for BYTES tensors. Every element is an INT32 in decimal."""
 
     signature = _signature("simple_string", Datatype.BYTES)
 

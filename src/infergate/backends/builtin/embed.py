@@ -1,7 +1,8 @@
-"""``embed``: a vector for each text, from hashed character trigrams, without any training.
+"""``embed``: returns a vector for each text, computed from hashed character trigrams without any
+training.
 
-Texts that share many trigrams have similar vectors, which is enough to try clients of embedding
-models: a misspelt word is near the word, a synonym is not.
+Texts that share many trigrams have similar vectors. This is enough to try clients of embedding
+models: a misspelt word is near the correct word, but a synonym is not near.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from infergate.core.tensor import tensor_from_array, unpack_bytes
 _DIMENSIONS: Final = 64
 _MAX_BATCH: Final = 64
 _MAX_TEXT_BYTES: Final = 4 * KIB
-"""Bounds the time on the event loop: a full batch takes about 5 ms."""
+"""Maximum size of a text, which limits the time on the event loop. A full batch takes about 5
+ms."""
 _WEIGHTS: Final = np.array([65_599, 257, 1], np.uint32)
 _MULTIPLIER: Final = np.uint32(2_654_435_761)
 

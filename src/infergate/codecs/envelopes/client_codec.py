@@ -1,4 +1,4 @@
-"""The parts of a codec that an envelope with a JSON body of its own needs besides its messages."""
+"""The common part of codecs for envelopes that have their own JSON bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClientCodec(BinaryEstimates):
         raise GatewayError(Kind.UNSUPPORTED, "backends do not speak this protocol")
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the body."""
+        """Return the size of the body in bytes."""
         return total_size(wire.body)
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:

@@ -1,13 +1,14 @@
-"""OpenAI's ``POST /v1/embeddings``: texts or tokens in, one vector for each out.
+"""OpenAI's ``POST /v1/embeddings``. A request holds texts or tokens, and the response holds a
+vector for each text or token list.
 
 *Rule 1.* A request has ``model``, ``input`` and optionally ``encoding_format`` and ``user``, which
-is ignored. All other members are refused, ``dimensions`` among them: a model's vectors have the
-size that they have.
-*Rule 2.* Texts become the configured input as BYTES, tokens as integers, with one row for each. The
-model's metadata decides the datatype and whether the shape of texts is [N] or [N, 1].
-*Rule 3.* The configured output has one row for each text or token list. It is returned as FP32.
+is ignored. All other members are refused, including ``dimensions``, because the size of a model's
+vectors is fixed. *Rule 2.* Texts become the configured input as BYTES, and tokens become it as
+integers, with one row for each text or token list. The model's metadata decides the datatype and
+whether the shape of texts is [N] or [N, 1]. *Rule 3.* The configured output has one row for each
+text or token list. It is returned as FP32.
 
-Source: OpenAI's API reference; errors have its form, as its clients expect.
+Source: OpenAI's API reference. Errors have the form that OpenAI's clients expect.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ PATH: Final = "/v1/embeddings"
 MAX_INPUTS: Final = 2048
 """Maximum number of texts or token lists of a request (OpenAI: 2048)."""
 _SEARCHED_BYTES: Final = 16 * KIB
-"""How much of the beginning and of the end of a body is searched for the model's name."""
+"""Number of bytes at the beginning and at the end of a body that are searched for the model's
+name."""
 _MODEL_MEMBER: Final = re.compile(rb'"model"\s*+:\s*+("(?:[^"\\]|\\.){1,1024}+")', re.DOTALL)
 _MEMBERS: Final = ("model", "input", "encoding_format", "user", "dimensions")
 _ERROR_TYPES: Final = {
@@ -97,7 +99,7 @@ class EmbeddingRequest:
     count: int
     data: Buffer
     length: int | None
-    """The number of tokens of each row; None for texts."""
+    """The number of tokens of each row, or None for texts."""
 
 
 @record
@@ -216,7 +218,8 @@ class EmbeddingsCodec(ClientCodec):
 
 def _find_model(body: Buffer) -> str:
     """Return the value of ``model`` near the beginning or the end of ``body``, where clients write
-    it. Inside a JSON string its quotes would be escaped. The parser checks the name again."""
+    it. Inside a JSON string, the member's quotes would be escaped. The parser checks the name
+    again."""
     view = memoryview(body)
     for part in (view[:_SEARCHED_BYTES], view[-_SEARCHED_BYTES:]):
         match = _MODEL_MEMBER.search(part)
@@ -269,7 +272,7 @@ def _read_tokens(node: Node, length: int) -> bytes:
 def _complete(
     request: EmbeddingRequest, options: EmbeddingFormat, metadata: ModelMetadata
 ) -> ParsedRequest:
-    """Apply Rule 2. Raises BAD_REQUEST, UNSUPPORTED."""
+    """Apply Rule 2. Raises BAD_REQUEST and UNSUPPORTED."""
     tensors = options.tensors
     found = next((item for item in metadata.inputs if item.name == tensors.input), None)
     if found is None:
@@ -331,7 +334,7 @@ def _read_vectors(
         raise backend_garbage(
             f"output '{name}' has the shape {list(shape)}, not one vector for each of {count}"
         )
-    with np.errstate(over="ignore"):  # becomes infinity
+    with np.errstate(over="ignore"):  # an overflow becomes infinity
         vectors = tensor.numpy().reshape(count, shape[-1]).astype("<f4", copy=False)
     if not np.isfinite(vectors).all():
         raise backend_garbage(f"output '{name}' holds NaN or infinities")

@@ -1,13 +1,11 @@
-"""Tables, as pandas writes them, to the tensors of a model.
+"""Converts tables, as pandas writes them, to the tensors of a model.
 
-*Rule 1.* If the model has an input for every column, each column is that input: one element for
-each row, or one list.
-*Rule 2.* Otherwise, if the model has a single input, the columns are its columns, in the order of
-the table: N rows of K columns become a matrix of shape [N, K].
-*Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input has two dimensions.
-*Rule 4.* Cells of CSV are read by the datatype of their input. An empty cell is NaN for floats and
-an empty string for BYTES.
-"""
+*Rule 1.* If the model has an input for every column, each column becomes the input of the same
+name, with an element or a list for each row. *Rule 2.* Otherwise, if the model has a single input,
+the table's columns become the input's columns, in the same order: N rows of K columns become a
+matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input has
+two dimensions. *Rule 4.* Cells of CSV are read by the datatype of their input. An empty cell is NaN
+for floats and an empty string for BYTES."""
 
 from __future__ import annotations
 
@@ -41,14 +39,15 @@ from infergate.core.tensor import Tensor, tensor_from_array
 MAX_COLUMNS: Final = 1024
 """Maximum number of columns of a table."""
 MAX_CELLS: Final = 1 << 19
-"""Maximum number of cells of a table whose cells become Python objects, 0.5 to 2.5 µs each."""
+"""Maximum number of cells of a table whose cells become Python objects. Creating the object of a
+cell takes 0.5 to 2.5 µs."""
 MAX_CELLS_ON_LOOP: Final = 1 << 13
 _RANK_OF_COLUMN: Final = 2
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def read_records(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read ``dataframe_records``: a list of objects. Raises BAD_REQUEST, TOO_LARGE."""
+    """Read ``dataframe_records``: a list of objects. Raises BAD_REQUEST and TOO_LARGE."""
     key = "dataframe_records"
     rows = value.node
     if not is_array(rows) or not len(rows) or not is_object(rows[0]):
@@ -58,8 +57,8 @@ def read_records(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> t
 
 
 def read_split(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read ``dataframe_split``: ``columns`` and ``data``; ``index`` is ignored. Raises BAD_REQUEST,
-    TOO_LARGE."""
+    """Read ``dataframe_split``, which has ``columns`` and ``data``. Its ``index`` is ignored.
+    Raises BAD_REQUEST and TOO_LARGE."""
     key = "dataframe_split"
     members = read_members(value, key, ("columns", "data"))
     for name in ("columns", "data"):
@@ -71,7 +70,7 @@ def read_split(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tup
 
 
 def read_csv(body: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read a CSV text with a header. Raises BAD_REQUEST, TOO_LARGE."""
+    """Read a CSV text with a header. Raises BAD_REQUEST and TOO_LARGE."""
     _check_cells(body.count(b",") + body.count(b"\n") + body.count(b"\r"), limits)
     try:
         text = body.decode("utf-8-sig")
@@ -101,7 +100,7 @@ def _read_cells(column: str, datatype: Datatype, cells: Sequence[str]) -> list[A
     if datatype is not Datatype.BOOL:
         read = float if is_float else int
         text = "".join(cells)
-        if "_" in text or not text.isascii():  # which Python accepts in numbers
+        if "_" in text or not text.isascii():  # Python accepts both in numbers
             read = _read_strictly
     texts = [cell or "nan" for cell in cells] if is_float else cells
     try:
@@ -148,11 +147,11 @@ def _read_non_finite(text: str) -> Any:
 
 
 class _Columns:
-    """The columns of a table: their ``names``, ``types``, and the input that consists of them
-    (Rule 2), or None if each is an input."""
+    """The columns of a table: their ``names``, their ``types``, and the input that consists of all
+    columns (Rule 2), or None if each column is an input."""
 
     def __init__(self, names: Sequence[str], metadata: ModelMetadata, key: str) -> None:
-        """Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED."""
+        """Raises BAD_REQUEST, TOO_LARGE and UNSUPPORTED."""
         if not 0 < len(names) <= MAX_COLUMNS:
             raise GatewayError(
                 Kind.TOO_LARGE if names else Kind.BAD_REQUEST,
@@ -189,7 +188,8 @@ class _Columns:
         return self.read_columns(list(map(list, zip(*rows, strict=True))), key, limits)
 
     def check_rows(self, rows: Sequence[Sequence[Any]], key: str) -> None:
-        """Raise BAD_REQUEST if a row does not have a value for each column, or without rows."""
+        """Raise BAD_REQUEST if there are no rows, or if a row does not have a value for each
+        column."""
         count = len(self.names)
         if not rows:
             raise bad_request(f"{key} has no rows")
@@ -200,12 +200,12 @@ class _Columns:
     def read_columns(
         self, values: Sequence[list[Any]], key: str, limits: Limits
     ) -> tuple[Tensor, ...]:
-        """Read the values of each column. Raises BAD_REQUEST, TOO_LARGE."""
+        """Read the values of each column. Raises BAD_REQUEST and TOO_LARGE."""
         members = JsonValue(ObjectMembers(zip(self.names, values, strict=True)))
         return self.combine(RowReader(self.types, limits).read_inputs(members, key), key)
 
     def combine(self, columns: Sequence[Tensor], key: str) -> tuple[Tensor, ...]:
-        """Return the inputs that ``columns`` are (Rules 2 and 3). Raises BAD_REQUEST."""
+        """Return the inputs that consist of ``columns`` (Rules 2 and 3). Raises BAD_REQUEST."""
         if self.matrix is None:
             return self._with_ranks(columns)
         if any(len(column.shape) > 1 for column in columns):

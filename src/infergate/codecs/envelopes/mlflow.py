@@ -2,7 +2,7 @@
 
 The JSON body has exactly one of ``instances``, ``inputs``, ``dataframe_split`` and
 ``dataframe_records``, and optionally ``params``, which become parameters of the inference. ``GET
-/ping`` and ``/health`` report readiness, ``/version`` the version of infergate.
+/ping`` and ``GET /health`` report readiness, and ``GET /version`` reports infergate's version.
 
 Source: mlflow's ``pyfunc/scoring_server``.
 """

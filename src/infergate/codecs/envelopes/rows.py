@@ -1,10 +1,9 @@
 """Inferences as nested JSON lists: the base of MLflow's and of Vertex AI's own bodies.
 
 *Rule 1.* Names and datatypes of the inputs come from the model's metadata, so a body is read when
-the metadata is known (``json_tensors.row_reader``).
-*Rule 2.* The response is ``{"predictions": …}``: a list with an element for each row, which is an
-object if the model has several outputs; if the outputs have no rows in common, one value or object.
-"""
+the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is ``{"predictions":
+…}``. If all outputs have the same number of rows, it holds a list with an element for each row.
+Otherwise it holds a single element. If the model has several outputs, an element is an object."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ TEXT_HEADERS: Final = {"content-type": "text/plain"}
 MAX_MESSAGE_CHARACTERS: Final = 2000
 
 BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], Parameters]]
-"""Returns the tensors and the parameters in a body. Raises BAD_REQUEST, TOO_LARGE."""
+"""Returns the tensors and the parameters in a body. Raises BAD_REQUEST and TOO_LARGE."""
 
 
 class RowsCodec(ClientCodec, ABC):
@@ -127,7 +126,7 @@ class RowsCodec(ClientCodec, ABC):
 def _complete(
     model: str, read: BodyReader, body: Buffer, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
-    # a helper process receives long bytes as a view
+    # A helper process receives long bytes as a view.
     tensors, parameters = read(body if isinstance(body, bytes) else bytes(body), metadata, limits)
     return ParsedRequest(InferRequest(model, parameters=parameters, inputs=tensors))
 
@@ -142,7 +141,7 @@ def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
 
 
 def input_types(metadata: ModelMetadata) -> dict[str, Datatype]:
-    """Return the datatypes of the model's inputs. Raises UNSUPPORTED for an unknown one."""
+    """Return the datatypes of the model's inputs. Raises UNSUPPORTED for an unknown datatype."""
     types: dict[str, Datatype] = {}
     for item in metadata.inputs:
         datatype = DATATYPES_BY_NAME.get(item.datatype)

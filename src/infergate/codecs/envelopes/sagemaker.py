@@ -39,7 +39,7 @@ _METHODS: Final = "GET, POST"
 _METHODS_OF_MODEL: Final = "DELETE, GET"
 _TARGET_MODEL_HEADER: Final = "x-amzn-sagemaker-target-model"
 MAX_LOAD_BYTES: Final = 16 * KIB
-"""Maximum size of a request to load a model: a name and a path."""
+"""Maximum size in bytes of a request to load a model, which has a name and a path."""
 _FORBIDDEN_FOLDERS: Final = ("/dev/", "/proc/", "/sys/")
 _OUT_OF_MEMORY: Final = re.compile(
     r"out[ _]?of[ _]?memory|MemoryError|\bOOM\b|CUDNN_STATUS_NOT_INITIALIZED|CUBLAS_STATUS_ALLOC"
@@ -55,10 +55,9 @@ _MEMORY_KINDS: Final = frozenset({Kind.BAD_REQUEST, Kind.BACKEND_ERROR, Kind.NO_
 class SageMakerCodec(V2Envelope):
     """Serves SageMaker's container API.
 
-    ``model`` is the model of ``/invocations``; without it, only the multi-model API accepts
+    ``model`` is the model of ``/invocations``. Without ``model``, only the multi-model API accepts
     inferences. ``inference`` is the kind of its bodies: ``infer`` (V2 REST), ``generate`` or
-    ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or ``live``.
-    """
+    ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or ``live``."""
 
     claims: tuple[str, ...] = (_PING, _INVOCATIONS, "models")
     binary_type: str = "application/vnd.sagemaker-triton.binary+json"
@@ -93,7 +92,7 @@ class SageMakerCodec(V2Envelope):
                     _rewrite_list_path(wire)
                 else:
                     _rewrite_model_path(wire, segment)
-                wire.headers = NO_HEADERS  # they describe the client's body
+                wire.headers = NO_HEADERS  # the headers describe the client's body
 
     def parse_request(
         self, wire: HttpRequest, limits: Limits
@@ -104,8 +103,8 @@ class SageMakerCodec(V2Envelope):
         return parsed
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write ``{"error": …}`` with the two statuses that the multi-model API defines: 409 for a
-        model that is already loaded, 507 for a lack of memory."""
+        """Write ``{"error": …}``. The multi-model API defines two statuses: 409 for a model that is
+        already loaded, and 507 for a lack of memory."""
         response = super().build_error(error, wire)
         if error.kind is Kind.ALREADY_EXISTS:
             response.status = 409
@@ -120,7 +119,7 @@ class SageMakerCodec(V2Envelope):
 
 
 def _target_model(wire: HttpRequest, segment: str) -> str:
-    """Return the model's name: SageMaker's header, else the name in the path."""
+    """Return the model's name, from SageMaker's header or, without this header, from the path."""
     return wire.headers.get(_TARGET_MODEL_HEADER) or decode_segment(segment, "model name")
 
 
@@ -152,7 +151,7 @@ def _wrong_method(wire: HttpRequest, allowed: str) -> GatewayError:
 
 
 def _read_load(wire: HttpRequest) -> str:
-    """Return the name of the model to load. The ``url`` is only checked, as Triton does: the
+    """Return the name of the model to load. The ``url`` is only checked, as in Triton, because the
     backend loads the model from its own repository."""
     size = total_size(wire.body)
     if size > MAX_LOAD_BYTES:

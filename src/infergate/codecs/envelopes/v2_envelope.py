@@ -24,9 +24,10 @@ _UNENCODED: Final = ("", "identity")
 class V2Envelope(V2RestCodec, ABC):
     """The V2 REST codec for requests that arrive under other paths.
 
-    A request is copied to one of V2 REST: path, method, and the length of the JSON, which the
-    platform writes into the content type, because it passes on no other header
-    (``binary_type;json-header-size=N``). Responses get the same content type.
+    A request is copied to a V2 REST request. The copy gets another path and method, and the header
+    with the length of the JSON. The client writes this length into the content type
+    (``binary_type;json-header-size=N``), because the platform passes on no other header. Responses
+    get the same content type.
 
     The name remains ``v2-rest``, so that inferences pass through to servers of V2 REST.
     """
@@ -43,8 +44,8 @@ class V2Envelope(V2RestCodec, ABC):
 
     @abstractmethod
     def rewrite_path(self, wire: HttpRequest) -> None:
-        """Change the path and the method of ``wire``, a copy of the client's request, to those of
-        V2 REST. Raises GatewayError."""
+        """Change the path and the method of ``wire``, a copy of the client's request, to a path and
+        a method of V2 REST. Raises GatewayError."""
 
     def _v2(self, wire: HttpRequest) -> HttpRequest:
         """Return the request of V2 REST. Raises GatewayError."""
@@ -60,8 +61,8 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the headers with the length of the JSON in V2 REST's header, as only the content
-        type states it. Raises BAD_REQUEST."""
+        """Return the headers with the length of the JSON in V2 REST's header, because only the
+        content type has this length. Raises BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
         position = content_type.lower().find(self.binary_type)
@@ -92,7 +93,7 @@ class V2Envelope(V2RestCodec, ABC):
     def open_request(self, wire: HttpRequest) -> None:
         if "content-encoding" in wire.headers:
             super().open_request(wire)
-            wire.codec_state = None  # has the encoded body
+            wire.codec_state = None  # the state has the encoded body
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
         return super().request_text_bytes(self._v2(wire))

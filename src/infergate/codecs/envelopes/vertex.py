@@ -1,10 +1,9 @@
-"""The container API of Google's Vertex AI: a path for health and one for predictions.
+"""The container API of Google's Vertex AI, which has a path for health and a path for predictions.
 
-Predictions are V2 REST inferences of one model, as Triton serves them, with the header
-``X-Vertex-Ai-Triton-Redirect`` for another V2 REST path; or ``{"instances": […], "parameters":
-{…}}``, Vertex AI's own form. Sources: Triton's ``vertex_ai_server.cc``; Vertex AI's requirements
-for custom containers.
-"""
+Predictions are V2 REST inferences of one model, as Triton serves them, or have Vertex AI's own form
+``{"instances": […], "parameters": {…}}``. The header ``X-Vertex-Ai-Triton-Redirect`` selects
+another V2 REST path. The sources are Triton's ``vertex_ai_server.cc`` and Vertex AI's requirements
+for custom containers."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _ALLOWED_OPERATIONS: Final = frozenset(
         messages.SharedMemoryStatusRequest,
     }
 )
-"""The operations that change nothing, which a request may be redirected to."""
+"""The operations that a request may be redirected to. They change nothing."""
 
 
 def create(

@@ -1,6 +1,6 @@
 """Requests to servers, and their responses. Explanations are forwarded unchanged.
 
-V1 has no versions, so that a version is dropped, and no metadata: ``models`` declares it.
+V1 has no versions, so a version is dropped. V1 has no metadata, so ``models`` must declare it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NO_EXPLAINER: Final = (
 )
 _MAX_MODELS: Final = 32_768
 _MAX_BYTES: Final = 8 * MIB
-"""The maximum size of a response, except to an inference."""
+"""Maximum size in bytes of a response to a request other than an inference."""
 _NOT_READY: Final = 503
 
 
@@ -61,7 +61,7 @@ def explanation_of(response: InferResponse) -> bytes:
 
 
 def _explained_body(operation: InferRequest) -> bytes | None:
-    """Return the body of an explanation request; None for a prediction."""
+    """Return the body of an explanation request, or None for a prediction."""
     parameters = operation.parameters
     if isinstance(parameters, OpaqueParameters) and PROTOCOL in parameters.protocols:
         return parameters.text
@@ -69,7 +69,7 @@ def _explained_body(operation: InferRequest) -> bytes | None:
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Build a request. Raises UNSUPPORTED, BAD_REQUEST."""
+    """Build a request. Raises UNSUPPORTED and BAD_REQUEST."""
     match operation:
         case InferRequest():
             body, verb = _explained_body(operation), EXPLAIN
@@ -91,9 +91,10 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse a response. Raises the server's error, BACKEND_GARBAGE, NeedsOffloadError."""
+    """Parse a response. Raises the server's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
-        # servers other than KServe's own have no liveness path; a working one returns an error
+        # Servers other than KServe's own have no liveness path. A working server without this path
+        # returns an error.
         if wire.status in {401, 403}:
             raise backend_error(wire)
         return messages.HealthStatus(ok=wire.status < 500)
@@ -138,7 +139,7 @@ def _read_list(wire: HttpResponse, limits: Limits) -> messages.ModelIndex:
 
 
 def _read(wire: HttpResponse, name: str, limits: Limits) -> Any:
-    """Return the member ``name`` of a response. Raises BACKEND_GARBAGE, NeedsOffloadError."""
+    """Return the member ``name`` of a response. Raises BACKEND_GARBAGE and NeedsOffloadError."""
     body = bytes(join_parts(wire.body))
     check_loop_cost(limits, len(body), MAX_SLOW_BYTES_ON_LOOP)
     try:

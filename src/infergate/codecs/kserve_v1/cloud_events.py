@@ -1,15 +1,15 @@
 """CloudEvents around requests and responses, in binary mode (``ce-`` headers) and structured mode
-(one JSON object). Infergate removes and adds the events; servers receive plain requests.
+(one JSON object). Infergate removes the events from requests and adds events to responses. Servers
+receive plain requests.
 
-*Rule 1.* A request in binary mode has the four required headers, whatever its content type, and is
-answered in binary mode. A request in structured mode has the content type
-``application/cloudevents+json`` and is answered in this mode, or it is any JSON with all of
-KServe's attributes and is answered without an event.
+*Rule 1.* A request in binary mode has the four required headers, whatever its content type, and
+gets a response in binary mode. A request in structured mode has the content type
+``application/cloudevents+json`` and gets a response in structured mode. Any other JSON with all of
+KServe's attributes is also a structured event, and gets a response without an event.
 
 *Rule 2.* The event of a response has KServe's source and type. Its id depends only on the request's
-source and id, so that it is the same for a repeated request, and its time is that of the request:
-codecs have no clock.
-"""
+source and id, so that it is the same for a repeated request. Its time is the request's time,
+because codecs have no clock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "").replac
 
 @record
 class Event:
-    """The event of a request, as far as its response depends on it."""
+    """The attributes of a request's event that affect the response."""
 
     is_structured: bool
     id: str
@@ -72,7 +72,7 @@ def read_structured_event(
     text: bytes, headers: Mapping[str, str]
 ) -> tuple[bytes, Event | None] | None:
     """Return the data of the structured event ``text`` and the event, which is None if the response
-    has none. Return None if ``text`` is not an event. Raises BAD_REQUEST."""
+    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST."""
     is_declared = media_type(headers) == EVENT_TYPE
     if not (is_declared or b'"specversion"' in text):
         return None
@@ -92,7 +92,8 @@ def read_structured_event(
 
 
 def _parse(text: bytes) -> Any:
-    """Parse JSON that simdjson does not: it may hold long integers. Raises BAD_REQUEST."""
+    """Parse JSON that simdjson rejects, because the JSON may hold long integers. Raises
+    BAD_REQUEST."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -130,13 +131,13 @@ def _event_data(document: Any) -> bytes:
 
 
 def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpResponse:
-    """Return the response ``body``, which is JSON, with the event that answers ``event``."""
+    """Return the response ``body``, which is JSON, in an event that responds to ``event``."""
     if event is None:
         return HttpResponse(200, {"content-type": JSON_TYPE}, body)
     attributes = {
         "specversion": "1.0",
         "id": event.id,
-        # the source is a URI and, in binary mode, a header
+        # The source is a URI and, in binary mode, a header.
         "source": f"io.kserve.inference.{quote(model, safe=_PRINTABLE, errors='replace')}",
         "type": "io.kserve.inference.response",
         **({"time": event.time} if event.time else {}),

@@ -1,6 +1,7 @@
-"""The codec of KServe's V1 protocol: HttpRequest and HttpResponse ⇄ canonical operations.
+"""The codec of KServe's V1 protocol. It converts between HTTP messages and canonical operations and
+responses.
 
-Sources: kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
+The sources are kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class KServeV1Codec:
         return min(total_size(wire.body), max_bytes)
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return 0: the response is not read."""
+        """Return 0, because the response is not read."""
         del wire, request
         return 0
 
@@ -172,7 +173,8 @@ class KServeV1Codec:
     # ---- KServe V1 on both sides
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Check the request apart from the values in its rows, and take it out of its event."""
+        """Check everything in the request except the values in its rows, and remove the request's
+        event."""
         if _match_of(wire).summary.operation is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -181,14 +183,14 @@ class KServeV1Codec:
         return EventRequest(wire.method, wire.path, "", _HEADERS, [text], event=event)
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """Return None: V1 has no sequences."""
+        """Return None, because V1 has no sequences."""
         del wire, limits
         return None
 
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` for another model; None if it must have a version."""
+        """Return ``wire`` for another model, or None if it must have a version."""
         del profile
         if version:
             return None
@@ -203,14 +205,14 @@ class KServeV1Codec:
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # not validated: the server saw the event
+        if not isinstance(request, EventRequest):  # it still has its event
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)
 
 
 def _match_of(wire: HttpRequest) -> V1PathMatch:
-    """Return the match that ``summarize`` stored; without a stored match, match the path."""
+    """Return the match that ``summarize`` stored. Without a stored match, match the path."""
     match: V1PathMatch | None = wire.codec_state
     if match is None:
         match = wire.codec_state = match_request(wire.method, wire.path)

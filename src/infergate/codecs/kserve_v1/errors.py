@@ -26,7 +26,7 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     if error.kind is Kind.METHOD_NOT_ALLOWED:
         headers["allow"] = "GET"
     key = "detail" if error.public in _FRAMEWORK_TEXTS else "error"
-    # names may be as long as a body, and paths may contain lone surrogates
+    # Names may be as long as a body, and paths may contain lone surrogates.
     text = _text(error, wire)[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({key: text})])
 
@@ -40,8 +40,8 @@ def _text(error: GatewayError, wire: HttpRequest | None) -> str:
 
 
 def backend_error(wire: HttpResponse) -> GatewayError:
-    """Return the error in a server's response: ``error`` or ``detail`` of a JSON object, else the
-    first line of its text."""
+    """Return the error in a server's response. Its text is ``error`` or ``detail`` of a JSON
+    object, or otherwise the first line of the body."""
     body = bytes(join_parts(wire.body))[:_MAX_TEXT_BYTES]
     text = body.decode("utf-8", "replace").strip()
     message = text.partition("\n")[0]

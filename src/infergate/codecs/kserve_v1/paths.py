@@ -1,8 +1,7 @@
 """Paths of KServe's V1 protocol: the operation that a path names, and the path of an operation.
 
-KServe matches paths exactly, case-sensitively and without their query. It redirects a path with a
-slash at its end; infergate serves it.
-"""
+KServe matches paths exactly, case-sensitively and without their query. KServe redirects a path with
+a slash at its end, but infergate serves such a path."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ EXPLAIN: Final = "explain"
 MODELS_PATH: Final = "/v1/models"
 NOT_FOUND: Final = "Not Found"
 METHOD_NOT_ALLOWED: Final = "Method Not Allowed"
-"""KServe's texts for paths and methods that it does not have."""
+"""KServe's texts for unknown paths and methods."""
 _MAX_CACHED_CHARACTERS: Final = 200
 
 
@@ -58,7 +57,8 @@ def _match(method: str, path: str) -> V1PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match)
-"""Clients use few paths. The entries take under 1 MB, whatever paths clients request."""
+"""Matches are cached, because clients use few paths. The entries take under 1 MB, whatever paths
+clients request."""
 
 
 def _check_get(method: str) -> None:

@@ -1,8 +1,9 @@
-"""Bodies of predictions: rows under ``instances`` (or ``inputs``), answered under ``predictions``.
+"""Bodies of predictions. A request has rows under ``instances`` or ``inputs``, and the response has
+them under ``predictions``.
 
-*Rule 1.* A body names no datatypes, and tensors only if the rows are objects. The model's metadata
-has the rest, so that a request is complete only with it; a request for another server of this
-protocol passes through without.
+*Rule 1.* A body names no datatypes, and it names tensors only if the rows are objects. The model's
+metadata has the missing names and datatypes. A request that passes through to a server of this
+protocol does not need the metadata.
 
 *Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
 are errors, with KServe's texts. Integers over 64 bits are floats.
@@ -52,7 +53,7 @@ INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
 PREDICTIONS: Final = "predictions"
 _KEYS: Final = (INPUTS, INSTANCES)
-"""The keys of the rows; KServe prefers the first."""
+"""The keys of the rows. KServe prefers the first key."""
 _JSON_TYPES: Final = frozenset(
     {"", "application/json", EVENT_TYPE, "application/ld+json", "application/octet-stream"}
 )
@@ -67,7 +68,7 @@ _FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatyp
 
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
     """Return the JSON text of a request and the event that it came in. Raises BAD_REQUEST,
-    TOO_LARGE, UNSUPPORTED_ENCODING."""
+    TOO_LARGE and UNSUPPORTED_ENCODING."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise GatewayError(
@@ -95,20 +96,21 @@ def check_json_size(size: int, max_size: int) -> None:
 
 
 def check_body(text: bytes) -> None:
-    """Raise BAD_REQUEST unless ``text`` is a request, apart from the values in its rows."""
+    """Raise BAD_REQUEST unless ``text`` is a valid request. The values in its rows are not
+    checked."""
     root = _parse_fast(text)
     if root is None:
         root = _parse_as_kserve(text)
     if isinstance(root, simdjson.Object):
-        member_names(root, "the body")  # no name twice, which servers read differently
+        member_names(root, "the body")  # raises an error for a repeated name
     elif not isinstance(root, dict):
         raise _wrong_payload(root)
     _select_rows({key: root[key] for key in _KEYS if key in root})
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST naming the row, key or tensor,
-    TOO_LARGE, NeedsOffloadError."""
+    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, which names the row, key or
+    tensor, TOO_LARGE and NeedsOffloadError."""
     document = _parse(text, limits)
     if not is_object(document.node):
         raise _wrong_payload(document.node)
@@ -147,7 +149,7 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
 
 
 def _parse_fast(text: bytes) -> Any:
-    """Parse with simdjson; None if it, or KServe, rejects the text."""
+    """Parse with simdjson. Return None if simdjson or KServe rejects the text."""
     if text.startswith(BOM_UTF8):
         return None
     try:
@@ -157,7 +159,7 @@ def _parse_fast(text: bytes) -> Any:
 
 
 def _parse_as_kserve(text: bytes) -> Any:
-    """Parse with KServe's parser, for its error texts. It also converts long integers."""
+    """Parse with KServe's parser, which has KServe's error texts and converts long integers."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -165,7 +167,7 @@ def _parse_as_kserve(text: bytes) -> Any:
 
 
 def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:
-    """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown one."""
+    """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown datatype."""
     for tensor in tensors:
         if tensor.datatype not in DATATYPES_BY_NAME:
             raise GatewayError(
@@ -176,7 +178,7 @@ def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:
 
 
 def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
-    """Return the tensors of no rows."""
+    """Return tensors without rows."""
     datatypes = _datatypes(tensors)
     return tuple(
         Tensor(each.name, datatypes[each.name], (0, *(max(d, 0) for d in each.shape[1:])), b"")  # type: ignore[arg-type]
@@ -235,8 +237,8 @@ def _is_finite(tensor: Tensor) -> bool:
 def read_predictions(
     wire: HttpResponse, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return the outputs in a server's response. Raises BACKEND_GARBAGE naming the row, key or
-    tensor, and NeedsOffloadError."""
+    """Return the outputs in a server's response. Raises BACKEND_GARBAGE, which names the row, key
+    or tensor, and NeedsOffloadError."""
     try:
         outputs = _read_outputs(bytes(join_parts(wire.body)), model, limits)
         by_name = {tensor.name: tensor for tensor in outputs}

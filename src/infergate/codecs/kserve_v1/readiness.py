@@ -1,6 +1,6 @@
 """Liveness, readiness and the list of models, for clients.
 
-``GET /v1/models/m`` is a path of TensorFlow Serving too. The response has the members of both
+``GET /v1/models/m`` is also a path of TensorFlow Serving. The response has the members of both
 protocols, so that the clients of both accept it.
 """
 
@@ -33,8 +33,8 @@ def write_list(entries: Sequence[ModelIndexEntry]) -> HttpResponse:
 
 
 def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpResponse:
-    """Write whether a version among ``entries`` is ready, and the state of each. If none is,
-    the status is 503."""
+    """Write whether a version among ``entries`` is ready, and the state of each version. If no
+    version is ready, the status is 503."""
     if not any(entry.state == READY for entry in entries):
         return _response(503, {"error": f"Model with name {model} is not ready."})
     numbered = [entry for entry in entries if entry.version.isdecimal()]

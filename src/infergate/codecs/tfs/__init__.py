@@ -1,10 +1,10 @@
 """TensorFlow Serving's gRPC and REST APIs, for clients and backends.
 
-gRPC: read ``codec`` and ``backend``, then ``model_spec`` (which model a request names), ``predict``
-with ``tensor_reader`` and ``tensor_writer`` (tensors), ``metadata`` (signatures and versions),
-``forwarded_calls`` (Classify, Regress and MultiInference).
+For gRPC, read ``codec`` and ``backend``, then ``model_spec`` (the model that a request names),
+``predict`` with ``tensor_reader`` and ``tensor_writer`` (tensors), ``metadata`` (signatures and
+versions), and ``forwarded_calls`` (Classify, Regress and MultiInference).
 
-REST: read ``rest_codec``, then ``rest_paths``, ``rest_predict`` and ``rest_messages``.
+For REST, read ``rest_codec``, then ``rest_paths``, ``rest_predict`` and ``rest_messages``.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 _INVALID_ARGUMENT: Final = 3
 _UNAVAILABLE: Final = 14
 _ALIVE: Final = frozenset({0, 3, 5, 9, 12})
-"""The status codes that a working server returns for a GetModelStatus request without a model: an
-error about the request, or UNIMPLEMENTED if the server implements only Predict."""
+"""The status codes that a working server returns for a GetModelStatus request without a model: the
+codes of errors about the request, and UNIMPLEMENTED if the server implements only Predict."""
 _NO_OPTIONS: Final = TfsOptions(version_zero="literal")
 
 
@@ -89,7 +89,7 @@ def _inference(request: InferRequest) -> RpcRequest:
 
 def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> Response:
     """Return the response in ``wire``. Raises the server's error, MalformedMessageError,
-    NeedsOffloadError, BACKEND_GARBAGE."""
+    NeedsOffloadError and BACKEND_GARBAGE."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         if wire.code not in _ALIVE and wire.code != _UNAVAILABLE:
             raise_status(wire)
@@ -102,7 +102,7 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
             return _read_inference(data, operation, limits)
         case messages.ModelMetadataRequest(model):
             return metadata.read_metadata(bytes(data), model, limits)
-    # build_request rejects all other operations
+    # ``build_request`` rejects all other operations.
     assert isinstance(operation, messages.ModelReadyRequest | messages.ModelIndexRequest)
     index = metadata.read_status(bytes(data), operation.model, limits)
     if isinstance(operation, messages.ModelIndexRequest):
@@ -111,8 +111,8 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
 
 
 def status_without_model(*, is_ready: bool) -> RpcResponse:
-    """Return the response to a GetModelStatus request without a model: TensorFlow Serving's error
-    if the server is ready, else UNAVAILABLE."""
+    """Return the response to a GetModelStatus request without a model. It is TensorFlow Serving's
+    error if the server is ready, and otherwise UNAVAILABLE."""
     if is_ready:
         return RpcResponse(code=_INVALID_ARGUMENT, details="Missing ModelSpec")
     return RpcResponse(code=_UNAVAILABLE, details="the server is not ready")

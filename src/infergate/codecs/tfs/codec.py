@@ -1,6 +1,7 @@
-"""The codec of TensorFlow Serving's gRPC API: RpcRequest and RpcResponse ⇄ canonical operations.
+"""The codec of TensorFlow Serving's gRPC API. It converts between gRPC messages and canonical
+operations and responses.
 
-Sources: tensorflow/serving and tensorflow/tensorflow, and messages captured from their clients
+The sources are tensorflow/serving, tensorflow/tensorflow, and messages captured from their clients
 (docs/fidelity-tfs.md).
 """
 
@@ -46,7 +47,8 @@ _OPERATIONS: Final[dict[str, type[Operation]]] = {
 }
 _MAX_OTHER_BYTES: Final = 64 * KIB
 _MAX_OTHER_FIELDS: Final = 4096
-"""The maximum size and field count of a request other than an inference."""
+"""The maximum size in bytes, and the maximum number of fields, of a request that is not an
+inference."""
 
 
 @record
@@ -78,7 +80,8 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def __init__(self, options: TfsOptions) -> None:
         self._options: Final = options
-        # In a response that passes through, tensors keep the form that the server chose.
+        # Responses pass through only with "auto", because a tensor that passes through keeps the
+        # form that the server chose.
         self.can_pass_through: bool = options.contents == "auto"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +90,7 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation and the names, reading only the ModelSpec."""
+        """Return the operation and the names. Only the ModelSpec is read."""
         if wire.method == pb.RELOAD:
             return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
         if _is_health_check(wire):
@@ -96,7 +99,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return RequestSummary(_OPERATIONS[wire.method], requested.model, requested.version)
 
     def _requested(self, wire: RpcRequest) -> RequestedModel:
-        """Return the model that ``wire`` names. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Return the model that ``wire`` names. Raises UNSUPPORTED and BAD_REQUEST."""
         known = wire.codec_state
         if isinstance(known, _Summarized) and known.message is wire.message:
             return known.requested
@@ -148,7 +151,7 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
         """Return the operation for a list of one model. Raises UNSUPPORTED for any other list,
-        because it would replace other clients' models."""
+        because such a list would replace other clients' models."""
         config = _parse_other(wire, pb.ReloadConfigRequest).config
         models = config.model_config_list.config
         if len(models) != 1:
@@ -168,7 +171,8 @@ class TfsGrpcCodec(BinaryEstimates):
         options = parsed.response_options
         try:
             if options is None and not isinstance(response, messages.Acknowledgement):
-                # another codec parsed the request: take the names from its form for a backend
+                # Another codec parsed the request. The names are read from the request that this
+                # codec would send to a backend.
                 wire = backend.build_request(parsed.operation)
                 options = _ResponseOptions(wire.method, self._requested(wire))
             if isinstance(response, InferResponse):
@@ -205,7 +209,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return errors.build_error(error, wire.method, requested)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of writing strings and converting integers."""
+        """Return the cost of writing strings and of converting integers."""
         del parsed
         if not isinstance(response, InferResponse):
             return 0
@@ -219,14 +223,14 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- towards backends
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of writing strings; numbers are written raw, without conversion."""
+        """Return the cost of writing strings. Numbers are written without conversion."""
         del profile
         return writing_cost(operation.inputs, "raw")
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile, model
         try:
             return backend.build_request(operation)
@@ -257,7 +261,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return wire
 
     def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        """Return None: TensorFlow Serving has no sequences."""
+        """Return None, because TensorFlow Serving has no sequences."""
         del wire, limits
         return None
 
@@ -299,13 +303,13 @@ def _is_health_check(wire: RpcRequest) -> bool:
 
 
 def _client_model(requested: RequestedModel, model: str) -> str:
-    """Return the model name for a response: the name that the client sent if the options mapped its
-    signature to another model, else ``model``."""
+    """Return the model name for a response. If the options mapped the client's signature to another
+    model, it is the name that the client sent. Otherwise it is ``model``."""
     return requested.spec.name if requested.is_mapped else model
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names; an empty name keeps the server's name."""
+    """Return a server's ``spec`` with the client's names. An empty name keeps the server's name."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

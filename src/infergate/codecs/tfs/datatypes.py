@@ -1,4 +1,5 @@
-"""TensorFlow's datatypes ⇄ the canonical ones, and the fields that hold their values."""
+"""TensorFlow's datatypes, the equivalent canonical datatypes, and the fields that hold their
+values."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class ValueField:
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowType:
-    """A datatype of TensorFlow: its number in the enum DataType, and the field of its values."""
+    """A datatype of TensorFlow: its number in the enum DataType, and the field that holds its
+    values."""
 
     number: int
     field: ValueField
@@ -55,8 +57,8 @@ TYPES: Final[dict[Datatype, TensorFlowType]] = {
     Datatype.UINT32: _type("DT_UINT32", ValueField("uint32_val", 16)),
     Datatype.UINT64: _type("DT_UINT64", ValueField("uint64_val", 17)),
 }
-"""Every canonical datatype has a TensorFlow type; complex, quantized and other types have no
-canonical datatype."""
+"""The TensorFlow type of each canonical datatype. Complex, quantized and other types of TensorFlow
+have no canonical datatype."""
 DATATYPES: Final[dict[int, Datatype]] = {entry.number: d for d, entry in TYPES.items()}
 """The canonical datatypes by number."""
 FIELDS_BY_NUMBER: Final[dict[int, ValueField]] = {
@@ -76,7 +78,7 @@ def type_name(number: int) -> str:
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype name that a model's metadata reports: the canonical name, or TensorFlow's
-    name if there is no canonical datatype."""
+    """Return the datatype name that a model's metadata reports. It is the canonical name, or
+    TensorFlow's name if there is no canonical datatype."""
     datatype = DATATYPES.get(number)
     return type_name(number) if datatype is None else datatype.value

@@ -1,4 +1,5 @@
-"""Errors as gRPC statuses, with TensorFlow Serving's own codes and texts where it defines them."""
+"""Converts errors to gRPC statuses, with TensorFlow Serving's own codes and texts where it defines
+them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Classify, Regress and MultiInference, which only servers of TensorFlow Serving can answer: the
-model's graph parses the examples in the request.
+"""Classify, Regress and MultiInference. Only TensorFlow Serving can serve them, because the model's
+graph parses the examples in the request.
 
-Such a call is an inference without tensors, whose parameters hold the client's message. Backends of
-other protocols reject it. The response is one BYTES tensor that holds the server's message. Only
-the ModelSpecs of both messages are read and replaced.
-"""
+In canonical form, such a call is an inference without tensors, whose parameters hold the client's
+message. Backends of other protocols reject it. The response is one BYTES tensor that holds the
+server's message. Only the ModelSpecs of both messages are read and replaced."""
 
 from __future__ import annotations
 
@@ -40,9 +39,9 @@ from infergate.core.tensor import Buffer, OpaqueParameters, Tensor, pack_bytes, 
 
 FORWARDED: Final = frozenset({CLASSIFY, REGRESS, MULTI_INFERENCE})
 _TASKS: Final = 1
-"""MultiInferenceRequest.tasks, MultiInferenceResponse.results"""
+"""The number of the fields MultiInferenceRequest.tasks and MultiInferenceResponse.results."""
 _TASK_SPEC: Final = 1
-"""InferenceTask.model_spec, InferenceResult.model_spec"""
+"""The number of the fields InferenceTask.model_spec and InferenceResult.model_spec."""
 _OUTPUT: Final = "response"
 _MAX_TASKS: Final = 1024
 
@@ -51,8 +50,8 @@ RewriteSpec = Callable[[ModelSpec], bytes]
 
 
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
-    """Return the model that a request names; ``message`` may belong to any method. Raises
-    MalformedMessageError, BAD_REQUEST."""
+    """Return the model that a request names. ``message`` may belong to any method. Raises
+    MalformedMessageError and BAD_REQUEST."""
     if method != MULTI_INFERENCE:
         return requested_model(find_spec(message, REQUEST_SPEC), options)
     return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
@@ -85,7 +84,7 @@ def read_call(
 
 
 def call_of(request: InferRequest) -> tuple[str, bytes] | None:
-    """Return the method and the message of a forwarded call; None for other inferences."""
+    """Return the method and the message of a forwarded call, or None for other inferences."""
     parameters = request.parameters
     if not isinstance(parameters, OpaqueParameters) or GRPC_PROTOCOL not in parameters.protocols:
         return None
@@ -98,8 +97,8 @@ def call_of(request: InferRequest) -> tuple[str, bytes] | None:
 def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
-    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. If either is empty, the
-    client's value is kept after ``options`` are applied. Labels and signatures stay unless the
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. If either name is empty,
+    the client's value stays, after ``options`` are applied. Labels and signatures stay unless the
     options map them."""
 
     def rewrite(spec: ModelSpec) -> bytes:

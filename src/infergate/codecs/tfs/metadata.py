@@ -1,8 +1,7 @@
-"""The signatures and version states of a model ⇄ canonical metadata and status.
+"""Converts between the signatures and version states of a model and canonical metadata and status.
 
 A signature of TensorFlow has inputs, outputs and a method. The canonical metadata describes the
-default signature; the others are kept for clients of TensorFlow Serving.
-"""
+default signature. The other signatures are kept for clients of TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ PREDICT_METHOD: Final = "tensorflow/serving/predict"
 _TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 MAX_BYTES: Final = 4 * MIB
 MAX_FIELDS: Final = 64 * 1024
-"""The maximum size and field count of a response about one model."""
+"""The maximum size in bytes, and the maximum number of fields, of a response about one model."""
 _READY: Final = "READY"
 STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
 """The number of each state of TensorFlow Serving and of the Open Inference Protocol."""
 _STATE_NAMES: Final = {number: name for name, number in STATES.items()}
-"""The canonical name of each state: the Open Inference Protocol's name if it has the state, else
-TensorFlow Serving's."""
+"""The canonical name of each state. It is the Open Inference Protocol's name if the protocol has
+the state, and otherwise TensorFlow Serving's name."""
 _UNAVAILABLE_CODE: Final = 14
 _DEFAULT_VERSION: Final = 1
 """The version that is reported for a model on a server without versions."""
@@ -81,14 +80,14 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 
 def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
-    """Return the requested version, else the latest."""
+    """Return the requested version or, without a requested version, the latest version."""
     versions = (requested.version,) if requested.version else response.versions
     version = latest_version(versions)
     return _DEFAULT_VERSION if version is None else version
 
 
 def latest_version(versions: Iterable[str]) -> int | None:
-    """Return the highest numeric version; None if no version is numeric."""
+    """Return the highest numeric version, or None if no version is numeric."""
     numbers = [number for text in versions if (number := numeric_version(text)) is not None]
     return max(numbers, default=None)
 
@@ -149,7 +148,7 @@ def write_status(response: ModelIndex) -> Any:
 
 def read_metadata(data: bytes, model: str, limits: Limits) -> ModelMetadata:
     """Return the metadata in a GetModelMetadataResponse about ``model``. Raises
-    MalformedMessageError, NeedsOffloadError, BACKEND_GARBAGE."""
+    MalformedMessageError, NeedsOffloadError and BACKEND_GARBAGE."""
     max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
     message = parse(pb.GetModelMetadataResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
     value = message.metadata[FIELD].value if FIELD in message.metadata else b""
@@ -197,8 +196,8 @@ def _read_tensor(alias: str, info: Any) -> TensorMetadata:
 
 
 def read_status(data: bytes, model: str, limits: Limits) -> ModelIndex:
-    """Return the versions in a GetModelStatusResponse about ``model``. Raises
-    MalformedMessageError, NeedsOffloadError."""
+    """Return the versions in a GetModelStatusResponse about ``model``. Raises MalformedMessageError
+    and NeedsOffloadError."""
     max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
     message = parse(pb.GetModelStatusResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
     return ModelIndex(

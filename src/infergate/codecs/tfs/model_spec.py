@@ -42,7 +42,8 @@ PROTOCOLS: Final = (GRPC_PROTOCOL, REST_PROTOCOL)
 """TensorFlow Serving's two APIs, which have the same models, versions and signatures."""
 REQUEST_SPEC: Final = 1
 RESPONSE_SPEC: Final = 2
-"""The numbers of the ModelSpec field in requests and responses, except those of MultiInference."""
+"""The number of the ModelSpec field in a request and in a response. The messages of MultiInference
+are exceptions."""
 
 MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
 """Maximum number of fields of a message that are read before the access check."""
@@ -100,8 +101,8 @@ class RequestedModel:
 
 
 def find_spec(message: Buffer, number: int) -> bytes | None:
-    """Return the merged ModelSpec in field ``number`` of ``message``; None if there is none. Raises
-    MalformedMessageError."""
+    """Return the merged ModelSpec in field ``number`` of ``message``, or None if the message has no
+    ModelSpec. Raises MalformedMessageError."""
     found: bytearray | None = None
     view = memoryview(message)
     for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
@@ -128,7 +129,7 @@ def _parse(data: bytes) -> ModelSpec:
         match field.number:
             case 1:
                 name = _text(value)
-            case 2:  # version and label are a oneof: the last one applies
+            case 2:  # version and label are a oneof, of which the last value applies
                 version, label = _parse_version(value, version or 0), ""
             case 3:
                 signature = _text(value)
@@ -138,7 +139,7 @@ def _parse(data: bytes) -> ModelSpec:
 
 
 _parse_cached: Final = functools.lru_cache(_MAX_CACHED_SPECS)(_parse)
-"""Requests and responses repeat the same few ModelSpecs."""
+"""Parsed ModelSpecs are cached, because requests and responses repeat the same few ModelSpecs."""
 
 
 def _parse_version(value: bytes, default: int) -> int:
@@ -202,7 +203,7 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
 
 
 def numeric_version(version: str) -> int | None:
-    """Return ``version`` as a non-negative int64; None if it cannot be converted."""
+    """Return ``version`` as a non-negative int64, or None if it cannot be converted."""
     if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
         return None
     number = int(version)
@@ -228,7 +229,7 @@ def _named(parameters: Parameters, name: str) -> str:
 
 
 def single_spec(specs: Iterable[ModelSpec]) -> ModelSpec:
-    """Return the common ModelSpec of a request's tasks, without signature. Raises BAD_REQUEST
+    """Return the ModelSpec that all tasks of a request share, without signature. Raises BAD_REQUEST
     unless all tasks name the same model and version."""
     different = {ModelSpec(spec.name, spec.version, spec.label) for spec in specs}
     if not different:

@@ -17,8 +17,9 @@ _OPTION_NAMES: Final = ("contents", "version_zero", "labels", "signatures")
 class TfsOptions:
     """The options of TensorFlow Serving's codec.
 
-    - ``contents``: the form of tensors in responses: ``raw`` in tensor_content, ``typed`` in the
-      field of their type, ``auto`` typed unless writing that form is slow (``tensor_writer``).
+    - ``contents``: the form of tensors in responses. With ``raw``, the elements are in
+      tensor_content; with ``typed``, they are in the field of their type. ``auto`` is like
+      ``typed`` unless writing that form is slow (``tensor_writer``).
     - ``version_zero``: with ``default``, a requested version 0 selects the default version; with
       ``literal``, it selects version 0.
     - ``labels``: for each model, a mapping from labels to versions.

@@ -1,4 +1,4 @@
-"""PredictRequest and PredictResponse ⇄ canonical inferences."""
+"""Converts between the messages PredictRequest and PredictResponse and canonical inferences."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from infergate.core.tensor import Buffer, Tensor
 
 INPUTS: Final = 2
 OUTPUT_FILTER: Final = 3
-"""The fields of PredictRequest."""
+"""The numbers of the fields of PredictRequest."""
 OUTPUTS: Final = 1
-"""The field of PredictResponse."""
+"""The number of the field of PredictResponse."""
 _KEY, _VALUE = 1, 2
 _KEY_TAG: Final = _KEY << 3 | DELIMITED
 _VALUE_TAG: Final = _VALUE << 3 | DELIMITED
@@ -44,12 +44,12 @@ _SHORT_LENGTH: Final = 0x80
 
 def max_fields(limits: Limits) -> int:
     """Return the maximum number of top-level fields: an input and a requested output for each
-    tensor, and a few others."""
+    tensor, and a few other fields."""
     return min(2 * limits.tensors + 64, MAX_TOP_LEVEL_FIELDS)
 
 
 def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors of the map in field ``number`` of ``message``, in message order; ``kind``
+    """Return the tensors of the map in field ``number`` of ``message``, in message order. ``kind``
     is input or output. Raises MalformedMessageError, NeedsOffloadError, and errors that name a
     tensor."""
     budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
@@ -70,16 +70,17 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
 
 
 def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error``, which concerns an input, prefixed as in TensorFlow Serving's own text."""
+    """Return ``error``, which concerns an input, with the same prefix as TensorFlow Serving's own
+    text."""
     reason = error.public.removeprefix(f"tensor '{name}': ")
     return error.reworded(f"tensor parsing error: {name}: {reason}")
 
 
 def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]:
-    """Return the key and the TensorProto of a map entry; a repeated TensorProto is merged."""
+    """Return the key and the TensorProto of a map entry. A repeated TensorProto is merged."""
     size = len(entry)
     if size > 2 and entry[0] == _KEY_TAG and (length := entry[1]) < _SHORT_LENGTH:
-        # as protobuf writes it: the key, then the value
+        # Protobuf writes the key, then the value.
         key_end = 2 + length
         if key_end < size and entry[key_end] == _VALUE_TAG:
             _, _, _, start, end = read_field(entry, key_end)
@@ -99,8 +100,9 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
 
 
 def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator[memoryview]:
-    """Yield the values of the repeated field ``number``; each belongs to one tensor of ``kind``.
-    Raises MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``."""
+    """Yield the values of the repeated field ``number``. Each value belongs to one tensor of
+    ``kind``. Raises MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``
+    values."""
     view = memoryview(message)
     count = 0
     for field in scan_fields(message, max_fields(limits)):
@@ -115,8 +117,8 @@ def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator
 
 
 def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput, ...]:
-    """Return the requested outputs of a PredictRequest. Raises MalformedMessageError, BAD_REQUEST
-    for a repeated output."""
+    """Return the requested outputs of a PredictRequest. Raises MalformedMessageError, and
+    BAD_REQUEST for a repeated output."""
     names: dict[str, None] = {}
     for value in _values(message, OUTPUT_FILTER, "output", limits):
         name = _name(value)

@@ -1,6 +1,8 @@
-"""The codec of TensorFlow Serving's REST API: HttpRequest and HttpResponse ⇄ canonical operations.
+"""The codec of TensorFlow Serving's REST API. It converts between HTTP messages and canonical
+operations and responses.
 
-Sources: tensorflow/serving, and messages captured from its code and clients (docs/fidelity-tfs.md).
+The sources are tensorflow/serving, and messages captured from its code and clients
+(docs/fidelity-tfs.md).
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ _RESPONSE: Final = "response"
 
 @record
 class _Target:
-    """The action of a request and its model; ``requested`` is None if it names none."""
+    """The action of a request and its model. ``requested`` is None if the request names no
+    model."""
 
     action: str
     requested: RequestedModel | None
@@ -164,7 +167,7 @@ class TfsRestCodec:
         )
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build the response to ``parsed``. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the response to ``parsed``. Raises UNSUPPORTED and BAD_REQUEST."""
         options = parsed.response_options
         if options is None:  # another codec parsed the request
             options = _target_of(parsed.operation)
@@ -206,8 +209,8 @@ class TfsRestCodec:
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the examples of Classify and Regress after inflation. Predict is read
-        when its metadata is known."""
+        """Return the size of the examples of Classify and Regress after inflation. The size of a
+        Predict is 0, because Predict is read when its metadata is known."""
         target: _Target | None = wire.codec_state
         if wire.method != "POST" or (target is not None and target.action == PREDICT):
             return 0
@@ -218,7 +221,7 @@ class TfsRestCodec:
         return min(max_decoded_bytes(wire.headers, wire.body), max_bytes)
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return 0: a response that passes through is not read."""
+        """Return 0, because a response that passes through is not read."""
         del wire, request
         return 0
 
@@ -249,7 +252,7 @@ class TfsRestCodec:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a server. Raises UNSUPPORTED, BAD_REQUEST."""
+        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile, model
         match operation:
             case InferRequest(name, version):
@@ -311,14 +314,14 @@ class TfsRestCodec:
         return _plain_request(wire, limits)
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """Return None: TensorFlow Serving has no sequences."""
+        """Return None, because TensorFlow Serving has no sequences."""
         del wire, limits
         return None
 
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model; None if the body has a signature that the
+        """Return ``wire`` addressed to another model, or None if the body has a signature that the
         options map."""
         del profile
         target = self._target(wire)
@@ -328,7 +331,7 @@ class TfsRestCodec:
         path = rest_paths.model_path(
             model, version or requested.version, requested.label, f":{target.action}"
         )
-        # the body is still encoded if the route does not validate requests
+        # The body is still encoded if the route does not validate requests.
         encoding = {k: v for k, v in wire.headers.items() if k == CONTENT_ENCODING}
         return HttpRequest("POST", path, "", {**JSON_HEADERS, **encoding}, wire.body)
 
@@ -369,8 +372,8 @@ def _target_of(operation: Operation) -> Any:
 
 
 def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
-    """Return the response to a request without a model, which is an error even of a ready server,
-    or to OPTIONS."""
+    """Return the response to a request without a model, or to OPTIONS. A request without a model
+    gets an error even from a ready server."""
     if not is_ok:
         error = GatewayError(Kind.NO_BACKEND, "the server is not ready")
         return rest_messages.build_error(error, error.public)
@@ -406,7 +409,7 @@ def _read_forwarded(
 
 
 def _forwarded_call(request: InferRequest) -> tuple[str, bytes] | None:
-    """Return the action and the body of a forwarded call; None for other inferences."""
+    """Return the action and the body of a forwarded call, or None for other inferences."""
     parameters = request.parameters
     if (
         not isinstance(parameters, OpaqueParameters)
@@ -448,7 +451,7 @@ def _read_description(body: bytes, operation: Operation, limits: Limits) -> Resp
         document = rest_messages.read_document(body, limits)
         if isinstance(operation, messages.ModelMetadataRequest):
             return rest_messages.read_metadata(document, operation.model)
-        # build_request rejects all other operations
+        # ``build_request`` rejects all other operations.
         assert isinstance(operation, messages.ModelReadyRequest | messages.ModelIndexRequest)
         index = rest_messages.read_status(document, operation.model)
     except GatewayError as error:

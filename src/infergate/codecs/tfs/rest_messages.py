@@ -1,7 +1,7 @@
-"""Metadata, status and errors in JSON ⇄ canonical metadata, status and errors.
+"""Converts between JSON and canonical metadata, status and errors.
 
-Servers write ``model_spec`` and ``tensor_shape``, OpenVINO's model server ``modelSpec`` and
-``tensorShape``; both are read, the former are written.
+Servers write ``model_spec`` and ``tensor_shape``. OpenVINO's model server writes ``modelSpec`` and
+``tensorShape``. This module reads both forms, and writes ``model_spec`` and ``tensor_shape``.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
 
 
 def read_document(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Return a server's response other than to an inference. Raises BAD_REQUEST, TOO_LARGE, and
-    NeedsOffloadError on the event loop."""
+    """Return a server's response to a request other than an inference. Raises BAD_REQUEST,
+    TOO_LARGE, and NeedsOffloadError on the event loop."""
     if len(body) > MAX_BYTES:
         raise GatewayError(Kind.TOO_LARGE, f"it exceeds the limit of {MAX_BYTES} bytes")
     return read_plain_object(parse_backend_json(body, limits), "the body")

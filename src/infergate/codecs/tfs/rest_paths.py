@@ -3,7 +3,7 @@
 *Rule 1.* The API matches the path and the query together, regardless of case, but accepts methods
 and ``metadata`` only in lower case.
 
-*Rule 2.* Names are decoded after matching; an invalid percent-escape stays as it is.
+*Rule 2.* Names are decoded after matching. An invalid percent-escape stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REGRESS: Final = "regress"
 METADATA: Final = "metadata"
 STATUS: Final = "status"
 SERVER: Final = "server"
-"""A request that names no model: the server refuses it, and is alive."""
+"""The action of a request that names no model. A server that rejects the request is alive."""
 OPTIONS: Final = "options"
 _METHODS: Final = frozenset({PREDICT, CLASSIFY, REGRESS})
 _VERSION: Final = r"(?:(?:/versions/([0-9]+))|(?:/labels/([^/:]+)))?"
@@ -38,7 +38,7 @@ _MAX_SHOWN: Final = 200
 
 @record
 class RestPathMatch:
-    """The action that a request requests, and the model that its path names."""
+    """The action that a request names, and the model in its path."""
 
     action: str
     spec: ModelSpec
@@ -86,7 +86,7 @@ def _decode(segment: str) -> str:
 
 
 def model_path(model: str, version: str, label: str, suffix: str) -> str:
-    """Return the path of ``model``, followed by ``suffix``. Raises BAD_REQUEST, UNSUPPORTED."""
+    """Return the path of ``model``, followed by ``suffix``. Raises BAD_REQUEST and UNSUPPORTED."""
     if not model:
         raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
     if model in {".", ".."} or label in {".", ".."}:

@@ -1,9 +1,8 @@
-"""The JSON of Predict ⇄ canonical inferences.
+"""Converts between the JSON of Predict and canonical inferences.
 
-A request has ``instances``, one element per row of the batch, or ``inputs``, a member per tensor;
-the response has ``predictions`` or ``outputs`` accordingly. Datatypes, and most names, are only in
-the model's metadata.
-"""
+A request has ``instances``, with one element per row of the batch, or ``inputs``, with one member
+per tensor. The response to ``instances`` has ``predictions``, and the response to ``inputs`` has
+``outputs``. Datatypes, and most names, are only in the model's metadata."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ _PREDICTIONS: Final = "predictions"
 _OUTPUTS: Final = "outputs"
 _WANTED: Final = (SIGNATURE, INSTANCES, INPUTS)
 _SEARCHED_BYTES: Final = 64 * KIB
-"""The bytes at the beginning, and as many at the end, that are searched for a signature."""
+"""Number of bytes at the beginning of a body, and at its end, that are searched for a signature."""
 _SIGNATURE_MEMBER: Final = re.compile(
     rb'"signature_name"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")', re.DOTALL
 )
@@ -59,8 +58,8 @@ class PredictFormat:
 
 
 def find_signature(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
-    """Return the signature that the beginning or the end of a body seems to name, else an empty
-    string. ``read_request`` checks it."""
+    """Return the signature that the beginning or the end of a body seems to name, or an empty
+    string. ``read_request`` checks the signature."""
     view = memoryview(join_parts(body))
     parts = [bytes(view[:_SEARCHED_BYTES]), bytes(view[-_SEARCHED_BYTES:])]
     if not is_unencoded(headers):
@@ -202,7 +201,7 @@ def response_body(response: InferResponse, response_format: PredictFormat) -> li
 
 
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
-    """Return the body of a request in columns, which any tensors fit. Raises UNSUPPORTED."""
+    """Return the body of a request in columns, which can hold any tensors. Raises UNSUPPORTED."""
     for tensor in request.inputs:
         if 0 in tensor.shape[:-1]:
             raise GatewayError(

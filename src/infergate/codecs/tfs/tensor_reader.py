@@ -1,8 +1,8 @@
-"""TensorProto → canonical tensors.
+"""Converts TensorProtos to canonical tensors.
 
 The elements are in tensor_content or in the field of their type. If that field has too few values,
-its last value is repeated until the shape is full; if it has no values, all elements are 0 or
-empty. A message of 20 bytes may therefore announce 2^40 elements.
+its last value is repeated until the shape is full. If the field has no values, all elements are 0
+or empty. A message of 20 bytes may therefore announce 2^40 elements.
 
 *Rule 1.* The announced size is compared with the limits before anything is allocated.
 *Rule 2.* Values that TensorFlow would silently change are rejected: integers that do not fit their
@@ -72,15 +72,17 @@ _SHAPE_TAG: Final = bytes((_SHAPE << 3 | DELIMITED,))
 _STRING_TAG: Final = _STRINGS << 3 | DELIMITED
 _SHORT_LENGTH: Final = 0x80
 _WIRE_TYPES: Final = {0: VARINT, 4: FIXED32, 8: FIXED64}
-"""The wire type of a value, by its size in bytes; a varint has size 0."""
+"""The wire type of a value, by its size in bytes. Size 0 stands for a varint."""
 VARINTS_ON_LOOP: Final = MIB
-"""Maximum size of varints that are read on the event loop: 12 ms."""
+"""Maximum size in bytes of varints that are read on the event loop, where reading this much takes
+12 ms."""
 REPEATED_ON_LOOP: Final = 8 * MIB
-"""Maximum size of repeated values that are written on the event loop: 4 ms."""
+"""Maximum size in bytes of repeated values that are written on the event loop, where writing this
+much takes 4 ms."""
 _MAX_PARTS: Final = 4096
 """Maximum number of strings that are collected before they are joined."""
 _LAST_SHIFT: Final = 28
-"""The shift of the 7 bits in the last byte of a length."""
+"""The bit position of a length's last 7 bits."""
 _MAX_CACHED_HEAD: Final = 64
 _MAX_CACHED_HEADS: Final = 1024
 _CHECKED_BY_LENGTH: Final = frozenset(Datatype) - {Datatype.BOOL, Datatype.BYTES}
@@ -101,7 +103,7 @@ class _Parts(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes; they are
+    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes. They are
     used in place if they are in a field with one of ``tags``."""
 
     datatype: Datatype
@@ -114,7 +116,7 @@ _heads: Final[BoundedCache[bytes, _Head]] = BoundedCache(_MAX_CACHED_HEADS)
 
 
 class TensorProtoReader:
-    """Reads the tensors of one message, which share the limits."""
+    """Reads the tensors of one message. The limits apply to all of them together."""
 
     def __init__(self, limits: Limits, budget: FieldBudget) -> None:
         self._limits: Final = limits
@@ -127,8 +129,8 @@ class TensorProtoReader:
 
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
-        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE naming the tensor."""
-        # dtype and shape, each with a tag and a value or length of one byte
+        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE, which names the tensor."""
+        # The dtype and the shape each take a tag and a value or length of one byte.
         head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
         is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG
         if is_cacheable and (head := _heads.get(bytes(proto[:head_end]))) is not None:
@@ -186,7 +188,8 @@ class TensorProtoReader:
         return _Parts(dtype, dims, content, values, strings, string_count)
 
     def _add_dims(self, name: str, dims: list[int], shape: memoryview) -> None:
-        """Add the dimensions of a TensorShapeProto; like protobuf, merge repeated messages."""
+        """Add the dimensions of a TensorShapeProto. Repeated messages are merged, as in
+        protobuf."""
         for field in budgeted_fields(shape, self._budget):
             if field.number != 2 or field.wire_type != DELIMITED:
                 continue
@@ -229,15 +232,16 @@ class TensorProtoReader:
             raise _too_many_values(name)
 
     def _count_single_read(self) -> None:
-        """Count an unpacked value, or the first string of a run, which takes over 1 µs to read like
-        any nested field. The other strings of a run take a fifth of that."""
+        """Count an unpacked value, or the first string of a run. Reading it takes over 1 µs, like
+        reading any nested field. Reading another string of a run takes a fifth of that time."""
         if self._limits.is_on_event_loop:
             self._budget.spend()
 
     def _scan_strings(
         self, name: str, data: bytes, position: int, strings: bytearray
     ) -> tuple[int, int]:
-        """Add a run of string_val fields to ``strings``; return their number and the run's end."""
+        """Add a run of string_val fields to ``strings``. Return the number of strings and the end
+        of the run."""
         parts: list[bytes] = []
         end, count, max_count = len(data), 0, self._values_left
         if self._limits.is_on_event_loop:
@@ -279,7 +283,8 @@ class TensorProtoReader:
     def _read_values(
         self, name: str, datatype: Datatype, shape: tuple[int, ...], parts: _Parts
     ) -> Buffer:
-        """Return the elements in the field of ``datatype``, repeating the last one as needed."""
+        """Return the elements in the field of ``datatype``. The last element is repeated as
+        needed."""
         field = TYPES[datatype].field
         expected = math.prod(shape)
         size = expected * datatype.itemsize
@@ -324,7 +329,7 @@ class TensorProtoReader:
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
     """Return the elements of ``proto`` if ``head`` is followed by a single field that holds exactly
-    the elements, else None."""
+    the elements, and otherwise None."""
     if proto[head_end] not in head.tags:
         return None
     length = shift = 0
@@ -343,7 +348,7 @@ def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | Non
 
 
 def _cache_head(head: bytes, tensor: Tensor) -> None:
-    """Cache ``head``, the beginning of the TensorProto that was read as ``tensor``, unless later
+    """Cache ``head``, the beginning of the TensorProto from which ``tensor`` was read, unless later
     fields changed its meaning."""
     field = TYPES[tensor.datatype].field
     dims = b"".join([dim_field(size) for size in tensor.shape])
@@ -358,7 +363,8 @@ def _cache_head(head: bytes, tensor: Tensor) -> None:
 
 
 def _fill(values: npt.NDArray[Any], expected: int) -> Buffer:
-    """Return ``expected`` values as bytes: drop surplus values, or repeat the last value."""
+    """Return ``expected`` values as bytes. Surplus values are dropped, and the last value is
+    repeated if values are missing."""
     if len(values) < expected:
         filled = np.empty(expected, dtype=values.dtype)
         filled[: len(values)] = values
@@ -371,7 +377,7 @@ def _fill(values: npt.NDArray[Any], expected: int) -> Buffer:
 
 def _read_content(name: str, datatype: Datatype, shape: tuple[int, ...], content: Buffer) -> Buffer:
     if not math.prod(shape):
-        return b""  # TensorFlow ignores the content
+        return b""  # TensorFlow ignores the content of such a tensor
     check_size(name, datatype, shape, len(content))
     if datatype is Datatype.BOOL and np.frombuffer(content, dtype="u1").max(initial=0) > 1:
         raise bad_request(f"tensor '{name}': an element of BOOL is neither 0 nor 1")

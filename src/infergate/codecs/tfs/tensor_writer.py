@@ -1,11 +1,10 @@
-"""Canonical tensors → TensorProto.
+"""Converts canonical tensors to TensorProtos.
 
 The elements are written to tensor_content (raw), or to the field of their type (typed), as
-TensorFlow Serving does by default. Strings are always typed: TensorFlow's Python library does not
-read them in tensor_content. Clients that use TensorFlow or numpy read both forms; clients in other
-languages often read the fields only. Floats and bools have the same bytes in both forms, so typed
-contents cost nothing extra; integers and 16-bit floats are converted one by one.
-"""
+TensorFlow Serving does by default. Strings are always typed, because TensorFlow's Python library
+does not read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but
+clients in other languages often read only the fields. Floats and bools have the same bytes in both
+forms, so typed contents cost nothing extra. Integers and 16-bit floats are converted one by one."""
 
 from __future__ import annotations
 
@@ -28,22 +27,26 @@ _SIZE_TAG: Final = 1 << 3 | VARINT
 _UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
 """The datatypes whose packed values are the bytes of tensor_content."""
 MAX_TYPED_ELEMENTS: Final = 1 << 16
-"""Maximum number of elements of other datatypes that ``auto`` writes typed, at 0.1 µs each."""
+"""Maximum number of elements of other datatypes that ``auto`` writes typed. Writing an element
+takes 0.1 µs."""
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
-"""The cost of writing an element, as the number of bytes of JSON that take as long to write."""
+"""The cost of writing a string and an integer, as the number of bytes of JSON that take as long to
+write."""
 _VARINT_BYTES: Final = 10
 _STRING_BYTES: Final = 6
 _MAX_COPIED: Final = 1024
-"""The longest string that is copied, which is faster than sending it separately."""
+"""Maximum length of a string that is copied. Copying a short string is faster than sending it
+separately."""
 _LENGTH_BYTES: Final = 4
 _SHORT_PREFIXES: Final = tuple(field_prefix(_STRINGS, length) for length in range(128))
-"""The tag and the length of a string_val, by its length, if they take two bytes."""
+"""The tag and the length that precede a string_val, if they take two bytes, by the string's
+length."""
 _unpack_length: Final = struct.Struct("<I").unpack_from
 
 
 def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
-    """Return ``tensor`` as a TensorProto; ``contents`` is auto, raw or typed. Numbers in
+    """Return ``tensor`` as a TensorProto. ``contents`` is auto, raw or typed. Numbers in
     tensor_content, and packed floats, are not copied."""
     datatype = tensor.datatype
     entry = TYPES[datatype]
@@ -70,7 +73,8 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
 
 
 def _bools(data: Buffer) -> Buffer:
-    """Return ``data`` with each non-zero byte replaced by 1; TensorFlow rejects other values."""
+    """Return ``data`` with each non-zero byte replaced by 1, because TensorFlow rejects other
+    values."""
     octets = np.frombuffer(data, dtype="u1")
     return data if octets.max() <= 1 else (octets != 0).tobytes()
 
@@ -93,7 +97,7 @@ def dim_field(size: int) -> bytes:
 
 
 def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
-    """Return ``head`` and a string_val for each string; long strings are not copied."""
+    """Return ``head`` and a string_val for each string. Long strings are not copied."""
     view, position, end = memoryview(data), 0, len(data)
     parts: list[Buffer] = []
     short = [head]

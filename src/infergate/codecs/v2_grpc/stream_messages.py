@@ -80,7 +80,7 @@ def wrap(response: RpcResponse) -> RpcResponse:
 
 
 def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
-    """Return Triton's empty final response if the client requested it, else None."""
+    """Return Triton's empty final response, or None if the client did not request it."""
     request = parsed_request.operation
     if not parsed_request.response_options.empty_final or not isinstance(request, InferRequest):
         return None

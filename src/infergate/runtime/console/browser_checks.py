@@ -38,8 +38,8 @@ def is_from_browser(headers: Mapping[str, str]) -> bool:
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
-    """Return the name in the Host header if the name may be an attacker's (Rule 2), else an empty
-    string."""
+    """Return the name in the Host header if the name may be an attacker's (Rule 2), and otherwise
+    an empty string."""
     name = _host(headers.get("host", ""))
     if (
         not name

@@ -7,8 +7,8 @@ import os
 
 
 class LogLock:
-    """A lock that one process holds at a time. It is released if that process ends. Without the
-    lock, long lines of several processes could mix in a pipe, because only writes of up to 4096
+    """A lock that one process holds at a time. The lock is released if the process ends. Without
+    the lock, long lines of several processes could mix in a pipe, because only writes of up to 4096
     bytes are atomic. ``fd`` is a file that all processes have open."""
 
     def __init__(self, fd: int) -> None:

@@ -1,8 +1,8 @@
 """gRPC over the HTTP/2 engine: the server and the client.
 
-``headers``, ``metadata`` and ``framing`` are the wire format (pure); ``connection`` joins the
-HTTP/2 engine to an asyncio transport. Server: ``server``, ``server_call``, ``server_unary_call``,
-``server_stream_call``.
-Client: ``client``, ``client_connection``, ``client_calls``. ``multiplexing`` serves several
-requests of one stream concurrently, and ``drain`` ends streams when the server stops.
+``headers``, ``metadata`` and ``framing`` read and write the wire format, without I/O.
+``connection`` joins the HTTP/2 engine to an asyncio transport. The server consists of ``server``,
+``server_call``, ``server_unary_call`` and ``server_stream_call``. The client consists of
+``client``, ``client_connection`` and ``client_calls``. ``multiplexing`` serves several requests of
+one stream concurrently, and ``drain`` ends streams when the server stops.
 """

@@ -36,13 +36,13 @@ from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
 from infergate.transport.tls.client_context import NO_HTTP2, NO_TLS, ClientTlsContext
 
 _MAX_CONNECTIONS: Final = 8
-"""Maximum number of connections per endpoint; further calls wait until other calls end."""
+"""Maximum number of connections per endpoint. Further calls wait until other calls end."""
 _MAX_ATTEMPTS: Final = 2
 _PROTOCOL: Final = "h2"
 
 
 class H2Upstream(PooledUpstream):
-    """An :data:`~infergate.transport.base.RpcUpstream`; `tls` is described in `EndpointPools`."""
+    """An :data:`~infergate.transport.base.RpcUpstream`. `tls` is described in `EndpointPools`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -65,7 +65,7 @@ class H2Upstream(PooledUpstream):
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
-                reason = refused.with_traceback(None)  # it refers to this frame and its message
+                reason = refused.with_traceback(None)  # its traceback refers to this frame
             except asyncio.CancelledError:
                 call.cancel()
                 raise
@@ -148,14 +148,14 @@ class _EndpointPool:
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
-        """Return a connection with a free stream, before `deadline` (loop time). Raises CONNECT,
+        """Return a connection with a free stream, before `deadline` (loop time). Raises CONNECT and
         TIMEOUT."""
         while (connection := self.find_free()) is None:
             if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
                 self._connecting.add_done_callback(self._on_connect_done)
             await self._wait_for_change(deadline)
-        if self._waiters:  # there may be capacity for more than one call
+        if self._waiters:  # the capacity may suffice for another call
             self.notify_capacity()
         return connection
 

@@ -54,7 +54,7 @@ class UnaryClientCall(ClientCall):
             self._set_counted(len(message))
 
     def cancel(self) -> None:
-        """End the call and release its memory; the caller no longer waits."""
+        """End the call and release its memory. The caller no longer waits."""
         self.callbacks = None
         if self._task is not None:
             self._task.cancel()
@@ -63,7 +63,7 @@ class UnaryClientCall(ClientCall):
 
     def _on_over(self) -> None:
         callbacks, error = self.callbacks, self._error
-        self._error = None  # its traceback may refer to this call
+        self._error = None  # the error's traceback may refer to this call
         if callbacks is None:
             return
         if error is not None:
@@ -185,7 +185,7 @@ class StreamingClientCall(ClientCall):
             self._waiter = None
 
     def _final_response(self) -> RpcResponse | None:
-        error, self._error = self._error, None  # its traceback will refer to this call
+        error, self._error = self._error, None  # the error's traceback will refer to this call
         if error is not None:
             try:
                 raise error

@@ -29,7 +29,7 @@ from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
 from infergate.transport.net.timer import DeadlineTimer
 
-_MAX_HEADER_BYTES: Final = 64 * KIB  # limit on a backend's response headers
+_MAX_HEADER_BYTES: Final = 64 * KIB  # limit on the headers of a backend's response
 _AGENT: Final = f"infergate/{__version__}"
 _CACHED_METHODS: Final = 256  # number of cached request header blocks, one per method
 _MAX_SILENCE = 310.0
@@ -81,7 +81,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS; check the ALPN `protocol`, if any. Raises OSError."""
+        """Wait for the server's SETTINGS, and check the ALPN `protocol`, if any. Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
             if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
@@ -106,12 +106,14 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         )
 
     def retire(self) -> None:
-        """Send no more calls: the server does not respond. Calls in progress may finish."""
+        """Send no more calls on this connection, because the server does not respond. Calls in
+        progress may finish."""
         self.engine.is_retired = True
         self._capacity_callback(self)
 
     def _close(self) -> None:
-        """Close, or abort if output is pending, because the server might never read it."""
+        """Close the connection. If output is pending, abort the connection, because the server
+        might never read the output."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -129,8 +131,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
 
     def _check_silence(self, pinged_at: float | None) -> None:
-        """Ping a silent server while calls without a deadline are open; abort if it does not
-        respond. `pinged_at` is the time of an unacknowledged PING."""
+        """Ping a silent server while calls without a deadline are open, and abort the connection if
+        the server does not respond. `pinged_at` is the time of an unacknowledged PING."""
         self._silence_timer = None
         received_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
@@ -216,11 +218,12 @@ class ClientCall:
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, size: int, deadline: float | None
     ) -> None:
-        """Send the request, whose message has `size` bytes. `deadline`: loop time."""
+        """Send the request, whose message has `size` bytes. `deadline` is on the clock of the event
+        loop."""
         loop = connection.loop
         self._started_at: Final = loop.time()
         self._memory: Final = wire.memory
-        self._counted_bytes = 0  # bytes of the response counted in `_memory`
+        self._counted_bytes = 0  # bytes of the response that are charged to `_memory`
         remaining = None if deadline is None else deadline - self._started_at
         prefix = connection.request_prefixes.get(wire.method)
         if prefix is None:
@@ -247,7 +250,7 @@ class ClientCall:
     # ---- stream events
 
     def headers(self, fields: HeaderBlock, end: bool) -> None:  # noqa: FBT001
-        """Process the response headers. `end`: the response ends with them."""
+        """Process the response headers. `end` means that the response ends with them."""
         self._has_response = True
         response: ResponseHeaders | None = fields.interpretation
         if response is None:
@@ -345,7 +348,7 @@ class ClientCall:
         self._on_over()
 
     def _on_over(self) -> None:
-        """Report `_error`, if set, or the response. Called when the call has ended."""
+        """Report `_error`, if set, or the response. The call has ended."""
         raise NotImplementedError
 
     def expire(self) -> None:
@@ -356,7 +359,7 @@ class ClientCall:
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
 
     def _set_counted(self, size: int) -> None:
-        """Count the `size` bytes of the response that are held. Raises OVERLOADED."""
+        """Charge the `size` bytes of the response that are held to `_memory`. Raises OVERLOADED."""
         growth = size - self._counted_bytes
         if growth < 0:
             self._memory.shrink(-growth)
@@ -386,6 +389,6 @@ class ClientCall:
         return f"{self._connection.endpoint}: {reason}"
 
     def close(self) -> None:
-        """End the call: the caller no longer waits."""
+        """End the call. The caller no longer waits."""
         if not self._is_over:
             self._finish()

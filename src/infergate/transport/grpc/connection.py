@@ -1,11 +1,10 @@
 """The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
-call methods of the subclass; its output is written once per event loop iteration.
+call methods of the subclass. The engine's output is written once per event loop iteration.
 
-Long messages: an event loop returns each read as a new bytes object, which costs a copy. While a
-peer sends long messages, the bytes are received into a buffer that all connections of a thread
-share. The engine's events refer to this buffer and are handled before the next read. For short
-reads, a bytes object costs less than another callback.
-"""
+An event loop returns each read as a new bytes object, which costs a copy. While a peer sends long
+messages, the bytes are therefore received into a buffer that all connections of a thread share. The
+engine's events refer to this buffer and are handled before the next read. For short reads, a bytes
+object costs less than another callback."""
 
 from __future__ import annotations
 
@@ -18,14 +17,15 @@ from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
-"""Bytes in the transport's write buffer above which writing is paused."""
+"""Size of the transport's write buffer in bytes above which writing is paused."""
 _MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
 _LARGE_READ: Final = 64 * KIB
-"""A connection that received at least this many bytes at once receives into the shared buffer."""
+"""A connection whose last read had at least this many bytes receives into the shared buffer."""
 _SMALL_READ: Final = 16 * KIB
-"""A connection that received fewer bytes at once receives into bytes objects again."""
+"""A connection whose last read had fewer bytes receives into bytes objects again."""
 _BUFFER_SIZE: Final = 256 * KIB
-"""Maximum bytes of one read. In DATA frames of one byte, they take 70 ms of the event loop."""
+"""Maximum bytes of one read. If each DATA frame has one byte, this many bytes take 70 ms of the
+event loop."""
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
 
@@ -62,8 +62,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self.is_write_paused = False
         self._write_waiters: list[asyncio.Future[None]] = []
         self.complete_calls: list[CompleteCall] = []
-        """Calls whose messages are complete. They begin after the other received frames are
-        handled, because one of these frames may reset the stream."""
+        """Calls whose messages are complete. These calls begin after the other received frames are
+        handled, because one of the frames may reset the stream."""
 
     # ---- to be implemented by subclasses
 
@@ -75,16 +75,16 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Handle the peer's SETTINGS."""
 
     def _on_goaway(self, event: events.Goaway) -> None:
-        """Called when the peer accepts no more streams."""
+        """Handle that the peer accepts no more streams."""
 
     def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError
 
     def _on_output_held(self, size: int) -> None:
-        """Called when `size` bytes were added to the write buffer while writing is paused."""
+        """Handle that `size` bytes were added to the write buffer while writing is paused."""
 
     def _close_if_drained(self) -> None:
-        """Close the connection if this completes a drain."""
+        """Close the connection if a drain is complete."""
 
     # ---- asyncio callbacks
 
@@ -96,7 +96,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         self.flush()
 
     def data_received(self, data: bytes | bytearray, size: int = -1) -> None:
-        """Pass the first `size` bytes (-1: all) to the engine and handle its events."""
+        """Pass the first `size` bytes of `data`, or all bytes if `size` is -1, to the engine and
+        handle its events."""
         for event in self.engine.receive(data, self.loop.time(), size):
             kind = type(event)
             if kind is events.Data:
@@ -122,7 +123,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def _start_large_reads(self) -> None:
         if not self._is_tls and not self._transport.is_closing():
-            # No reference is kept: a cycle would keep closed connections until garbage collection.
+            # This connection keeps no reference to the reader: a cycle would keep closed
+            # connections until garbage collection.
             self._transport.set_protocol(LargeReads(self))
 
     def stop_large_reads(self) -> None:
@@ -170,7 +172,8 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """Write all output of this event loop iteration at its end, in one system call."""
+        """Write all output of this event loop iteration in one system call at the end of the
+        iteration."""
         if not self._will_flush:
             self._will_flush = True
             self.loop.call_soon(self.flush)
@@ -233,7 +236,7 @@ class LargeReads(asyncio.BufferedProtocol):
 
 
 class _NoOwner:
-    """The owner of streams whose calls have ended or were refused; it ignores every event."""
+    """The owner of streams whose calls have ended or were refused. It ignores every event."""
 
     def add(self, *_: object) -> None:
         """Ignore data."""

@@ -1,6 +1,7 @@
-"""gRPC messages in the body of a stream: a compression flag, a length, and that many bytes.
+"""gRPC messages in the body of a stream. Each message consists of a compression flag, a length, and
+as many bytes as the length says.
 
-Source: gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
+The source is gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _LONG_MESSAGE: Final = 64 * KIB
 MESSAGE_OVERHEAD: Final = 64 * KIB
 """Bytes by which a message may exceed `limits.body`, for the fields around a tensor's data."""
 ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
-"""Accepted compressions with zlib's `wbits` for each; deflate means the zlib format."""
+"""Accepted compressions, with zlib's `wbits` for each compression. The compression "deflate" has
+the zlib format."""
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
@@ -51,7 +53,7 @@ def encode_prefix(length: int) -> bytes:
 
 def _check_prefix(flag: int, length: int, max_length: int, encoding: str) -> None:
     if length > max_length:
-        # The text is grpc-core's.
+        # The text is the same as in grpc-core.
         raise MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
     if flag > 1:
         raise InvalidMessageError(f"a message with the invalid compression flag {flag}")
@@ -89,8 +91,8 @@ def read_whole(parts: Sequence[Buffer], max_length: int) -> bytes | None:
 
 class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
-    announced length, None until it has arrived. `message` is `bytes` if it arrived in one
-    piece; otherwise it is assembled in its final buffer."""
+    announced length, or None until it has arrived. `message` is of type `bytes` if the body arrived
+    in one piece. Otherwise the message is assembled in its final buffer."""
 
     __slots__ = (
         "_buffer",
@@ -111,7 +113,7 @@ class SingleMessageReader:
         self._flag = 0
         self._buffer: memoryview | None = None
         self._filled = 0
-        self._size = 0  # of `_buffer`
+        self._size = 0  # the size of `_buffer`
         self.length: int | None = None
         self.message: Buffer | DeferredInflation | None = None
 
@@ -165,8 +167,8 @@ class SingleMessageReader:
 
 
 class MessageReader:
-    """Reads a body of any number of messages, each of at most `max_length` bytes. Messages are
-    split off on demand; a long message is assembled in its final buffer."""
+    """Reads a body of any number of messages of at most `max_length` bytes each. Messages are split
+    off on demand. A long message is assembled in its final buffer."""
 
     __slots__ = (
         "_body",
@@ -180,7 +182,7 @@ class MessageReader:
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._body = bytearray()  # a list of small pieces would take far more memory
-        self._last_missing = 0  # bytes to come of the last message, after `stop_after_current`
+        self._last_missing = 0  # missing bytes of the last message, after `stop_after_current`
         self._max_length: Final = max_length
         self._encoding: Final = encoding
         self._buffer: memoryview | None = None  # a long message, which comes before `_body`
@@ -202,18 +204,19 @@ class MessageReader:
                 self._body += part[count:]
 
     def stop_after_current(self) -> None:
-        """Accept no message after the current one; only `add_last` may follow."""
+        """Accept no message after the current message. Only `add_last` may follow."""
         if self._buffer is not None and self._filled < len(self._buffer):
             self._last_missing = len(self._buffer) - self._filled
             return
         body, end = self._body, 0
         while len(body) - end >= _PREFIX_SIZE:
             end += _PREFIX_SIZE + int(PREFIX.unpack_from(body, end)[1])
-        del body[end:]  # an incomplete prefix: the message has not begun
+        del body[end:]  # an incomplete prefix does not begin a message
         self._last_missing = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
-        """Add bytes of the body after `stop_after_current`; drop bytes after the last message."""
+        """Add bytes of the body after `stop_after_current`. Bytes after the last message are
+        dropped."""
         for part in parts:
             accepted = part[: self._last_missing]
             self._last_missing -= len(accepted)
@@ -226,7 +229,6 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes held."""
         return len(self._body) + (0 if self._buffer is None else _PREFIX_SIZE + self._filled)
 
     @property
@@ -240,7 +242,8 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message, if complete, and its length in the body. Raises MessageError."""
+        """Return the next message, if it is complete, and its length in the body. Raises
+        MessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

@@ -1,8 +1,7 @@
 """Reads and writes the HTTP/2 headers of gRPC calls, for both ends.
 
-Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". Unspecified
-cases follow grpc-core; for example, an invalid timeout sets no deadline.
-"""
+The sources are gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping".
+Unspecified cases follow grpc-core. For example, an invalid timeout sets no deadline."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ def overload_code(overload: GatewayError) -> int:
 
 
 def is_abandoned(code: int, details: str) -> bool:
-    """Whether a server's status reports only that the call was cancelled, as grpc-core does for
-    calls that are open when the server stops."""
+    """Return whether a server's status reports only that the call was cancelled. grpc-core sends
+    such a status for calls that are open when the server stops."""
     return code == CANCELLED and details in _NO_REASON
 
 
@@ -96,7 +95,7 @@ def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
 
 
 def _with_values(request: RequestHeaders, changed: Sequence[tuple[str, str]]) -> RequestHeaders:
-    """Return a copy of `request`, which is not refused, with the `changed` values."""
+    """Return a copy of `request` with the `changed` values. `request` is not refused."""
     headers, timeout, encoding = dict(request.headers), request.timeout, request.encoding
     for name, value in changed:
         if name in headers:
@@ -138,7 +137,8 @@ def is_grpc(content_type: str) -> bool:
 
 
 def read_timeout(value: str) -> float | None:
-    """Parse a grpc-timeout value into seconds; return None if it is invalid."""
+    """Parse a grpc-timeout value. Return the timeout in seconds, or None if the value is
+    invalid."""
     match = _TIMEOUT.fullmatch(value)
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
@@ -172,7 +172,8 @@ def encode_trailers(code: int, details: str, metadata: Mapping[str, str]) -> byt
 
 
 def _percent_encoded(details: str) -> str:
-    """Percent-encode a status message, including spaces at its ends, where HTTP/2 allows none."""
+    """Percent-encode a status message. Spaces at its ends are also encoded, because HTTP/2 forbids
+    them."""
     text = quote(details, safe=_UNESCAPED, errors="replace")
     stripped = text.strip(" ")
     leading = len(text) - len(text.lstrip(" "))
@@ -191,8 +192,8 @@ def encode_trailers_only(
 
 
 class ResponseHeaders:
-    """The parsed headers or trailers of a response. `status` is 0 for trailers; `code` is None
-    without a valid grpc-status. `is_abandoned` is the result of the function `is_abandoned`."""
+    """The parsed headers or trailers of a response. `status` is 0 for trailers. `code` is None if
+    there is no valid grpc-status. `is_abandoned` is the result of the function `is_abandoned`."""
 
     __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 
@@ -234,7 +235,7 @@ def request_prefix(method: str, authority: str, scheme: str, agent: str) -> byte
 
 
 def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
-    """Return the rest of a request's header block: timeout and metadata."""
+    """Return the rest of a request's header block, which has the timeout and the metadata."""
     if timeout is None:
         block = b""
     elif 1 <= timeout < _MAX_MILLISECOND_TIMEOUT:
@@ -246,7 +247,7 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields, with cached names; `metadata.to_wire` encodes unusual values."""
+    """Encode `entries` as fields with cached names. `metadata.to_wire` encodes unusual values."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""
@@ -264,7 +265,7 @@ def encode_metadata(entries: Mapping[str, str]) -> bytes:
 
 @functools.lru_cache(_CACHED_NAMES)
 def _encoded_name(name: str) -> bytes:
-    """Return the encoded name of a text metadata entry; empty for any other name."""
+    """Return the encoded name of a text metadata entry, or empty bytes for any other name."""
     return header_blocks.encode_name(name) if grpc_metadata.is_text(name) else b""
 
 

@@ -1,5 +1,6 @@
-"""Converts gRPC metadata to the canonical mapping of header names to text, and back. Binary values
-(names ending in ``-bin``) stay base64 without padding, so forwarded metadata arrives unchanged."""
+"""Converts gRPC metadata to the canonical mapping of header names to text, and back. Binary values,
+whose names end in ``-bin``, stay base64 without padding, so that forwarded metadata arrives
+unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from urllib.parse import unquote
 
 BINARY_SUFFIX: Final = "-bin"
 _RESERVED_PREFIXES: Final = ("grpc-", ":")
-"""Prefixes of gRPC's own names, which applications neither see nor set."""
+"""Prefixes of gRPC's own names, which applications can neither see nor set."""
 _CONNECTION_NAMES: Final = frozenset(
     {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
 )
@@ -22,11 +23,11 @@ _HIDDEN_NAMES: Final = frozenset({"te", "content-type", "content-length"})
 _IP_SCHEMES: Final = frozenset({"ipv4", "ipv6"})
 _NAME = re.compile("[0-9a-z_.-]+")
 _VALUE = re.compile("[\x20-\x7e]*")
-"""gRPC over HTTP/2, "Custom-Metadata": values are printable ASCII."""
+"""Values are printable ASCII (gRPC over HTTP/2, "Custom-Metadata")."""
 
 
 def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """Return a peer's metadata; values of repeated names are joined with ``", "``."""
+    """Return a peer's metadata. Values of repeated names are joined with ``", "``."""
     metadata: dict[str, str] = {}
     for name, value in pairs:
         if name.startswith(_RESERVED_PREFIXES):
@@ -51,7 +52,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
                 pairs.append((name, text))
             continue
         try:
-            # A comma is not base64: it separates repeated values.
+            # A comma separates repeated values. It never occurs in base64.
             pairs += [(name, _from_text(piece)) for piece in text.split(",")]
         except (binascii.Error, ValueError):
             continue
@@ -59,7 +60,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Like `read`, for values in wire format, in which base64 may be padded."""
+    """Return the metadata in ``pairs`` of the wire format, in which base64 may be padded."""
     return read(
         (name, binary_text(value) if name.endswith(BINARY_SUFFIX) else value)
         for name, value in pairs
@@ -73,7 +74,7 @@ def binary_text(value: str) -> str:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Like `write`, with values in wire format."""
+    """Return the metadata to send in wire format, without entries that gRPC cannot carry."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)

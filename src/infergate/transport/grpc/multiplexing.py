@@ -22,7 +22,7 @@ from infergate.transport.server.admission import Admission, RequestAccount
 async def multiplex(
     request_stream: RequestStream, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
-    """Yield the responses to all `messages`; `aclose` cancels the requests in progress. Raises
+    """Yield the responses to all `messages`. `aclose` cancels the requests in progress. Raises
     GatewayError if the stream is refused."""
     await request_stream.open()
     queue = _ResponseQueue()
@@ -55,7 +55,8 @@ class _ResponseQueue:
         self._queue.put_nowait(None)
 
     async def messages(self) -> AsyncGenerator[RpcResponse, None]:
-        """Yield all messages. Pulling the next message frees the capacity of the previous one."""
+        """Yield all messages. The capacity of a message is freed when the next message is
+        pulled."""
         while (message := await self._queue.get()) is not None:
             yield message
             self._capacity.release()
@@ -86,9 +87,10 @@ async def _read_requests(
                 account.release()
                 raise
             task = tasks.create_task(_forward(responses, queue))
-            # A callback, because the task may be cancelled before it starts.
+            # The queue is released by a callback, because the task may be cancelled before it
+            # starts.
             task.add_done_callback(functools.partial(_release, account, slots))
-            del message, responses  # the next message may be hours away
+            del message, responses  # the next message may arrive hours later
 
 
 def _release(account: RequestAccount, slots: asyncio.Semaphore, _: object) -> None:

@@ -1,10 +1,9 @@
-"""A gRPC server on the built-in HTTP/2 engine; messages of all methods pass as bytes.
+"""A gRPC server on the built-in HTTP/2 engine. Messages of all methods are passed on as bytes.
 
-Methods in `app.streams` and `app.request_streams` are bidirectional streams (server streaming looks
-the same on the wire); all other methods are unary. While a client does not read responses, the
+Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
+equal server streaming. All other methods are unary. While a client does not read responses, the
 server does not read its requests, because their responses would add to the unread output. (Two
-peers that both behave like this could deadlock; gRPC clients always read.)
-"""
+peers that both behave in this way could deadlock, but gRPC clients always read.)"""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from infergate.transport.server.listener import SocketListener
 
 log = logging.getLogger(__name__)
 
-_CHECKS_PER_LIMIT: Final = 4  # checks of a time limit within its length
+_CHECKS_PER_LIMIT: Final = 4  # number of checks within a time limit
 
 
 class H2Server(SocketListener[RpcApp]):
@@ -53,10 +52,10 @@ class GrpcServerConnection(server_call.CallConnection):
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
         self._max_streams: Final = listener.limits.streams
-        self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
+        self._early_header_bytes = 0  # header bytes of the calls beyond `_max_streams`
         self._is_lost = False
         self._is_ready = False
-        self._active_at = 0.0  # the client is not silent before; see `_check_silence`
+        self._active_at = 0.0  # the client's silence is measured from this time (`_check_silence`)
         self._pinged_at = 0.0
         self._seen_progress = 0
         self._progress_at = 0.0
@@ -147,7 +146,8 @@ class GrpcServerConnection(server_call.CallConnection):
     def _refuse_call(
         self, stream: Stream, request: RequestHeaders, code: int, error: GatewayError
     ) -> None:
-        """Refuse a call that cannot be started; the application records it like any other."""
+        """Refuse a call that cannot be started. The application records the call like any other
+        call."""
         context = RequestContext(
             self.peer, headers=request.headers, peer_identity=self.peer_identity
         )
@@ -168,7 +168,8 @@ class GrpcServerConnection(server_call.CallConnection):
         for call in tuple(self._calls):
             call.cancel()
         self.flush()
-        # Closing immediately could reset the connection and lose the GOAWAY with the reason.
+        # If the connection were closed immediately, it could be reset and the GOAWAY with the
+        # reason lost.
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
@@ -208,7 +209,7 @@ class GrpcServerConnection(server_call.CallConnection):
     def _check_limits(self) -> None:
         now, limits = self.loop.time(), self.listener.limits
         assert self._check_timer is not None
-        # See `net.timer`.
+        # `net.timer` explains this condition.
         if now >= self._check_timer.when() + LATE_SECONDS and not self._is_check_postponed:
             self._is_check_postponed = True
             self._check_timer = self.loop.call_later(CATCH_UP_SECONDS, self._check_limits)
@@ -224,12 +225,13 @@ class GrpcServerConnection(server_call.CallConnection):
         for call in tuple(self._calls):
             if call.is_overdue(now, limits):
                 call.expire_with(server_call.MESSAGE_TIMEOUT_TEXT)
-        if self.is_write_paused:  # silent because this server has stopped reading
+        if self.is_write_paused:  # the client may be silent because this server has stopped reading
             self._active_at = now
         self._check_silence(now, limits)
 
     def _check_silence(self, now: float, limits: Limits) -> None:
-        """Ping a silent client, and close if it does not respond. Idle clients stay connected."""
+        """Ping a silent client, and close the connection if the client does not respond. Idle
+        clients stay connected."""
         active_at = max(self._active_at, self.engine.last_received_at)
         silent = now - active_at
         if silent >= limits.keepalive_time and self._pinged_at <= active_at:
@@ -283,7 +285,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def _start_drain(self) -> None:
-        """Announce the shutdown; close when all calls are done, including calls in flight."""
+        """Announce the shutdown. Close when all calls are done, including calls in flight."""
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()
@@ -313,5 +315,5 @@ class GrpcServerConnection(server_call.CallConnection):
         return (completion for completion in completions if completion is not None)
 
     def abort(self) -> None:
-        """Close now and cancel the calls."""
+        """Close the connection immediately and cancel the calls."""
         self._transport.abort()

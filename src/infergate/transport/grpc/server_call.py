@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 CLOSING_SECONDS: Final = 1.0
 """Seconds for a client to acknowledge a shutdown, or to end a request after an early response."""
 _DEADLINE_GRACE: Final = 0.1
-"""Grace period after a client's deadline for the application to report the expiry."""
+"""Grace period in seconds after a client's deadline, in which the application can report the
+expiry."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
 MESSAGE_TIMEOUT_TEXT: Final = "the message did not arrive in time"
 TRUNCATED: Final = "the call ended in the middle of a message"
@@ -57,7 +58,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         super().__init__(listener.loop, Http2ServerConnection(limits.headers, limits.streams))
         self.listener: Final = listener
         self.peer = ""
-        self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
+        self.peer_identity: tuple[str, ...] = ()  # the value of `RequestContext.peer_identity`
         self._calls: Final[set[ServerCall]] = set()
         self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
@@ -107,19 +108,19 @@ class ServerCall(IncomingRequest):
             headers=request.headers,
             peer_identity=connection.peer_identity,
         )
-        self.context = context  # not by super(): the call would slow down each request
+        self.context = context  # not set by super(): the call would slow down each request
         self.account = context.memory = RequestAccount(connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
         stream.owner = self
         self._request: Final = request
         self._max_message: Final = connection.listener.limits.body + framing.MESSAGE_OVERHEAD
-        self._has_headers = False  # response headers were sent
-        self._has_ended = False  # the status was sent
+        self._has_headers = False  # whether response headers were sent
+        self._has_ended = False  # whether the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
         self._relayed: Cancellable | None = None  # the application's work, until a task takes over
         self._completion: asyncio.Future[None] | None = None
-        self.deadline = math.inf  # loop time
+        self.deadline = math.inf  # on the clock of the event loop
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
         if timeout is not None:
@@ -141,7 +142,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Called when the whole response has been sent."""
+        """Handle that the whole response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Cancel the call, because the client reset the stream."""
@@ -160,8 +161,8 @@ class ServerCall(IncomingRequest):
             task.cancel()
 
     def completion(self) -> asyncio.Future[None] | None:
-        """Return a future that is done when the application has served the call; None if the call
-        has not begun."""
+        """Return a future that is done when the application has served the call, or None if the
+        call has not begun."""
         if self._relayed is not None and self.task is None and self._completion is None:
             self._completion = self._connection.loop.create_future()
         return self._completion or self.task
@@ -171,7 +172,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def _report_if_late(self, is_late: bool) -> bool:  # noqa: FBT001
-        """Report a late message to the application; return `is_late`."""
+        """Report a late message to the application. Return `is_late`."""
         if is_late:
             self.build_refusal(
                 GatewayError(Kind.TIMEOUT, MESSAGE_TIMEOUT_TEXT, limit="idle_body_time")
@@ -212,7 +213,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Return whether the response has been unread for too long; if so, end the call."""
+        """Return whether the response has been unread for too long. If so, end the call."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False
@@ -291,7 +292,7 @@ class ServerCall(IncomingRequest):
         return build_refusal(app, error, self._request.method, self.context)
 
     def invalid_message_response(self, error: framing.MessageError) -> RpcResponse:
-        """Return gRPC's own status for an invalid message; the application records the error."""
+        """Return gRPC's own status for an invalid message. The application records the error."""
         self.build_refusal(error)
         return self.invalid_message_status(error)
 

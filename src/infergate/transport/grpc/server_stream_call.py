@@ -46,7 +46,7 @@ class StreamCall(ServerCall):
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
         self._reader = framing.MessageReader(self._max_message, request.encoding)
-        self.context.memory = UNLIMITED  # each message has its own account in the application
+        self.context.memory = UNLIMITED  # in a stream, each message has its own account
         self._message_count = 0  # messages taken so far
         self._checked_count = -1  # `_message_count` when an incomplete message was last checked
         self._started_at = self._last_progress = 0.0
@@ -131,7 +131,7 @@ class StreamCall(ServerCall):
                     if inflated is None:
                         return
                     message = inflated
-                self.account.release()  # the consumer admits the message on its own account
+                self.account.release()  # the consumer charges the message to another account
                 connection.engine.release(self._stream, length)
                 connection.flush_soon()
                 yield message

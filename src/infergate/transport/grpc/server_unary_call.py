@@ -88,8 +88,8 @@ class UnaryCall(ServerCall):
             self._admit(reader.length, reader.message, size)
 
     def _admit(self, length: int, message: Buffer | DeferredInflation | None, arrived: int) -> None:
-        """Admit the message of `length` bytes, which is None until it is complete; `arrived` bytes
-        of the body were just received."""
+        """Admit the message of `length` bytes. `message` is None until the message is complete.
+        `arrived` is the number of body bytes that were just received."""
         if not self.account.is_admitted:
             self.account.admit(length)
             self._counted_bytes = length

@@ -1,5 +1,5 @@
-"""HTTP/2 (RFC 9113) without sockets: both ends of a connection turn bytes into events, and calls
-into bytes.
+"""HTTP/2 (RFC 9113) without sockets: both ends of a connection. Each end converts received bytes to
+events, and method calls to bytes to send.
 
 The entry points are `Http2ServerConnection` and `Http2ClientConnection` in `roles`. Read `frames`
 (the wire format), `frame_reader` (bytes to frames), `connection` (the rules that both ends share),

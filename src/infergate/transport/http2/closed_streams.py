@@ -22,8 +22,8 @@ class ClosedStreams:
         return number in self._allowed
 
     def add(self, number: int, allowed: tuple[int, int] | None) -> None:
-        """Add a stream. `allowed`: the bytes of DATA and the number of header blocks that may
-        still arrive after a reset by this end; None if the peer reset it."""
+        """Add a stream. `allowed` has the bytes of DATA and the number of header blocks that may
+        still arrive after a reset by this end. It is None if the peer reset the stream."""
         self._allowed[number] = allowed
         if len(self._allowed) > limits.MAX_CLOSED_STREAMS:
             self._allowed.popitem(last=False)
@@ -38,7 +38,8 @@ class ClosedStreams:
         return True
 
     def accept_headers(self, number: int) -> bool:
-        """Return whether a header block was in flight. Raises like `accept_data`."""
+        """Return whether a header block was in flight. Raises Http2StreamError if the peer reset
+        the stream."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not remaining_blocks:
             return False

@@ -1,11 +1,11 @@
 """The state machine of an HTTP/2 connection that both ends share (RFC 9113). `receive` takes bytes
-and returns events; output accumulates until `take_output`.
+and returns events. The output accumulates until `take_output` returns it.
 
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.
 - Every frame that advances no request is charged to a budget (`limits`).
-- A frame on a closed stream is a stream error, unless RFC 9113 requires a connection error, because
-  other calls share the connection.
+- A frame on a closed stream is a stream error, because other calls share the connection. It is a
+  connection error only if RFC 9113 requires this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
 from infergate.transport.http2.outbound import OutboundFrames
 from infergate.transport.http2.stream import Stream
 
-_MAX_REASON: Final = 200  # characters of a GOAWAY reason that are sent or reported
+_MAX_REASON: Final = 200  # the maximum length of a GOAWAY reason that is sent or reported
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
@@ -42,7 +42,7 @@ class Http2Connection(Http2FrameReader):
         `limits.HEADER_BLOCK_FACTOR` times that size are decoded, so that the stream can be refused
         with an error."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0  # the highest stream number of the peer (client: of this end)
+        self.last_stream = 0  # the highest stream number of the peer (at a client: of this end)
         self.is_closed = False
         self.is_draining = False  # whether a GOAWAY of this end has announced the drain
         self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
@@ -74,8 +74,8 @@ class Http2Connection(Http2FrameReader):
     # ---- receiving
 
     def receive(self, data: bytes | bytearray, now: float, size: int = -1) -> list[Event]:
-        """Process the first `size` bytes of `data` (-1: all) and return the events, which refer to
-        `data`. `now`: seconds on a monotonic clock."""
+        """Process the first `size` bytes of `data`, or all bytes if `size` is -1. Return the
+        events, which refer to `data`. `now` is in seconds on a monotonic clock."""
         self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
@@ -84,12 +84,12 @@ class Http2Connection(Http2FrameReader):
             except Http2ConnectionError as error:
                 self.fail(error.code, error.reason)
                 events.append(Failed(error.code, error.reason))
-        self._events = []  # an idle connection must not hold the bytes of its last read
+        self._events = []  # otherwise an idle connection would hold the bytes of its last read
         return events
 
     @property
     def is_frame_pending(self) -> bool:
-        """Whether a header block or another held frame is incomplete."""
+        """Whether a header block or another frame is held because it is incomplete."""
         return self._block is not None or bool(self._unparsed)
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
@@ -105,7 +105,7 @@ class Http2Connection(Http2FrameReader):
             case frames.PRIORITY:
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
-                    if self._is_idle(stream):  # no RST_STREAM on these (RFC 9113, 6.4)
+                    if self._is_idle(stream):  # it must get no RST_STREAM (RFC 9113, 6.4)
                         reason = "a PRIORITY frame of the wrong size"
                         raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
@@ -220,7 +220,8 @@ class Http2Connection(Http2FrameReader):
     ) -> None:
         events = self._events
         last = events[-1] if events else None
-        # The end of a frame, whole frames and the start of another in one read are one event.
+        # If a read has the end of a frame, whole frames and the start of another frame, they are
+        # one event.
         if type(last) is Data and last.stream is stream:
             last.parts.extend(parts)
             last.size += size
@@ -307,8 +308,8 @@ class Http2Connection(Http2FrameReader):
                     raise Http2ConnectionError(reason, Code.FLOW_CONTROL_ERROR)
             else:
                 self._apply_setting(identifier, value)
-        # The ACK precedes the data that a larger window allows: grpc-core enlarges its window when
-        # it reads the ACK, and ends a connection that exceeds it.
+        # The ACK precedes the data that a larger window allows. grpc-core enlarges its window when
+        # it reads the ACK, and ends a connection that sends the data before.
         self.outbound.output.append(frames.SETTINGS_ACK)
         if initial != self.outbound.initial_window:
             self._apply_initial_window(initial)
@@ -362,7 +363,7 @@ class Http2Connection(Http2FrameReader):
             self._frames_at_ping = self.outbound.sent_frames
             self._ping_budget.refill_and_spend(self.last_received_at)
         elif not self._ping_budget.spend(self.last_received_at):
-            # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
+            # gRPC clients that receive this reason reduce their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
         self.outbound.output.append(frames.PONG_HEADER + payload)
 
@@ -373,11 +374,11 @@ class Http2Connection(Http2FrameReader):
         self._events.append(Goaway(code, reason[:_MAX_REASON]))
 
     def _on_streams_rejected(self, last: int, code: int) -> None:
-        """Called when the peer will not process streams after `last`."""
+        """The peer will not process streams after `last`."""
 
     def _charge_budget(self, reason: str) -> None:
         sent = self.outbound.sent_frames
-        if sent > self._refunded_frames:  # the peer may send two window updates for each
+        if sent > self._refunded_frames:  # the peer may send two window updates for each sent frame
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
         if not self._glitch_budget.spend(self.last_received_at):
@@ -391,7 +392,8 @@ class Http2Connection(Http2FrameReader):
         return parts
 
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """Send a header block (`header_blocks.encode_block`). `end`: the block ends the stream."""
+        """Send a header block (`header_blocks.encode_block`). `end` means that the block ends the
+        stream."""
         if stream.local_open:
             self.outbound.send_headers(stream, block, end=end)
             if end:
@@ -400,8 +402,9 @@ class Http2Connection(Http2FrameReader):
     def send_data(
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
-        """Send part of a body. `trailers` end the body (empty: it ends without trailers; None: more
-        parts follow). Return False if data waits for the peer's windows; a `Sent` event follows."""
+        """Send part of a body. `trailers` end the body. If they are empty, the body ends without
+        trailers; if they are None, more parts follow. Return False if data waits for the peer's
+        windows. A `Sent` event then follows."""
         if not stream.local_open:
             return True
         sent = self.outbound.send_data(stream, parts, trailers)
@@ -431,8 +434,8 @@ class Http2Connection(Http2FrameReader):
             self._remove_stream(stream)
 
     def release(self, stream: Stream, size: int) -> None:
-        """Let the peer send `size` more bytes on `stream`, less the bytes that `expect` has already
-        granted."""
+        """Let the peer send `size` more bytes on `stream`, minus the bytes that `expect` has
+        already granted."""
         extra = min(size, stream.extra_granted)
         stream.extra_granted -= extra
         stream.unreleased += size - extra
@@ -473,7 +476,7 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))
         elif stream is not None or number in self._closed_streams or code is Code.STREAM_CLOSED:
             self._closed_streams.add(number, (0, 0))
-        else:  # a refused stream, which is open only for the peer
+        else:  # a refused stream is open only for the peer
             self._closed_streams.add(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
         self.outbound.output.append(frames.reset(number, code))
 

@@ -6,7 +6,8 @@ from typing import Final
 
 
 class FrameBudget:
-    """At most `max_tokens` tokens, refilled at `rate` per second on a monotonic clock."""
+    """A bucket of at most `max_tokens` tokens. It is refilled at `rate` tokens per second on a
+    monotonic clock."""
 
     __slots__ = ("_max_tokens", "_rate", "_tokens", "_updated_at")
 
@@ -17,7 +18,7 @@ class FrameBudget:
         self._updated_at: float | None = None
 
     def spend(self, now: float) -> bool:
-        """Take one token; return False if none is left."""
+        """Take one token. Return False if no token is left."""
         if self._updated_at is not None:
             self.add(max(0.0, now - self._updated_at) * self._rate)
         self._updated_at = now
@@ -31,6 +32,6 @@ class FrameBudget:
         self._tokens = min(self._max_tokens, self._tokens + tokens)
 
     def refill_and_spend(self, now: float) -> None:
-        """Refill the bucket to the maximum, which is at least 1, and take one token."""
+        """Refill the bucket to the maximum, which is at least 1, and take a token."""
         self._tokens = self._max_tokens - 1.0
         self._updated_at = now

@@ -1,6 +1,6 @@
 """Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
-small frames are held until complete; DATA is passed on as views of the received bytes. A length is
-checked when it is announced, before the payload arrives."""
+small frames are held until they are complete. DATA is passed on as views of the received bytes. A
+length is checked when it is announced, before the payload arrives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Http2FrameReader:
     """The fields of header blocks that were received recently."""
 
     def __init__(self, max_block: int) -> None:
-        """`max_block`: the longest header block, in bytes."""
+        """`max_block` is the size of the longest accepted header block in bytes."""
         self._max_block = max_block
         self._max_headers = min(max_block, MAX_FRAME)  # the longest HEADERS frame
         self._unparsed = NOTHING
@@ -53,7 +53,7 @@ class Http2FrameReader:
         """A counter that grows when a header block is complete or the held frame changes."""
         self._expected_preface = self.preface
         self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
-        self._has_received_settings = False  # SETTINGS have arrived
+        self._has_received_settings = False  # whether SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
         self._padding_left = 0  # the padding among them
         self._data_stream: Stream | None = None
@@ -62,7 +62,7 @@ class Http2FrameReader:
         self._block_stream = 0
         self._block_flags = 0
         self._continuations = 0
-        self._is_skipping = False  # the header block is too long, and is being discarded
+        self._is_skipping = False  # whether the header block is too long and is being discarded
 
     # ---- to be implemented by subclasses
 
@@ -71,8 +71,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
-        """Process the start of a DATA frame of `length` bytes, `body` of which are not padding.
-        Return the stream, or None to discard the data."""
+        """Process the start of a DATA frame of `length` bytes, of which `body` bytes are not
+        padding. Return the stream, or None to discard the data."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
@@ -81,7 +81,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_data_run(self, number: int, size: int) -> Stream:
-        """Subtract `size` bytes of several DATA frames from the windows; return their stream."""
+        """Subtract `size` bytes of several DATA frames from the windows. Return the stream of the
+        frames."""
         raise NotImplementedError
 
     def _on_data_payload(
@@ -96,7 +97,7 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:
-        """Handle a WINDOW_UPDATE; the highest bit of `increment` is reserved."""
+        """Handle a WINDOW_UPDATE. The highest bit of `increment` is reserved."""
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
@@ -111,11 +112,12 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _can_skip_block(self) -> bool:
-        """Return whether a header block may be discarded: later blocks do not depend on it."""
+        """Return whether a header block may be discarded. This is allowed if later blocks do not
+        depend on it."""
         raise NotImplementedError
 
     def _on_skipped_block(self, number: int) -> None:
-        """Handle a header block on `number` that was too long and discarded."""
+        """Handle a header block of stream `number` that was too long and was discarded."""
         raise NotImplementedError
 
     def _charge_budget(self, reason: str) -> None:
@@ -324,7 +326,7 @@ class Http2FrameReader:
             return None
 
     def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
-        """Handle a complete DATA frame, not empty and without padding."""
+        """Handle a complete DATA frame that is not empty and has no padding."""
         length = len(payload)
         stream = self._data_target(number, flags, length, 0)
         if stream is not None:
@@ -428,5 +430,5 @@ _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (4, 4, None),  # WINDOW_UPDATE
     (0, _ANY_LENGTH, True),  # CONTINUATION
 )
-"""For each kind of frame: its minimum and maximum length, and whether it belongs to a stream
-(True), to the connection (False) or to either (None)."""
+"""For each kind of frame: its minimum length, its maximum length, and where it may occur: on a
+stream (True), on the connection (False), or on both (None)."""

@@ -41,7 +41,7 @@ MIN_FRAME_SIZE: Final = 16_384  # the payload size that every peer accepts
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
 
 FRAME_HEADER: Final = struct.Struct(">IBI")
-"""A frame header: length and kind in one word (`length << 8 | kind`), flags, stream."""
+"""A frame header: length and kind in one word (`length << 8 | kind`), flags, and stream."""
 FRAME_HEADER_SIZE: Final = FRAME_HEADER.size
 UINT32: Final = struct.Struct(">I")
 SETTING: Final = struct.Struct(">HI")
@@ -96,7 +96,7 @@ def settings(values: Iterable[tuple[int, int]]) -> bytes:
 
 
 def goaway(last: int, code: int, reason: str) -> bytes:
-    """Return a GOAWAY: no stream after `last` was or will be processed."""
+    """Return a GOAWAY, which means that no stream after `last` was or will be processed."""
     return frame(GOAWAY, 0, 0, _LAST_AND_CODE.pack(last, code) + reason.encode())
 
 

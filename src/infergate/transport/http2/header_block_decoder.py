@@ -3,10 +3,10 @@
 The gateway announces a dynamic table of size 0. A block that neither reads nor changes the table
 always has the same meaning, so its parsed form is cached; if only some values differ from an
 earlier block, only these values are decoded (`header_templates`). Encoders that ignore the table's
-size (grpcio) add every field to the table; with size 0, this has no effect (RFC 7541, 4.4).
+size (grpcio) add every field to the table, which has no effect if the size is 0 (RFC 7541, 4.4).
 
-A decoding error ends the connection; an invalid field concerns one stream, so a block is validated
-after it was decoded completely.
+A decoding error ends the connection, but an invalid field concerns only one stream. A block is
+therefore decoded completely before it is validated.
 
 Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
 error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
@@ -26,7 +26,7 @@ from infergate.transport.http2.hpack_decoder import HpackDecoder
 
 class HeaderBlockDecoder:
     """Decodes header blocks of at most `max_size` decoded bytes. `cache` holds the most recently
-    used blocks; callers look there first to save a call."""
+    used blocks. Callers look in `cache` first to save a call."""
 
     __slots__ = ("_decoder", "_templates", "cache")
 
@@ -38,8 +38,8 @@ class HeaderBlockDecoder:
         self._templates: Final = HeaderTemplates(max_size)
 
     def disable_table(self) -> None:
-        """Drop the peer's dynamic table, because it acknowledged the SETTINGS. Cached blocks are
-        dropped, because a cached block may set the table to a size that is now invalid."""
+        """Drop the peer's dynamic table, because the peer acknowledged the SETTINGS. Cached blocks
+        are also dropped, because a cached block may set the table to a size that is now invalid."""
         self._decoder.disable_table()
         self._forget()
 

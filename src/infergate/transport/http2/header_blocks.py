@@ -10,7 +10,7 @@ from typing import Any, Final
 from infergate.core.compilation import mypyc_attr
 from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD
 
-_NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII without upper case and colon
+_NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII except upper-case letters and the colon
 VALUE: Final = re.compile(rb"[^\0\r\n]*")
 """A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
 metadata as set by the application (Triton: "... got []. ")."""
@@ -26,14 +26,17 @@ REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 @mypyc_attr(native_class=False)
 class HeaderBlock:
     """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
-    the colon; `pairs` holds the other fields in order; `size` is defined like
-    SETTINGS_MAX_HEADER_LIST_SIZE. `is_malformed`: HTTP/2 forbids the block in any message.
-    `is_request` and `is_trailers`: the block may start a request (8.3.1), or end a body (8.1).
-    `status` is the status of a response, None for other blocks (8.3.2). `interpretation` belongs to
-    the user of the connection, and is cached with the block.
+    the colon. `pairs` holds the other fields in order. `size` is defined like
+    SETTINGS_MAX_HEADER_LIST_SIZE.
 
-    A block may differ from the block `template` only in the values `changed`. Their names are
-    unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`."""
+    `is_malformed` means that HTTP/2 forbids the block in any message. `is_request` and
+    `is_trailers` mean that the block may start a request (8.3.1) or end a body (8.1). `status` is
+    the status of a response, or None for other blocks (8.3.2). `interpretation` belongs to the user
+    of the connection, and is cached with the block.
+
+    If the block differs from the block `template` only in some values, `changed` has these values.
+    Their names are unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`.
+    """
 
     content_length: int | None
     is_malformed: bool
@@ -59,7 +62,8 @@ class HeaderBlock:
     def __init__(
         self, raw: Iterable[tuple[bytes, bytes]], template: HeaderBlock | None = None
     ) -> None:
-        """`template` replaces `raw`; the caller sets `changed`, `pairs` and `size`."""
+        """If `template` is given, it replaces `raw`, and the caller sets `changed`, `pairs` and
+        `size`."""
         self.template = template
         self.interpretation: Any = None
         if template is not None:
@@ -133,15 +137,15 @@ _SEVEN_BITS: Final = 127
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """Return one field as its index in the static table or as a literal without indexing (RFC
-    7541, 6)."""
+    """Return a field, encoded as its index in the static table, or as a literal without indexing
+    (RFC 7541, 6)."""
     if index := _STATIC_FIELDS.get((name, value)):
         return bytes((0x80 | index,))
     return encode_name(name) + encode_value(value)
 
 
 def encode_name(name: str) -> bytes:
-    """Return the encoding of a field name, to be followed by a value."""
+    """Return the encoding of a field name. The encoding of a value must follow it."""
     if index := _STATIC_NAMES.get(name):
         return _encode_integer(index, _FOUR_BITS)
     key = name.encode("ascii")

@@ -1,12 +1,11 @@
-"""Header blocks that differ from an earlier one only in some values, such as grpc-timeout, a
+"""Header blocks that differ from an earlier block only in some values, such as grpc-timeout, a
 request id or a trace. Most fields of a client are the same in each request; a changed value must
 not cause the whole block to be decoded and validated again.
 
 A *template* is a decoded block with the positions of the values that changed in later blocks. Only
-blocks without an effect on the dynamic table are used, so a block that equals the template except
-for such values has the same fields with these values. A block that does not fit is decoded from
-scratch; only that reports errors.
-"""
+blocks without an effect on the dynamic table become templates. A block that equals a template
+except for such values therefore has the template's fields with the new values. Any other block is
+decoded from scratch. Only decoding from scratch reports errors."""
 
 from __future__ import annotations
 
@@ -82,8 +81,8 @@ class _Template:
     def __init__(self, split: _SplitBlock) -> None:
         self.skeleton: Final = split.skeleton
         self.values = split.values
-        self._varying: frozenset[int] = frozenset()  # positions in `values`
-        self._fields: HeaderBlock | None = None  # None: no value has changed yet
+        self._varying: frozenset[int] = frozenset()  # positions in `values` of values that vary
+        self._fields: HeaderBlock | None = None  # None if no value has changed yet
         self._fixed_size = 0  # the size of the fields without the varying values
         self._parts: list[bytes] = []  # the bytes before each varying value
         self._tail = b""
@@ -91,7 +90,8 @@ class _Template:
         self._indices: list[int] = []  # positions of the varying values in `HeaderBlock.pairs`
 
     def learn(self, split: _SplitBlock, fields: HeaderBlock) -> None:
-        """Mark the values that differ in `split`, which has the same skeleton, as varying."""
+        """Mark the values that differ in `split` as varying. `split` has the same skeleton as this
+        template."""
         self._varying |= {
             position
             for position, value in enumerate(split.values)
@@ -143,7 +143,7 @@ class _Template:
         return result
 
     def _read_values(self, block: bytes) -> list[bytes] | None:
-        """Return the varying values of `block`, or None if it differs in more than these values.
+        """Return the varying values of `block`, or None if the block also differs in other parts.
         Raises IndexError and HPACKError."""
         values: list[bytes] = []
         encoded: list[int] = []  # indices of Huffman-coded values, decoded once the block fits
@@ -174,13 +174,13 @@ class _Template:
 
 
 class HeaderTemplates:
-    """The templates of a connection, the most recently used first. A new template replaces the
-    last, so blocks that occur once do not displace templates in use."""
+    """The templates of a connection, with the most recently used first. A new template replaces the
+    last, so that blocks that occur once do not displace templates in use."""
 
     __slots__ = ("_max_size", "_seen_names", "_templates")
 
     def __init__(self, max_size: int) -> None:
-        """`max_size`: the largest decoded size of a block."""
+        """`max_size` is the largest decoded size of a block."""
         self._max_size: Final = max_size
         self._templates: list[_Template] = []
         self._seen_names: Final = BoundedCache[int, None](limits.MAX_CACHED_BLOCKS)

@@ -1,6 +1,7 @@
 """Decodes header blocks (RFC 7541) into fields, each a pair of bytes. A client can encode a field
-in a single byte, so the loop does no avoidable work per field, and limits the decoded size. Any
-error ends the connection, because the state of the dynamic table is unknown afterwards."""
+in a single byte. The loop therefore does as little work per field as possible, and limits the
+decoded size. Any error ends the connection, because the state of the dynamic table is unknown
+afterwards."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ _FIRST_DYNAMIC_INDEX: Final = len(STATIC_FIELDS) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
 """Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
 MAX_PREFIX_LENGTH: Final = 0x7F
-"""The largest value of the 7-bit prefix of a string's length; shorter strings have their length in
-the same byte as the Huffman bit."""
+"""The largest value of the 7-bit prefix of a string's length. The length of a shorter string is in
+one byte with the Huffman bit."""
 _MAX_SHIFT: Final = 28
-"""Maximum bits of an integer; no valid length or index is longer."""
+"""Maximum number of bits of an integer. No valid length or index has more bits."""
 
 
 class HeaderBlockTooLargeError(Http2ConnectionError):
@@ -36,8 +37,9 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
 
 
 class HpackDecoder:
-    """Decodes the blocks of one connection. `is_stateless`: the last block neither read nor changed
-    the dynamic table. `is_resized`: the last block changed the table's size."""
+    """Decodes the blocks of one connection. `is_stateless` means that the last block neither read
+    nor changed the dynamic table. `is_resized` means that the last block changed the table's
+    size."""
 
     __slots__ = (
         "_entries",
@@ -50,7 +52,8 @@ class HpackDecoder:
     )
 
     def __init__(self, max_size: int) -> None:
-        """`max_size`: the largest decoded size of a block, with `FIELD_OVERHEAD` per field."""
+        """`max_size` is the largest decoded size of a block. Each field counts as `FIELD_OVERHEAD`
+        bytes more than its text."""
         self._max_size: Final = max_size
         self._entries: deque[HeaderField] = deque()  # the newest first
         self._table_size = 0

@@ -1,6 +1,6 @@
-"""The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
-`hpack` has a table of state transitions for half a byte. Transitions for whole bytes are computed
-on first use and cached."""
+"""The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded one byte at a time. The
+library `hpack` has a table of state transitions for half a byte. This module computes the
+transition for a whole byte on first use, and caches it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_F
 
 from infergate.core.bounded_cache import BoundedCache
 
-_MAX_STEPS: Final = 8192  # maximum number of cached transitions, together under 2 MB
+_MAX_STEPS: Final = 8192  # maximum number of cached transitions, which take less than 2 MB
 
 
 class _Step(NamedTuple):
@@ -39,7 +39,8 @@ def decode(text: bytes) -> bytes:
 
 
 def _compute_step(state_and_byte: int) -> _Step:
-    """Compute and cache the effect of the low byte of `state_and_byte` in the state above it."""
+    """Compute and cache the effect of a byte. `state_and_byte` has the byte in its low 8 bits, and
+    the state above them."""
     state, decoded, flags = state_and_byte >> 8, bytearray(), 0
     for nibble in (state_and_byte >> 4 & 15, state_and_byte & 15):
         state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]

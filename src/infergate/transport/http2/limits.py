@@ -9,26 +9,29 @@ from typing import Final
 from infergate.core.limits import KIB, MIB
 
 STREAM_WINDOW: Final = 1 * MIB
-"""Bytes that a peer may send on a stream before the application has requested them. The window is
-raised for a longer announced message, as far as the body limits allow."""
+"""Number of bytes that a peer may send on a stream before the application has requested them. For a
+longer message, the window is raised when the length is announced, within the body limits."""
 CONNECTION_WINDOW: Final = 16 * MIB
-"""Bytes that a peer may send on all streams before they are read from the socket."""
+"""Number of bytes that a peer may send on all streams before this end reads them from the
+socket."""
 MAX_FRAME: Final = 256 * KIB
-"""The longest frame accepted. DATA is passed on as it arrives, and never held whole."""
+"""The longest accepted frame. DATA is passed on as it arrives, and never held whole."""
 HEADER_BLOCK_FACTOR: Final = 4
-"""The maximum size of a header block as a multiple of the header limit. Up to this size the call
-is refused with an error. A larger block is skipped and its stream reset or, if the peer has not
-acknowledged the SETTINGS and may use the dynamic table, the connection ends."""
+"""The maximum size of a header block as a multiple of the header limit. A call whose block exceeds
+the header limit is refused with an error. A block larger than this maximum is skipped and its
+stream is reset. If the peer has not acknowledged the SETTINGS, it may use the dynamic table, and
+the connection ends instead."""
 MAX_CONTINUATIONS: Final = 32  # CONTINUATION frames per header block
 MAX_SETTINGS: Final = 64  # settings per SETTINGS frame
 MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
 GLITCH_BURST: Final = 500.0
-"""Bucket size for frames that advance no request: resets, empty DATA, priorities, window updates
-not caused by DATA of this end, refused streams, unknown frames (nghttp2: 1000)."""
-GLITCH_RATE: Final = 50.0  # tokens per second for such frames (nghttp2: 33)
+"""Bucket size for frames that advance no request (nghttp2: 1000). Such frames are resets, empty
+DATA, priorities, window updates not caused by DATA of this end, refused streams, and unknown
+frames."""
+GLITCH_RATE: Final = 50.0  # tokens per second for frames that advance no request (nghttp2: 33)
 SETTINGS_BURST: Final = 100.0
-"""Bucket size for SETTINGS frames. Each may let every stream send a little more, so sent frames do
-not refill this bucket."""
+"""Bucket size for SETTINGS frames. A SETTINGS frame may let every stream send a little more, so
+sent frames do not refill this bucket."""
 SETTINGS_RATE: Final = 10.0
 """Tokens per second for SETTINGS. Clients that measure bandwidth change windows less often."""
 EARLY_STREAMS: Final = 1024
@@ -42,7 +45,7 @@ EARLY_SECONDS: Final = 10.0
 EARLY_REFUSED_STREAMS: Final = 4096
 """Number of further streams that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0
-"""Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""
+"""Bucket size for PING frames (grpc: 2). DATA and headers of this end refill the bucket."""
 PING_RATE: Final = 2.0  # tokens per second for PINGs, twice the rate of a reasonable client
 MAX_CLOSED_STREAMS: Final = 1024
 """Closed streams per connection on which late frames are still recognized."""

@@ -1,5 +1,5 @@
 """Outgoing frames of a connection, within the peer's flow-control windows. DATA beyond the windows
-waits on its stream as memory views. These are split into frames when they may be sent, and are
+waits on its stream as memory views, which are split into frames when they may be sent, and are
 never copied. Streams with queued data are served in the order of queueing."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MAX_DATA_FRAME: Final = 256 * KIB
 
 class OutboundFrames:
     """The pending output of a connection. `window` is the connection's send window,
-    `initial_window` the send window of a new stream, and `max_frame_size` the longest payload that
-    the peer accepts."""
+    `initial_window` is the send window of a new stream, and `max_frame_size` is the longest payload
+    that the peer accepts."""
 
     __slots__ = (
         "_has_sent_headers",
@@ -149,7 +149,8 @@ class OutboundFrames:
                 self._send_run(stream, queue, max_size, count)
                 continue
             allowed = min(allowed, max_size)
-            # Several parts share a frame: a message is a few bytes followed by a tensor.
+            # Several parts share a frame, because a message consists of a few bytes followed by a
+            # tensor.
             payload, size = [], 0
             while queue and size < allowed:
                 part = queue.popleft()
@@ -173,7 +174,7 @@ class OutboundFrames:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], frame_size: int, count: int) -> None:
-        """Send `count` frames of `frame_size` bytes. The first part is longer than all of them."""
+        """Send `count` frames of `frame_size` bytes, all from the first part, which is longer."""
         head = FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id)
         part = memoryview(queue.popleft())
         size = count * frame_size
@@ -185,7 +186,7 @@ class OutboundFrames:
             self.output += (head, part[start : start + frame_size])
 
     def discard(self, stream: Stream) -> None:
-        """Drop the queue of `stream`, and send nothing more on it."""
+        """Drop the queue of `stream`, and send nothing more on the stream."""
         stream.local_open = False
         stream.send_queue = None
         self.waiting.pop(stream, None)
@@ -204,7 +205,8 @@ class OutboundFrames:
         return done
 
     def resume(self, stream: Stream) -> bool:
-        """Send the queue of `stream` as far as the windows allow; return whether it is empty."""
+        """Send the queue of `stream` as far as the windows allow. Return whether the queue is
+        empty."""
         if self._send(stream):
             del self.waiting[stream]
             return True

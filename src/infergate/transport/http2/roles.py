@@ -17,14 +17,15 @@ _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
 """Maximum number of window updates for new streams that are not charged to the budget."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
-"""Payload of the PING after the first GOAWAY; its acknowledgement confirms the GOAWAY."""
+"""Payload of the PING after the first GOAWAY. An acknowledgement of the PING confirms that the peer
+has received the GOAWAY."""
 
 
 class _RoleConnection(Http2Connection):
     """The base class of server and client connections."""
 
     def ping(self) -> None:
-        """Send a PING. Any bytes received afterwards show that the peer is alive."""
+        """Send a PING. Any bytes that arrive afterwards show that the peer is alive."""
         self.outbound.output.append(frames.frame(frames.PING, 0, 0, _PING_PAYLOAD))
 
     def _on_trailers(self, stream: Stream, fields: HeaderBlock, *, end: bool) -> None:
@@ -39,7 +40,7 @@ class _RoleConnection(Http2Connection):
 
     def _on_closed_stream_headers(self, number: int) -> None:
         if not self.is_client and number not in self._closed_streams:
-            # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
+            # The stream may never have been open, and stream numbers must grow (RFC 9113, 5.1.1).
             raise Http2ConnectionError("headers on a closed stream", Code.STREAM_CLOSED)
         if not self._closed_streams.accept_headers(number):
             self._charge_budget("headers on closed streams")
@@ -65,7 +66,7 @@ class Http2ServerConnection(_RoleConnection):
         super().__init__(header_bytes)
         self._max_streams: Final = max_streams
         self._announced_last_stream: int | None = None
-        """The last stream that is served; None until the last stream is announced."""
+        """The last stream that is served, or None until this stream is announced."""
         self._early_header_bytes = 0
         self._send_settings(
             (
@@ -105,8 +106,8 @@ class Http2ServerConnection(_RoleConnection):
             self._on_stream_error(Http2StreamError(number, Code.REFUSED_STREAM))
 
     def _is_early_stream_allowed(self, size: int) -> bool:
-        """Whether the peer may exceed `max_streams` with headers of `size` bytes: RFC 9113, 6.5.3
-        binds it to the SETTINGS only after it has acknowledged them."""
+        """Whether the peer may exceed `max_streams` with headers of `size` bytes. The peer must
+        respect the SETTINGS only after it has acknowledged them (RFC 9113, 6.5.3)."""
         self._early_header_bytes += size
         return (
             self._unacknowledged_settings > 0
@@ -157,7 +158,7 @@ class Http2ServerConnection(_RoleConnection):
         stream.remote_open = not end
         stream.remaining_length = fields.content_length
         self.streams[number] = stream
-        # grpcio enlarges both windows, of the stream and the connection, at the start of each call.
+        # grpcio enlarges the windows of the stream and of the connection at the start of each call.
         if self._expected_updates < _MAX_EXPECTED_UPDATES + 2 * self._max_streams:
             self._expected_updates += 2
         self._events.append(Headers(stream, fields, end))

@@ -36,12 +36,13 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window  # bytes that the peer may still send
         self.extra_granted = 0
-        """Bytes by which the receive window was raised above its initial size, by `expect`."""
+        """Number of bytes by which `expect` has raised the receive window above its initial
+        size."""
         self.unreleased = 0
         """Bytes that were received and released, but not yet granted by a WINDOW_UPDATE."""
         self.send_queue: deque[Buffer] | None = None  # data that waits for the peer's windows
         self.trailers: bytes | None = None
-        """The trailers that follow `send_queue`. Empty: the last DATA frame ends the stream. None:
-        more data may follow."""
+        """The trailers that follow `send_queue`. If they are empty, the last DATA frame ends the
+        stream. If they are None, more data may follow."""
         self.remaining_length: int | None = None
         """Number of body bytes that have not arrived, if a content-length was announced."""
