@@ -42,9 +42,7 @@ class H1Server(HttpAppListener):
         scratch = self._scratch
         if scratch is None:
             scratch = self._scratch = np.empty(_SCRATCH_BYTES, np.uint8).data
-        reader = RequestReader(
-            scratch, self.limits, accept_both_lengths=self._accept_both_lengths
-        )
+        reader = RequestReader(scratch, self.limits, accept_both_lengths=self._accept_both_lengths)
         return H1Connection(self, reader)
 
 
