@@ -61,4 +61,5 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
         assert how["answers"] == [True, True]  # a helper handles the second request
         assert how["code"] == 0, how["log"]
         assert not how["healthy_afterwards"]
+        assert "(compiled engines) serves" in how["log"]
         assert "Traceback" not in how["log"]

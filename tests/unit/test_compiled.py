@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ GROUPS: dict[str, list[str]] = tomllib.loads(
 )["tool"]["infergate"]["compiled"]
 MODULES = [name for names in GROUPS.values() for name in names]
 FORBIDDEN_DECORATORS = {"cached_property", "runtime_checkable"}
+TYPED_PACKAGES = {*sys.stdlib_module_names, "infergate"}
+"""The packages whose types mypy reads when the engines are compiled (setup.py)."""
 
 
 def source(name: str) -> str:
@@ -40,7 +43,9 @@ def last_name(node: ast.expr) -> str:
 
 def traps(text: str) -> Iterator[str]:
     """Yield the traps in a module's source."""
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    untyped = set(_untyped_names(tree))
+    for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef() if any(
                 isinstance(each, ast.Yield) for each in ast.walk(node)
@@ -51,13 +56,20 @@ def traps(text: str) -> Iterator[str]:
                 if len(names) > len(set(names)):
                     yield f"{node.lineno}: handlers of different types bind the same name"
             case ast.ClassDef():
-                yield from _class_traps(node)
+                yield from _class_traps(node, untyped)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _deleted_parameters(node)
+            yield from _decorated_functions(node)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             for each in node.decorator_list:
                 if last_name(each) in FORBIDDEN_DECORATORS:
                     yield f"{node.lineno}: {last_name(each)}"
+
+
+def _decorated_functions(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef) and each is not node and each.decorator_list:
+            yield f"{each.lineno}: decorates {each.name} inside a function"
 
 
 def _deleted_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -71,7 +83,29 @@ def _deleted_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterato
                     yield f"{each.lineno}: deletes the parameter {target.id}"
 
 
-def _class_traps(node: ast.ClassDef) -> Iterator[str]:
+def _untyped_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names imported from packages that are Any for mypy when it compiles."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=module, names=names) if module:
+                modules = [(each.asname or each.name, module) for each in names]
+            case ast.Import(names=names):
+                modules = [
+                    (each.asname or each.name.partition(".")[0], each.name) for each in names
+                ]
+            case _:
+                continue
+        for name, module in modules:
+            if module.partition(".")[0] not in TYPED_PACKAGES:
+                yield name
+
+
+def first_name(node: ast.expr) -> str:
+    """Return the first name of ``a.b`` or ``a.b[...]``."""
+    return ast.unparse(node).partition("[")[0].partition(".")[0]
+
+
+def _class_traps(node: ast.ClassDef, untyped: set[str]) -> Iterator[str]:
     decorators = {last_name(each): ast.unparse(each) for each in node.decorator_list}
     if "frozen=True" in decorators.get("dataclass", "") and any(
         last_name(base) == "Generic" for base in node.bases
@@ -79,6 +113,9 @@ def _class_traps(node: ast.ClassDef) -> Iterator[str]:
         yield f"{node.lineno}: a generic frozen dataclass"
     if "native_class=False" in decorators.get("mypyc_attr", ""):
         return
+    for base in node.bases:
+        if first_name(base) in untyped:
+            yield f"{node.lineno}: {ast.unparse(base)} is Any, so its fields are overwritten"
     for statement in node.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) > 1:
             yield f"{statement.lineno}: several targets in a class body"
@@ -104,6 +141,20 @@ def _class_traps(node: ast.ClassDef) -> Iterator[str]:
         ("def f(a):\n    if a:\n        del a", ["3: deletes the parameter a"]),
         ("async def f(a):\n    del a", ["2: deletes the parameter a"]),
         ("def f(a):\n    del a", []),
+        (
+            "from yaml.a import B\nclass A(B[T]): ...",
+            ["2: B[T] is Any, so its fields are overwritten"],
+        ),
+        (
+            "import yaml.a\nclass A(yaml.a.B): ...",
+            ["2: yaml.a.B is Any, so its fields are overwritten"],
+        ),
+        ("import ssl\nclass A(ssl.B): ...", []),
+        ("from yaml import B\n@mypyc_attr(native_class=False)\nclass A(B): ...", []),
+        (
+            "def f():\n    @lru_cache\n    def g(): ...\n    return lambda: g()",
+            ["3: decorates g inside a function"],
+        ),
         ("class A:\n    a = b = 1", ["2: several targets in a class body"]),
     ],
 )

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
-from infergate.core.compilation import mypyc_attr
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
 from infergate.core.request_record import RequestRecord
 from infergate.observe.family import Labels, MetricFamily, histogram_value, rows_by_label
@@ -67,7 +66,6 @@ class _Series:
                 self.exemplars.setdefault(name, {})[bucket] = exemplar
 
 
-@mypyc_attr(native_class=False)
 class RequestCounters(Collector):
     """The request metrics of a process. The object is not thread-safe. ``names`` returns the
     configured routes and backends, or None if they are unknown. A scrape drops the counters of all

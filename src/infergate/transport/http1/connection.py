@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.log_events import BUG
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -15,6 +16,7 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Http1Connection(HttpServerConnection):
     """The response half of an HTTP/1 server connection."""
 

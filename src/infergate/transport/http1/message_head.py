@@ -22,7 +22,7 @@ HEADERS_TOO_LARGE: Final = 431
 NOT_IMPLEMENTED: Final = 501
 VERSION_NOT_SUPPORTED: Final = 505
 
-HOP_BY_HOP: Final = frozenset(
+HOP_BY_HOP: Final[frozenset[str]] = frozenset(
     {
         "connection",
         "keep-alive",

@@ -5,7 +5,6 @@ wait unparsed, and bytes beyond ``MAX_READ_AHEAD`` stay in the socket."""
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import Final
 
 import numpy as np
@@ -37,15 +36,14 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class H1Server(HttpAppListener):
     """A ``Server`` for HTTP."""
 
-    def _create_connection(self) -> H1Connection:
-        reader = RequestReader(
-            self._scratch, self.limits, accept_both_lengths=self._accept_both_lengths
-        )
-        return H1Connection(self, reader)
+    _scratch: memoryview | None = None  # created for the first connection
 
-    @functools.cached_property
-    def _scratch(self) -> memoryview:
-        return np.empty(_SCRATCH_BYTES, np.uint8).data
+    def _create_connection(self) -> H1Connection:
+        scratch = self._scratch
+        if scratch is None:
+            scratch = self._scratch = np.empty(_SCRATCH_BYTES, np.uint8).data
+        reader = RequestReader(scratch, self.limits, accept_both_lengths=self._accept_both_lengths)
+        return H1Connection(self, reader)
 
 
 class H1Connection(Http1Connection, asyncio.BufferedProtocol):

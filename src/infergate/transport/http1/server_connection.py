@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, cast
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import BUG
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -56,6 +57,7 @@ class ConnectionState(enum.Enum):
     CLOSED = "closed"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HttpServerConnection(asyncio.BaseProtocol):
     """The state machine of one connection that ``listener`` accepted."""
 
