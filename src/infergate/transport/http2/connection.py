@@ -126,7 +126,7 @@ class Http2Connection(Http2FrameReader):
     def _can_skip_block(self) -> bool:
         return not self._unacknowledged_settings
 
-    def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
+    def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
         stream = self.streams.get(number)
         size = len(payload)
         if (
