@@ -16,7 +16,7 @@ from typing import Final
 from infergate.core.tensor import Buffer
 from infergate.transport.http2 import frames, limits
 from infergate.transport.http2.closed_streams import ClosedStreams
-from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
+from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent, new
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
@@ -155,7 +155,7 @@ class Http2Connection(Http2FrameReader):
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        events.append(Data(stream, [payload], size, end))
+        events.append(new(Data, (stream, [payload], size, end)))
         return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -223,10 +223,9 @@ class Http2Connection(Http2FrameReader):
         # The end of a frame, whole frames and the start of another in one read are one event.
         if type(last) is Data and last.stream is stream:
             last.parts.extend(parts)
-            last.size += size
-            last.end = end
+            events[-1] = new(Data, (stream, last.parts, last.size + size, end))
         else:
-            events.append(Data(stream, list(parts), size, end))
+            events.append(new(Data, (stream, list(parts), size, end)))
         if end:
             stream.remote_open = False
             if not stream.local_open:
