@@ -89,7 +89,7 @@ TRANSPORT_IMPORTS: dict[str, tuple[str, ...]] = {
     "tls": (),
     "base": ("worker_loads",),
     "net": ("base",),
-    "client": ("base", "tls"),
+    "client": ("base", "net", "tls"),
     "server": ("base", "net", "tls", "worker_loads"),
     "http1": ("base", "net", "server", "client"),
     "grpc": ("base", "net", "tls", "server", "client", "http2"),

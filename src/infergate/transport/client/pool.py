@@ -21,6 +21,7 @@ from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint, ExchangeCallbacks
 from infergate.transport.client.connect import failure_origin, open_connection
 from infergate.transport.client.response_waiter import ResponseWaiter
+from infergate.transport.net.timer import Timer
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
@@ -47,7 +48,7 @@ class PooledConnection(asyncio.BaseProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._callbacks: ExchangeCallbacks[HttpResponse] | None = None  # of the current exchange
-        self._timeout_handle: asyncio.TimerHandle | None = None
+        self._timer: Final = Timer(self._loop, self._on_timeout)
         self._response_started = False
         self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
         self._counted = 0  # response bytes charged to _memory
@@ -81,7 +82,7 @@ class PooledConnection(asyncio.BaseProtocol):
         self._callbacks = callbacks
         for part in parts:
             self._transport.write(part)
-        self._timeout_handle = self._loop.call_at(deadline, self._on_timeout)
+        self._timer.set_at(deadline)
 
     def cancel_exchange(self, callbacks: ExchangeCallbacks[HttpResponse]) -> None:
         """Cancel the exchange that reports to ``callbacks``, unless it has ended."""
@@ -93,9 +94,7 @@ class PooledConnection(asyncio.BaseProtocol):
     def _take_callbacks(self) -> ExchangeCallbacks[HttpResponse] | None:
         """End the exchange and return its callbacks."""
         callbacks, self._callbacks = self._callbacks, None
-        if self._timeout_handle is not None:
-            self._timeout_handle.cancel()
-            self._timeout_handle = None
+        self._timer.stop()
         return callbacks
 
     def _count_bytes(self, size: int) -> bool:
@@ -132,6 +131,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail or complete the exchange in progress."""
+        self._timer.close()
         self._pool.forget(self)
         if not self._is_waiting:
             return

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from infergate.core.limits import KIB, MIB
 from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import Data, Headers, Trailers
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
 """Size of the transport's write buffer in bytes above which writing is paused."""
@@ -100,15 +101,15 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         handle its events."""
         for event in self.engine.receive(data, self.loop.time(), size):
             kind = type(event)
-            if kind is events.Data:
+            if kind is Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
-            elif kind is events.Headers:
+            elif kind is Headers:
                 owner = event.stream.owner  # type: ignore[union-attr]
                 if owner is None:
                     self._on_stream_opened(event)  # type: ignore[arg-type]
                 else:
                     owner.headers(event.fields, event.end)  # type: ignore[union-attr]
-            elif kind is events.Trailers:
+            elif kind is Trailers:
                 event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
                 self._on_other(event)

@@ -16,7 +16,7 @@ from typing import Final
 from infergate.core.tensor import Buffer
 from infergate.transport.http2 import frames, limits
 from infergate.transport.http2.closed_streams import ClosedStreams
-from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
+from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent, new
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
@@ -126,7 +126,7 @@ class Http2Connection(Http2FrameReader):
     def _can_skip_block(self) -> bool:
         return not self._unacknowledged_settings
 
-    def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
+    def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
         stream = self.streams.get(number)
         size = len(payload)
         if (
@@ -155,7 +155,7 @@ class Http2Connection(Http2FrameReader):
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        events.append(Data(stream, [payload], size, end))
+        events.append(new(Data, (stream, [payload], size, end)))
         return True
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -224,10 +224,9 @@ class Http2Connection(Http2FrameReader):
         # one event.
         if type(last) is Data and last.stream is stream:
             last.parts.extend(parts)
-            last.size += size
-            last.end = end
+            events[-1] = new(Data, (stream, last.parts, last.size + size, end))
         else:
-            events.append(Data(stream, list(parts), size, end))
+            events.append(new(Data, (stream, list(parts), size, end)))
         if end:
             stream.remote_open = False
             if not stream.local_open:

@@ -1,16 +1,20 @@
-"""Events of an HTTP/2 peer, as reported to the user of the connection."""
+"""Events of an HTTP/2 peer, as reported to the user of the connection. Those of every request are
+named tuples, which Python creates at a third of the cost of other objects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from infergate.core.tensor import Buffer
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
+new: Final = tuple.__new__
+"""Creates a named tuple without the function that checks its arguments."""
 
-@dataclass(slots=True)
-class Headers:
+
+class Headers(NamedTuple):
     """A request, or the headers of a response. `end`: there is no body."""
 
     stream: Stream
@@ -18,8 +22,7 @@ class Headers:
     end: bool
 
 
-@dataclass(slots=True)
-class Data:
+class Data(NamedTuple):
     """Part of a body: `size` bytes in `parts`, valid while they are referenced."""
 
     stream: Stream
@@ -28,8 +31,7 @@ class Data:
     end: bool
 
 
-@dataclass(slots=True)
-class Trailers:
+class Trailers(NamedTuple):
     """The body ended, with trailers."""
 
     stream: Stream

@@ -33,6 +33,7 @@ from infergate.transport.http2.stream import Stream
 NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
 _PING_SIZE: Final = 8
+_MAX_COPIED: Final = 4096  # up to this many bytes, copying a payload costs less than a view
 _MAX_FIRST_BYTES: Final = 16  # bytes kept of a connection that does not start as HTTP/2
 
 
@@ -91,7 +92,7 @@ class Http2FrameReader:
         """Handle part of a DATA frame, or its end."""
         raise NotImplementedError
 
-    def _on_whole_data(self, number: int, payload: memoryview, *, end: bool) -> bool:
+    def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
         """Handle a whole, non-empty DATA frame without padding. Return False if passing it on does
         not suffice."""
         raise NotImplementedError
@@ -143,58 +144,66 @@ class Http2FrameReader:
             # No data is left until the preface is complete.
             position = self._read_preface(data[:end])
         view = memoryview(data)
+        small = _MAX_COPIED if type(data) is bytes else 0
+        cached_blocks, unpack = self._cached_blocks, FRAME_HEADER.unpack_from
+        is_between_frames = False
         while position < end:
-            if self._payload_left:
-                next_position = self._continue_frame(view, position, end)
-            else:
-                # The frames of short messages, whole and regular, are read in the fewest calls.
-                start = position + FRAME_HEADER_SIZE
-                if start <= end and self._block is None and self._has_received_settings:
-                    length_and_kind, flags, number = FRAME_HEADER.unpack_from(data, position)
-                    length, kind = length_and_kind >> 8, length_and_kind & 0xFF
-                    stop = start + length
-                    if stop > end or number > LAST_STREAM:
-                        pass
+            # The frames of short messages, whole and regular, are read in the fewest steps.
+            start = position + FRAME_HEADER_SIZE
+            if start <= end and (
+                is_between_frames
+                or (self._has_received_settings and not self._payload_left and self._block is None)
+            ):
+                is_between_frames = True
+                length_and_kind, flags, number = unpack(data, position)
+                length = length_and_kind >> 8
+                stop = start + length
+                if stop <= end and number <= LAST_STREAM:
+                    kind = length_and_kind & 0xFF
+                    if kind == HEADERS:
+                        if flags in _WHOLE_BLOCK_FLAGS and number and length <= self._max_headers:
+                            block = bytes(data[start:stop])
+                            fields = cached_blocks.get(block)
+                            try:
+                                if fields is None:
+                                    self._on_block(number, block, end=flags != END_HEADERS)
+                                else:
+                                    self.progress_count += 1
+                                    self._on_headers(number, fields, end=flags != END_HEADERS)
+                            except Http2StreamError as fault:
+                                self._on_stream_error(fault)
+                            position = stop
+                            continue
                     elif kind == DATA:
-                        is_last = flags == END_STREAM
                         if (
                             0 < length <= MAX_FRAME
-                            # Frames with equal headers are read together (`_read_run`).
-                            and (is_last or not data.startswith(data[position:start], stop))
                             and flags <= END_STREAM
-                            and self._on_whole_data(number, view[start:stop], end=is_last)
+                            # Frames with equal headers are read together (`_read_run`).
+                            and (flags or not data.startswith(data[position:start], stop))
+                            and self._on_whole_data(
+                                number,
+                                (data if length <= small else view)[start:stop],
+                                end=flags == END_STREAM,
+                            )
                         ):
                             position = stop
                             continue
-                    elif (
-                        kind == HEADERS
-                        and flags in _WHOLE_BLOCK_FLAGS
-                        and length <= self._max_headers
-                        and number
-                    ):
-                        try:
-                            block = bytes(view[start:stop])
-                            fields = self._cached_blocks.get(block)
-                            if fields is None:
-                                self._on_block(number, block, end=flags != END_HEADERS)
-                            else:
-                                self.progress_count += 1
-                                self._on_headers(number, fields, end=flags != END_HEADERS)
-                        except Http2StreamError as fault:
-                            self._on_stream_error(fault)
-                        position = stop
-                        continue
-                    elif kind == WINDOW_UPDATE and length == UINT32.size:
-                        try:
-                            self._on_window_update(number, UINT32.unpack_from(data, start)[0])
-                        except Http2StreamError as fault:
-                            self._on_stream_error(fault)
-                        position = stop
-                        continue
+                    elif kind == WINDOW_UPDATE:
+                        if length == UINT32.size:
+                            try:
+                                self._on_window_update(number, UINT32.unpack_from(data, start)[0])
+                            except Http2StreamError as fault:
+                                self._on_stream_error(fault)
+                            position = stop
+                            continue
                     elif kind == PING and length == _PING_SIZE and not number:
-                        self._on_ping(flags, bytes(view[start:stop]))
+                        self._on_ping(flags, bytes(data[start:stop]))
                         position = stop
                         continue
+            is_between_frames = False
+            if self._payload_left:
+                next_position = self._continue_frame(view, position, end)
+            else:
                 next_position = self._read_frame(data, view, position, end)
             if next_position == position:
                 self._unparsed = bytes(view[position:end])

@@ -8,7 +8,7 @@ from typing import Final
 from infergate.core.tensor import Buffer
 from infergate.transport.http2 import frames, limits
 from infergate.transport.http2.connection import Http2Connection
-from infergate.transport.http2.events import Headers, Reset, Trailers
+from infergate.transport.http2.events import Headers, Reset, Trailers, new
 from infergate.transport.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
@@ -36,7 +36,7 @@ class _RoleConnection(Http2Connection):
         stream.remote_open = False
         if not stream.local_open:
             del self.streams[stream.id]
-        self._events.append(Trailers(stream, fields))
+        self._events.append(new(Trailers, (stream, fields)))
 
     def _on_closed_stream_headers(self, number: int) -> None:
         if not self.is_client and number not in self._closed_streams:
@@ -161,7 +161,7 @@ class Http2ServerConnection(_RoleConnection):
         # grpcio enlarges the windows of the stream and of the connection at the start of each call.
         if self._expected_updates < _MAX_EXPECTED_UPDATES + 2 * self._max_streams:
             self._expected_updates += 2
-        self._events.append(Headers(stream, fields, end))
+        self._events.append(new(Headers, (stream, fields, end)))
 
 
 class Http2ClientConnection(_RoleConnection):
@@ -247,4 +247,4 @@ class Http2ClientConnection(_RoleConnection):
             stream.remote_open = False
             if not stream.local_open:
                 del self.streams[number]
-        self._events.append(Headers(stream, fields, end))
+        self._events.append(new(Headers, (stream, fields, end)))

@@ -46,7 +46,7 @@ def test_a_run_is_one_event() -> None:
 
 def test_an_idle_connection_does_not_hold_the_bytes_of_its_last_read() -> None:
     connection = server()
-    (event,) = bodies(connection.receive(headers(1) + data(1, bytes(100), 1), 0.0))
+    (event,) = bodies(connection.receive(headers(1) + data(1, bytes(5000), 1), 0.0))
     part = weakref.ref(event.parts[0])
     del event
     assert part() is None
