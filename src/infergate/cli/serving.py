@@ -32,8 +32,8 @@ def serve(arguments: Arguments) -> int:
 
 
 def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
-    """Load the configuration (without a file, the embedded demo), and apply the command line's
-    overrides.
+    """Load the configuration file, or the embedded demo if there is no file, and apply the command
+    line's overrides.
 
     Raises ConfigError.
     """

@@ -82,7 +82,7 @@ class MlflowConfig(Section):
 
 
 class EmbeddingModelConfig(Section):
-    """The tensors of an embedding model. Example: `{input: text, output: embedding}`."""
+    """The names of an embedding model's tensors. Example: `{input: text, output: embedding}`."""
 
     input: Name = Field(
         description="The input: BYTES for texts, with the shape [N] or [N, 1], or integers for "

@@ -39,7 +39,7 @@ KnownMetadata = Callable[
     [str, str, RouteBinding, RequestContext, Callable[[str, str], ModelMetadata | None]],
     ModelMetadata | None,
 ]
-"""``InferenceGateway.known_metadata``."""
+"""The type of ``InferenceGateway.known_metadata``."""
 
 
 @runtime_checkable

@@ -32,8 +32,9 @@ _STATUSES: Final = {
 _CONSOLE: Final = "/console"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
-"""Paths that expose the configuration. They check the Host header. Scrapers and probes may use any
-host name."""
+"""Paths that expose the configuration. Requests for these paths must have a trusted name in the
+Host header. Requests for other paths, such as the requests of scrapers and probes, may have any
+name."""
 _audit = logging.getLogger("infergate.audit")
 
 

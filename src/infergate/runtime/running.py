@@ -1,9 +1,9 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
-A new configuration is first built completely (``GatewayParts``) beside the active one. Next, new
-addresses are bound, and changes of fixed options are rejected. A failure in these steps has no
-effect. Finally, all listeners switch to the new parts in a single step of the event loop. The
-switch applies to every later request on any connection.
+A new configuration is first built completely (``GatewayParts``) beside the active configuration.
+Next, new addresses are bound, and changes of fixed options are rejected. A failure in these steps
+has no effect. Finally, all listeners switch to the new parts in a single step of the event loop.
+The switch applies to every later request on any connection.
 
 *Rule 1.* A call finishes on the parts with which it started. These parts are closed when the last
 such call has ended, unless the new configuration reuses them.

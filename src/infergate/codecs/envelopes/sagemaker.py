@@ -1,8 +1,8 @@
 """Amazon SageMaker's container API, as Triton serves it.
 
-``GET /ping``, ``POST /invocations`` for one model, and the multi-model API under ``/models``.
-Source: Triton's ``sagemaker_server.cc``; docs/envelopes.md lists the differences.
-"""
+The API consists of ``GET /ping``, ``POST /invocations`` for one model, and the multi-model API
+under ``/models``. The source is Triton's ``sagemaker_server.cc``, and docs/envelopes.md lists the
+differences."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ class SageMakerCodec(V2Envelope):
     """Serves SageMaker's container API.
 
     ``model`` is the model of ``/invocations``. Without ``model``, only the multi-model API accepts
-    inferences. ``inference`` is the kind of its bodies: ``infer`` (V2 REST), ``generate`` or
-    ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or ``live``."""
+    inferences. ``inference`` is the kind of the bodies of ``/invocations``: ``infer`` (V2 REST),
+    ``generate`` or ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or
+    ``live``."""
 
     claims: tuple[str, ...] = (_PING, _INVOCATIONS, "models")
     binary_type: str = "application/vnd.sagemaker-triton.binary+json"

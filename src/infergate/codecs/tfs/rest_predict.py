@@ -137,7 +137,7 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, what its path names, 
 
 
 def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:
-    """Return a body without its content encoding. Raises client errors, TOO_LARGE."""
+    """Return a body without its content encoding. Raises client errors and TOO_LARGE."""
     data = decode_body(headers, body, limits) if CONTENT_ENCODING in headers else join_parts(body)
     if len(data) > limits.json:
         raise GatewayError(
