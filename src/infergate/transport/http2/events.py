@@ -1,5 +1,5 @@
-"""Events of an HTTP/2 peer, as reported to the user of the connection. Those of every request are
-named tuples, which Python creates at a third of the cost of other objects."""
+"""Events of an HTTP/2 peer, as reported to the user of the connection. The events of every request
+are named tuples, because Python creates a named tuple at a third of the cost of other objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ new: Final = tuple.__new__
 
 
 class Headers(NamedTuple):
-    """A request, or the headers of a response. `end`: there is no body."""
+    """A request, or the headers of a response. `end` means that there is no body."""
 
     stream: Stream
     fields: HeaderBlock
@@ -32,7 +32,7 @@ class Data(NamedTuple):
 
 
 class Trailers(NamedTuple):
-    """The body ended, with trailers."""
+    """The body ended with trailers."""
 
     stream: Stream
     fields: HeaderBlock
@@ -40,7 +40,8 @@ class Trailers(NamedTuple):
 
 @dataclass(slots=True)
 class Reset:
-    """The peer reset the stream or broke a rule. `is_unprocessed`: it processed nothing."""
+    """The peer reset the stream or broke a rule. `is_unprocessed` means that the peer processed
+    nothing."""
 
     stream: Stream
     code: int

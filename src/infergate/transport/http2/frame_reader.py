@@ -93,8 +93,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
-        """Handle a whole, non-empty DATA frame without padding. Return False if passing it on does
-        not suffice."""
+        """Handle a whole, non-empty DATA frame without padding. Return False if the frame needs
+        more than to be passed on."""
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:
@@ -148,7 +148,8 @@ class Http2FrameReader:
         cached_blocks, unpack = self._cached_blocks, FRAME_HEADER.unpack_from
         is_between_frames = False
         while position < end:
-            # The frames of short messages, whole and regular, are read in the fewest steps.
+            # Whole frames of the usual form, such as the frames of short messages, are read with
+            # the fewest steps.
             start = position + FRAME_HEADER_SIZE
             if start <= end and (
                 is_between_frames
