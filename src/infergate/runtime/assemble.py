@@ -366,7 +366,8 @@ class _FrontendFactory:
 def _claims(
     protocols: Sequence[str], frontend: Callable[[str], Frontend[Any, Any]]
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontend of each claim: that of the first of ``protocols`` that has the claim."""
+    """Return the frontend of each claim. If several protocols have a claim, the frontend of the
+    first of them serves it."""
     claims: dict[str, Frontend[Any, Any]] = {}
     for name in protocols:
         for claim in plugins()[name].claims:
