@@ -31,6 +31,7 @@ Spelling = tuple[bytes, bytes, bytes]
 """NaN, Infinity and -Infinity in JSON."""
 _MAX_EMPTY_LISTS: Final = 1 << 16
 """The maximum number of lists in a tensor without elements, whose shape may announce any number."""
+_CHEAP_DIMENSIONS: Final = 8
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
 """The number of rows of several tensors that are Python objects at the same time."""
@@ -83,6 +84,12 @@ def check_rows(tensors: Sequence[Tensor]) -> int:
     return count or 0
 
 
+def nesting_cost(tensors: Sequence[Tensor]) -> int:
+    """Return the size of ``tensors`` in bytes, counted several times for tensors of many
+    dimensions, whose brackets take longer to write than their elements."""
+    return sum(len(t.data) * (1 + len(t.shape) // _CHEAP_DIMENSIONS) for t in tensors)
+
+
 def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
     """Return the minimum and maximum size of ``tensors`` in bytes as nested lists."""
     low, high = json_size_bounds(tensors)
@@ -96,19 +103,22 @@ def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
 def _array(tensor: Tensor) -> Any:
     """Return the elements as an array of the tensor's shape; elements of BYTES are objects that
     orjson can write. Raises TOO_LARGE."""
-    if not len(tensor.data) and math.prod(takewhile(bool, tensor.shape)) > _MAX_EMPTY_LISTS:
-        raise GatewayError(
-            Kind.TOO_LARGE,
-            f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it over "
-            f"{_MAX_EMPTY_LISTS} lists",
-        )
+    shape = tensor.shape
+    if not len(tensor.data) and 0 in shape:
+        shape = (*takewhile(bool, shape), 0)  # lists cannot express the other dimensions
+        if math.prod(shape[:-1]) > _MAX_EMPTY_LISTS:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it "
+                f"over {_MAX_EMPTY_LISTS} lists",
+            )
     if tensor.datatype is not Datatype.BYTES:
-        return number_array(tensor).reshape(tensor.shape)
+        return number_array(tensor).reshape(shape)
     is_binary = tensor.name.endswith(_BINARY_SUFFIX)
     elements = list(unpack_bytes(tensor.data))
     array = np.empty(len(elements), np.object_)
     array[:] = [_text(element, is_binary=is_binary) for element in elements]
-    return array.reshape(tensor.shape)
+    return array.reshape(shape)
 
 
 def _text(element: bytes, *, is_binary: bool) -> Any:

@@ -28,6 +28,7 @@ from infergate.codecs.encodings import (
 )
 from infergate.codecs.json_tensors.json_document import is_array
 from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.json_tensors.row_writer import nesting_cost, row_size_bounds
 from infergate.codecs.option_checks import check_option_names
 from infergate.codecs.tfs import rest_messages, rest_paths, rest_predict
 from infergate.codecs.tfs.errors import unknown_model_text
@@ -52,7 +53,6 @@ from infergate.core.errors import (
     backend_garbage,
     bad_request,
 )
-from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
@@ -230,22 +230,22 @@ class TfsRestCodec:
         del parsed
         if not isinstance(response, InferResponse):
             return 0
-        return sum(len(tensor.data) for tensor in response.outputs)
+        return nesting_cost(response.outputs)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as JSON."""
         del parsed
-        return json_size_bounds(response.outputs)
+        return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the size of the inputs."""
         del profile
-        return sum(len(tensor.data) for tensor in operation.inputs)
+        return nesting_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum size of the inputs as JSON."""
         del profile
-        return json_size_bounds(operation.inputs)[1]
+        return row_size_bounds(operation.inputs)[1]
 
     # ---- towards backends
 

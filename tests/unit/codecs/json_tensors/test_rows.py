@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway_errors import raises_kind
 from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS
 from infergate.codecs.json_tensors.outline import outline_of, read_shape
 from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_reader import UNNAMED, RowReader
-from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.codecs.json_tensors.row_writer import (
+    nesting_cost,
+    row_size_bounds,
+    write_columns,
+    write_rows,
+)
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
@@ -384,3 +391,20 @@ def test_rows_need_a_common_dimension() -> None:
         write_rows([x, y])
     with pytest.raises(GatewayError, match="s has no shape information"):
         write_rows([tensor("s", FP32, 1)])
+
+
+def test_many_dimensions() -> None:
+    """Their brackets are longer than their elements, and are counted."""
+    deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
+    text = write_columns([deep])
+    assert len(text) <= row_size_bounds([deep])[1]
+    assert nesting_cost([deep]) == 9_000
+    assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 2**63 - 1), (0, 2**40), (2, 0)])
+def test_empty_tensors(shape: tuple[int, ...]) -> None:
+    empty = Tensor("x", FP32, shape, b"")
+    assert write_columns([empty]) == {1: b"[[]]", 0: b"[]", 2: b"[[],[]]"}[shape[0]]
+    with raises_kind(Kind.TOO_LARGE, "over 65536 lists"):
+        write_columns([replace(empty, shape=(2**63 - 1, 0))])
