@@ -119,6 +119,11 @@ def _class_traps(node: ast.ClassDef, untyped: set[str]) -> Iterator[str]:
     for statement in node.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) > 1:
             yield f"{statement.lineno}: several targets in a class body"
+        match statement:
+            case ast.AnnAssign(
+                annotation=ast.BinOp(left=ast.BinOp()), value=ast.Constant(value=None)
+            ):
+                yield f"{statement.lineno}: None as the default of a union of several types"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,11 @@ def _class_traps(node: ast.ClassDef, untyped: set[str]) -> Iterator[str]:
             ["3: decorates g inside a function"],
         ),
         ("class A:\n    a = b = 1", ["2: several targets in a class body"]),
+        (
+            "class A:\n    a: int | str | None = None",
+            ["2: None as the default of a union of several types"],
+        ),
+        ("class A:\n    a: int | None = None", []),
     ],
 )
 def test_traps_are_found(text: str, found: list[str]) -> None:

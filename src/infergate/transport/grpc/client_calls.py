@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from infergate.core.errors import backend_garbage
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -22,7 +23,7 @@ class UnaryClientCall(ClientCall):
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None
-    _message: Buffer | DeferredInflation | None = None  # when it is complete
+    _message: Any = None  # Buffer or DeferredInflation when it is complete (decision 50: mypyc)
     _reader: framing.SingleMessageReader | None = None  # unless it arrives in one piece
     _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 
