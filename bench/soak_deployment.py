@@ -58,6 +58,7 @@ listeners:
   http: {{address: "127.0.0.1:{1}", tls: {own}}}
   grpc: {{address: "127.0.0.1:{2}"}}
   graphpipe: [{{address: "127.0.0.1:{3}", model: identity, framing: size-prefixed}}]
+  additional: {{kserve-v1: {{address: "127.0.0.1:{4}", protocols: [kserve-v1]}}}}
 workers: {workers}
 access:
   keys: [{{name: soak, sha256: "{digest}"}}]
@@ -249,17 +250,18 @@ class Front:
         self._silent: Final = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.gateway: Infergate
         self.frames: str
+        self.kserve: str
 
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
         """Run the gateway while the block runs."""
         with self._silent, started(self._launch) as running:
             self.gateway = _infergate(running)
-            self.frames = running.addresses[3]
+            self.frames, self.kserve = running.addresses[3:]
             yield
 
     def _launch(self, folder: Path) -> Launch:
-        ports = free_ports(4)
+        ports = free_ports(5)
         self._listeners = _FRONT.format(
             *ports,
             own=self._trust.own,
@@ -305,6 +307,7 @@ class Front:
             "http": Listener(self.gateway.http, self._trust.of_server),
             "grpc": Listener(self.gateway.grpc),
             "frames": Listener(self.frames),
+            "additional.kserve-v1": Listener(self.kserve),
         }
 
 

@@ -40,7 +40,7 @@ from infergate.core.messages import (
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
-from infergate.matrix.client_kinds import CLIENT_KINDS, RAW_SOCKETS, ClientKind
+from infergate.matrix.client_kinds import CLIENT_KINDS, RAW_SOCKETS, WITHOUT_METADATA, ClientKind
 from infergate.transport.base import Endpoint
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
@@ -63,7 +63,8 @@ _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
 _UNBOUND: Final = [each for each in CLIENT_KINDS if each.listener != RAW_SOCKETS]
-_WITHOUT_SEQUENCES: Final = {"graphpipe", "tfs-grpc"}
+_SHARED: Final = [each for each in _UNBOUND if each.protocol not in WITHOUT_METADATA]
+_WITHOUT_SEQUENCES: Final = {"graphpipe", "tfs-grpc", "tfs-rest", *WITHOUT_METADATA}
 _SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol not in _WITHOUT_SEQUENCES]
 _STREAMING: Final = [
     each for each in CLIENT_KINDS if each.name in ("V2 REST, binary", "V2 gRPC, raw")
@@ -129,7 +130,7 @@ class Traffic:
         for speaker in CLIENT_KINDS:
             models = itertools.islice(itertools.cycle(_MODELS), concurrency)
             await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
-        for speaker in _UNBOUND:
+        for speaker in _SHARED:
             await self._ask_server(speaker, _SIZES[-1])
         for _ in range(10):
             for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
@@ -171,7 +172,7 @@ class Traffic:
         await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
     async def _bypass(self) -> None:
-        await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
+        await self._ask_server(random.choice(_SHARED), random.choice(_SIZES))
 
     async def _ask_server(self, speaker: ClientKind, size: int) -> None:
         """Send a request directly to a server. Its listeners use TLS where those of the gateway do
@@ -229,7 +230,7 @@ class Traffic:
 
         async def exchange() -> None:
             request, found = InferRequest(model, inputs=inputs), []
-            async with aclosing(client.stream(request, _call())) as answers:
+            async with aclosing(client.stream(request, _call(client))) as answers:
                 async for each in answers:
                     found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
             assert found == values.tolist(), f"{len(found)} answers of {_STREAMED}"
@@ -372,7 +373,7 @@ class Traffic:
             request = _identity(model, random.choice(_SIZES))
             try:
                 async with asyncio.timeout(random.choice((0.001, 0.005))):
-                    await client.perform(request, _call(seconds or PATIENCE))
+                    await client.perform(request, _call(client, seconds or PATIENCE))
             except TimeoutError:
                 return
             except GatewayError as error:
@@ -415,14 +416,21 @@ def _build_client(speaker: ClientKind, listener: Listener, path: str) -> RemoteB
     return RemoteBackend(server, codec, rpc, RPC_MESSAGES, _LIMITS)
 
 
-def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _CREDENTIALS) -> RequestContext:
-    return RequestContext("soak", time.monotonic() + seconds, headers=headers)
+def _call(
+    client: RemoteBackend[Any, Any],
+    seconds: float = PATIENCE,
+    headers: Mapping[str, str] = _CREDENTIALS,
+) -> RequestContext:
+    context = RequestContext("soak", time.monotonic() + seconds, headers=headers)
+    if client.protocol in WITHOUT_METADATA:
+        context.policy = replace(context.policy, declared_metadata=described("identity"))
+    return context
 
 
 async def _perform(
     client: RemoteBackend[Any, Any], request: Operation, headers: Mapping[str, str] = _CREDENTIALS
 ) -> object:
-    return await client.perform(request, _call(headers=headers))
+    return await client.perform(request, _call(client, headers=headers))
 
 
 def _numbers(size: int) -> Any:
