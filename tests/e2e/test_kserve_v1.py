@@ -222,6 +222,10 @@ def test_large_events_are_refused(gateway: Infergate, name: str) -> None:
 def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
     rows = [[float(i + j) for j in range(2)] for i in range(60_000)]
     assert predict(gateway, "undeclared", rows)[2]["predictions"][-1] == [119998.0, 120000.0]
+    numbers = [value for row in rows for value in row]
+    assert predict(gateway, "identity", numbers)[2]["predictions"] == numbers  # read in two steps
+    explained = call(gateway.http, "POST", "/v1/models/double:explain", {"instances": rows})[2]
+    assert explained["explanations"] == rows
     tensor = {"name": "x", "datatype": "FP32", "shape": [60_000, 2], "data": rows}
     path = "/v2/models/double/infer"
     found = call(gateway.http, "POST", path, {"inputs": [tensor]})[2]

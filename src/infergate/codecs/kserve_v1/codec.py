@@ -42,6 +42,7 @@ from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _HEADERS: Final = {"content-type": JSON_TYPE}
@@ -229,7 +230,8 @@ def _event_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _complete(
-    text: bytes, options: V1ResponseOptions, limits: Limits, metadata: ModelMetadata
+    text: Buffer, options: V1ResponseOptions, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
-    inputs = read_inputs(text, metadata, limits)
+    # A text that a helper has read is a view of the memory that the helper wrote.
+    inputs = read_inputs(text if isinstance(text, bytes) else bytes(text), metadata, limits)
     return ParsedRequest(InferRequest(options.model, inputs=inputs), options)
