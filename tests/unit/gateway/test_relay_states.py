@@ -85,8 +85,9 @@ class Relayed(RuleBasedStateMachine):
     )
     def build(self, endpoints: int, max_requests: int, is_legacy: bool, is_warm: bool) -> None:
         options = {"endpoints": endpoints, "max_requests": max_requests}
-        # Of the calls in one read, those that need a task are sent last, so the order matters.
-        self.has_order = endpoints > 1 or max_requests > 0
+        # Of the calls in one read, those that need a task are served last. The order decides about
+        # endpoints, free slots and the numbers that the legacy API gives to requests.
+        self.has_order = endpoints > 1 or max_requests > 0 or is_legacy
         if self.is_http:
             self.make_message = rest_request
             self.pair = Pair(self.http_stack, has_helpers=self.has_helpers, **options)
