@@ -31,7 +31,7 @@ class WatchedFile(Generic[T]):
     def __init__(
         self, path: Path, parse: Callable[[bytes], T], value: T, on_failure: Callable[[], None]
     ) -> None:
-        """``parse`` raises ValueError. ``value`` is the parsed content that was read before.
+        """``parse`` raises ValueError for invalid content. ``value`` is the initial value.
         ``on_failure`` is called when the file cannot be read or parsed."""
         self._path: Final = path
         self._parse: Final = parse

@@ -50,8 +50,9 @@ class SenderState:
 
 
 class BegunExchange(NamedTuple):
-    """An exchange whose first attempt, on ``handle``, could not begin without a task, or failed
-    with ``error``. The exchange counts in the retry budget."""
+    """An exchange that a task must continue. Its first attempt, on ``handle``, failed with
+    ``error``, or could not be made without a task (``error`` is None). The retry budget already
+    counts the exchange as an active request."""
 
     started_at: float
     handle: EndpointHandle
@@ -78,9 +79,9 @@ class StreamAttempt(Generic[Resp]):
 
 
 class Attempts:
-    """The attempts of a request, whose state is ``context``. If the request belongs to a sequence,
-    ``sequence`` is its name. ``may_resend`` allows the request to be executed twice. The creator
-    must call ``return_budget`` at the end."""
+    """The attempts of the request that ``context`` describes. If the request belongs to a sequence,
+    ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed twice.
+    The creator must call ``return_budget`` at the end."""
 
     __slots__ = (
         "_choose",
@@ -191,4 +192,4 @@ class Attempts:
         try:
             return error
         finally:
-            del error  # its traceback will refer to this frame
+            del error  # avoids a reference cycle: its traceback will refer to this frame

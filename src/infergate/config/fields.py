@@ -42,7 +42,7 @@ from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""The validation context's key for the folder in which relative paths start."""
+"""The validation context's key for the folder that relative paths refer to."""
 FILES: Final = "files"
 """The validation context's key for the :class:`TrackedFiles` that records the files read."""
 
@@ -113,7 +113,7 @@ Text = Annotated[
     BeforeValidator(parse_text),
     WithJsonSchema({"type": ["string", "integer"], "format": "text"}),
 ]
-"""A text. A whole number, such as a version, is converted to its digits."""
+"""Text. A whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
     str, BeforeValidator(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]

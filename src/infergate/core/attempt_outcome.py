@@ -1,4 +1,4 @@
-"""The outcome of an attempt at an endpoint, for the health of the endpoint."""
+"""The outcomes of attempts, from which an endpoint's health is derived."""
 
 from __future__ import annotations
 

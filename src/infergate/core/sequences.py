@@ -1,4 +1,4 @@
-"""Sequences: inferences between which a server keeps state.
+"""Sequences: series of inferences across which a server keeps state.
 
 The parameters have Triton's names. The parameter ``sequence_id``, an integer or a string,
 identifies a sequence within a model; 0 and the empty string mean no sequence. Codecs reject any

@@ -65,7 +65,7 @@ class SupportsDecisions(Protocol):
     """An authorizer that can decide on most requests without I/O."""
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize like ``authorize``. If that needs I/O, return None and change nothing."""
+        """Authorize like ``authorize``. Return None, and change nothing, if I/O is needed."""
         ...
 
 
@@ -111,8 +111,8 @@ class Frontend(Generic[Req, Resp]):
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
         """The models whose outputs must be translated, keyed by backend (see ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """The pipelines. A pipeline is created when its route is first used, because there may be
-        thousands of routes and a reload builds the frontend on the event loop."""
+        """Each pipeline is created when its route is first used, because there may be thousands of
+        routes and a reload builds the frontend on the event loop."""
 
     @property
     def can_relay(self) -> bool:

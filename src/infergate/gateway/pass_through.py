@@ -57,8 +57,8 @@ class SupportsRawMessages(Protocol):
     def infer(
         self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Any]:
-        """Send the inference ``wire`` and return the wire response. ``sequence`` uses the backend's
-        names."""
+        """Send the inference ``wire`` and return the wire response. ``sequence`` contains the
+        backend's name of the model."""
         ...
 
     @property
@@ -67,8 +67,8 @@ class SupportsRawMessages(Protocol):
         ...
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the servers' profile for a request. It is detected only if the request depends on
-        it."""
+        """Return the servers' profile for a request. The profile is detected only if the request
+        depends on it."""
         ...
 
 
@@ -123,9 +123,9 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         known_metadata: KnownMetadata,
     ) -> tuple[Req | None, Any]:
-        """Check and rewrite the message like ``infer``, but without waiting. Return the request to
-        the backend, or None if ``infer`` must build it, and the message as far as it was checked.
-        Raises GatewayError."""
+        """Check and rewrite the message like ``infer``, but without waiting. Return a pair: the
+        request to the backend, or None if ``infer`` must build the request; and the argument
+        ``checked`` for ``infer`` and ``deliver``. Raises GatewayError."""
         checked: Any = wire
         sender, relaying = self.sender, self.relaying
         assert sender is not None
@@ -158,8 +158,8 @@ class PassThrough(Generic[Req, Resp]):
             return None, checked
 
     def _complete_now(self, partial: PartialInferRequest[Req], metadata: ModelMetadata) -> Any:
-        """Complete ``partial``, or return None if it takes long or contradicts ``metadata``, which
-        may be outdated."""
+        """Complete ``partial``. Return None if this would take long, or if ``partial`` contradicts
+        ``metadata``, which may be outdated."""
         if not self.codec_offload.can_complete_inline(partial):
             return None
         try:
@@ -259,8 +259,8 @@ class PassThrough(Generic[Req, Resp]):
     async def _should_translate(
         self, error: GatewayError, checked: Req, model: str, context: RequestContext
     ) -> bool:
-        """Return whether to translate after ``error``, because the server cannot return outputs in
-        the requested format.
+        """Return whether to translate the request after ``error``. This is the case if ``error``
+        means that the server cannot return outputs in the requested format.
 
         All later requests to the model are then translated. Translating this request runs the model
         a second time, so a request of a sequence is not translated."""
@@ -296,8 +296,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Charge the body of ``checked`` to memory if it was decoded from a content encoding. If so, it
-    is not the body of ``wire``."""
+    """Charge the body of ``checked`` to the memory account if the body was decoded from a content
+    encoding. Such a body is not the body of ``wire``."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

@@ -74,7 +74,7 @@ class _StreamRequest:
 
 
 class InferenceStream:
-    """One stream, as a ``transport.base.RequestStream``."""
+    """One stream. Implements ``transport.base.RequestStream``."""
 
     def __init__(
         self,

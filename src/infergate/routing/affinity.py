@@ -1,4 +1,5 @@
-"""Chooses the endpoint that owns a sequence or a key, without I/O and equally in every process.
+"""Chooses the endpoint that owns a sequence or a key, without I/O. All processes choose the same
+endpoint.
 
 Weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a number u between 0
 and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
@@ -54,8 +55,8 @@ def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
 
 
 def _score(hashed: bytes, candidate: HashCandidate) -> tuple[float, bytes]:
-    """Return the logarithm of the score, which has the same order as the score, and the digest. The
-    digest breaks ties between scores that rounding makes equal."""
+    """Return the logarithm of the score, and the digest. Logarithms rank candidates in the same
+    order as scores. The digest breaks ties between scores that rounding makes equal."""
     digest = _hash(hashed + candidate.name)
     return log((int.from_bytes(digest) + 1) / _HASH_RANGE) / candidate.weight, digest
 

@@ -16,8 +16,8 @@ GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
 """The minimum number of samples for an estimate."""
 UPDATE_INTERVAL: Final = 10
-"""The number of samples between computations of the percentile, because computing it costs more
-than adding a sample."""
+"""The number of samples between computations of the percentile. Computing the percentile costs more
+than adding a sample, so it is not computed for every sample."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168

@@ -60,8 +60,8 @@ class AdminApp:
         hosts: Collection[str] = (),
     ) -> None:
         """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
-        the console on its first request, to save memory. The Host header may contain ``hosts``,
-        addresses and local names."""
+        the console on its first request, to save memory. ``hosts`` are the trusted names in the
+        Host header, in addition to IP addresses and local names."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history

@@ -1,8 +1,8 @@
 """Builds requests to GraphPipe servers and parses their responses.
 
 Each server has one model and one address. Every operation except an inference becomes a
-MetadataRequest. Some servers return metadata only in response to a GET. The examples of
-graphpipe-py have no metadata and drop the connection.
+MetadataRequest. Some servers return metadata only in response to a GET. The example
+servers of graphpipe-py have no metadata and drop the connection when it is requested.
 """
 
 from __future__ import annotations

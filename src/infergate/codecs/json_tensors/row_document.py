@@ -52,8 +52,8 @@ class JsonValue:
 
 
 class OutlineCursor:
-    """Follows the values of a document in its outline, in their order. After a value without a
-    shape, the outline is no longer followed, and all shapes are unknown."""
+    """Moves through the outline of a document, value by value. After a value without a shape, the
+    cursor ignores the outline, and all further shapes are unknown."""
 
     __slots__ = ("_outline", "_position", "_row", "_row_shapes")
 

@@ -1,8 +1,8 @@
 """Writes tensors as nested lists: rows, one element per row of a batch, or columns.
 
-Numbers have the fewest digits that identify them, floats always a point or an exponent; NaN and
-Infinity are bare words. A BYTES element is a string, or ``{"b64": "…"}`` if it is not UTF-8 or the
-name of its tensor ends in ``_bytes``.
+Numbers have the fewest digits that identify them. Floats always have a decimal point or an
+exponent. NaN and Infinity are bare words. A BYTES element is a string, or ``{"b64": "…"}`` if it is
+not UTF-8 or the name of its tensor ends in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ _SPELLING: Final = NON_FINITE_SPELLINGS["literal"]
 Spelling = tuple[bytes, bytes, bytes]
 """NaN, Infinity and -Infinity in JSON."""
 _MAX_EMPTY_LISTS: Final = 1 << 16
-"""The maximum number of lists in a tensor without elements, whose shape may announce any number."""
+"""The maximum number of lists in a tensor without elements. Its shape alone could require any
+number of lists."""
 _CHEAP_DIMENSIONS: Final = 8
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
-"""The number of rows of several tensors that are Python objects at the same time."""
+"""The number of rows of several tensors that are converted to Python objects at a time."""
 
 
 def write_columns(
     tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
 ) -> bytes:
-    """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the only tensor alone, or an
-    object. ``is_named``: always or never an object. ``spelling`` is that of NaN and infinities.
-    Raises TOO_LARGE."""
+    """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the elements of the only
+    tensor, or an object with a member per tensor. ``is_named`` requests an object if True, or the
+    only tensor's elements if False. ``spelling`` is the text of NaN and of the infinities. Raises
+    TOO_LARGE."""
     if is_named is None:
         is_named = len(tensors) != 1
     if not is_named:
@@ -54,8 +56,8 @@ def write_rows(
     tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
 ) -> bytes:
     """Return ``tensors`` as the value of ``instances`` or ``predictions``: the rows of the only
-    tensor, or an object per row. ``is_named``: always an object per row. Raises BAD_REQUEST if the
-    first dimensions differ, TOO_LARGE."""
+    tensor, or an object per row. If ``is_named`` is True, rows are always objects. Raises
+    BAD_REQUEST if the first dimensions differ, and TOO_LARGE."""
     count = check_rows(tensors)
     if len(tensors) == 1 and not is_named:
         return _dumps(_nested(tensors[0], spelling))
@@ -70,7 +72,8 @@ def write_rows(
 
 
 def check_rows(tensors: Sequence[Tensor]) -> int:
-    """Return the number of rows of ``tensors``. Raises BAD_REQUEST if they have none in common."""
+    """Return the number of rows of ``tensors``. Raises BAD_REQUEST if a tensor has no dimensions,
+    or if the numbers of rows differ."""
     count = None
     for tensor in tensors:
         if not tensor.shape:

@@ -56,8 +56,8 @@ CODE_BY_KIND: Final[dict[Kind, int]] = {
 an entry."""
 
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
-"""The texts with which grpc-core, Go, Java and .NET reject an oversized message. Their status is
-RESOURCE_EXHAUSTED, but a retry cannot succeed."""
+"""The texts with which grpc-core, Go, Java and .NET reject an oversized message. The status of
+such an error is RESOURCE_EXHAUSTED, but a retry cannot succeed."""
 
 
 def status_code(error: GatewayError) -> int:

@@ -76,7 +76,7 @@ def find_signature(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
     return ""
 
 
-def read_request(  # noqa: PLR0913, PLR0917 - the message, what its path names, and the metadata
+def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the metadata
     headers: Mapping[str, str],
     body: Sequence[Buffer],
     requested: RequestedModel,
@@ -177,8 +177,8 @@ def _datatypes(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype | None]:
 def _with_declared_dimensions(
     tensors: Sequence[Tensor], declared: Sequence[TensorMetadata]
 ) -> tuple[Tensor, ...]:
-    """Return ``tensors`` with the dimensions after the first 0, which lists cannot express, if the
-    metadata declares them."""
+    """Return ``tensors`` with complete shapes. Nested lists cannot express the dimensions after a
+    dimension of 0, so the metadata supplies these dimensions if it declares them."""
     shapes = {tensor.name: tensor.shape for tensor in declared}
     return tuple(_completed(tensor, shapes[tensor.name]) for tensor in tensors)
 
@@ -201,7 +201,8 @@ def response_body(response: InferResponse, response_format: PredictFormat) -> li
 
 
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
-    """Return the body of a request in columns, which can hold any tensors. Raises UNSUPPORTED."""
+    """Return the body of a request in columns, which, unlike rows, may have different batch sizes.
+    Raises UNSUPPORTED for a shape that JSON cannot express."""
     for tensor in request.inputs:
         if 0 in tensor.shape[:-1]:
             raise GatewayError(

@@ -155,7 +155,7 @@ def parse_response(
 
 
 def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
-    """Parse ``wire`` as a ``message_class``. Raises the backend's error if it reports an error."""
+    """Parse ``wire`` as a ``message_class``. Raises the error that the message reports, if any."""
     try:
         message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
     except MalformedMessageError as error:

@@ -1,5 +1,5 @@
-"""The RequestStatus of every response. This module reports errors to clients and reads errors of
-backends.
+"""The RequestStatus of every response. This module reports errors to clients and reads errors
+from backends.
 
 Clients get the same texts as from legacy servers. Each codec numbers its responses, as legacy
 servers do. A response from a helper process gets its number afterwards
@@ -74,13 +74,14 @@ _NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""Matches the servers' text for an unknown model. Its code is UNAVAILABLE for an inference and
-INVALID_ARG for other operations."""
+"""Matches the servers' text for an unknown model. Servers send this text with the code UNAVAILABLE
+for an inference, and with INVALID_ARG for other operations."""
 _SEQUENCE_ERROR: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""Matches the text of later servers, which also support strings as correlation ids."""
+"""Matches the text with which later servers reject a missing correlation id. The text mentions
+non-empty ids, because later servers also accept strings."""
 _MAX_MESSAGE_BYTES: Final = 1500
 """Maximum size of a message in bytes. A byte may take four characters in a header, whose limit is
 8 KiB."""

@@ -93,7 +93,8 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """Set ``sequence_batching``, whose presence clients use. Write the settings if they fit."""
+    """Set ``sequence_batching``, because clients check for its presence. Write the settings if they
+    fit the message."""
     message.SetInParent()
     with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
@@ -124,8 +125,8 @@ size with statistics."""
 
 
 def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
-    """Parse a ``message_class``, which has a status. Raises BACKEND_GARBAGE and
-    NeedsOffloadError."""
+    """Parse a message of type ``message_class``, which contains a status. Raises BACKEND_GARBAGE
+    and NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
             f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"

@@ -1,4 +1,4 @@
-"""The table of the service's methods other than inferences."""
+"""The table of the service's methods, except the inference methods."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        response=pb.HealthCheckResponse,  # also reads ``ready``, which is encoded alike; see HEALTH
+        response=pb.HealthCheckResponse,  # ``ready`` has the encoding of ``status`` (see HEALTH)
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),

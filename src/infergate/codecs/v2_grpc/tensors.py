@@ -112,7 +112,7 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
     """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
-    to write: an integer or string takes some tenths of a microsecond."""
+    to write: an integer or string takes a few tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

@@ -1,5 +1,5 @@
-"""The V2 protocol (Open Inference Protocol) over REST, with Triton's extensions, towards clients
-and backends.
+"""The V2 protocol (Open Inference Protocol) over REST, with Triton's extensions, for clients and
+backends.
 
 The entry point is ``codec.V2RestCodec``. Read ``paths``, ``infer_request`` and ``infer_response``,
 then ``tensors``, ``json_document`` and ``json_data``. ``pass_through`` rewrites messages if client

@@ -1,4 +1,4 @@
-"""Triton's ``generate_stream`` towards backends, for decoupled models.
+"""Requests to backends, and their responses, in Triton's ``generate_stream`` (decoupled models).
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
 and datatypes. Requests that Triton would interpret differently, and requests with outputs of

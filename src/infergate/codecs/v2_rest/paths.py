@@ -172,7 +172,8 @@ def repository_path(repository: str, model: str, action: str) -> str:
 
 
 def memory_path(region: str, action: str, *, cuda: bool) -> str:
-    """Return the path of "status", "register" or "unregister" of a region, or of all regions."""
+    """Return the path of an action ("status", "register", "unregister") on ``region`` or, if
+    ``region`` is empty, on all regions."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
         path += f"/region/{_quote_segment(region)}"

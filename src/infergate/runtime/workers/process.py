@@ -202,7 +202,7 @@ class _WorkerProcess:
             os.close(loads)  # the memory stays mapped
 
     async def _bind(self, address: Address) -> BoundSockets:
-        """Return the received sockets of ``address``, as a ``BindFunction``."""
+        """Return the received sockets of ``address``. Implements ``BindFunction``."""
         return self._sockets.pop(str(address))
 
     def _close_unused_sockets(self) -> None:

@@ -1,10 +1,10 @@
-"""A listener for size-prefixed frames. Each request and each response is a frame. Responses have
-the order of the requests.
+"""A listener for size-prefixed frames. Each request and each response is a frame. Responses are
+sent in the order of the requests.
 
 To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent,
-so the application must report errors in the body. A response without a body is an empty frame. A
-frame is rejected as soon as its length is known. If a rejected frame has arrived completely, it is
-skipped and the connection continues. Otherwise the connection is closed."""
+so the application must report errors in the body. A response without a body is an empty frame.
+Limits are checked as soon as the length of a frame is known. If a rejected frame has arrived
+completely, it is skipped and the connection continues. Otherwise the connection is closed."""
 
 from __future__ import annotations
 

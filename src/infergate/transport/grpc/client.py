@@ -6,7 +6,8 @@ server's SETTINGS have arrived.
 
 CONNECT is raised only if the server certainly did not process the call: no connection could be
 opened, or the server refused the stream on two attempts (with REFUSED_STREAM, or a GOAWAY that
-excludes the stream). Any other failure is BACKEND_GARBAGE, which is never retried.
+excludes the stream). After any other failure of a connection or stream, the server may have
+processed the call, so BACKEND_GARBAGE is raised.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class H2Upstream(PooledUpstream):
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
-                reason = refused.with_traceback(None)  # its traceback refers to this frame
+                reason = refused.with_traceback(None)  # the traceback would form a cycle
             except asyncio.CancelledError:
                 call.cancel()
                 raise
@@ -176,7 +177,7 @@ class _EndpointPool:
                 raise backend_failure(Kind.TIMEOUT, public, str(self.endpoint)) from None
             raise
         finally:
-            # Break the cycle waiter → error → traceback → frame, which would keep messages.
+            # Break the cycle waiter → error → traceback → frame, which would keep messages alive.
             del waiter
 
     async def _connect(self) -> None:

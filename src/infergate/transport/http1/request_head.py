@@ -1,7 +1,7 @@
-"""Parses request heads with ``httptools`` (llhttp, strict), and checks them further.
+"""Parses request heads with ``httptools`` (llhttp, strict), and applies further checks.
 
 The parser receives a whole head and nothing else, so it never decides where a body ends. Clients
-repeat their heads, so each connection caches the heads that passed every check.
+often send the same head again, so each connection caches the heads that passed every check.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _BYTES_PER_FIELD: Final = 256
 MAX_TEMPLATE_BYTES: Final = 16 * KIB
 """Maximum size of a template, calculated like the size of a cached head."""
 _FIXED_FIELDS: Final = message_head.HOP_BY_HOP | {"host", "expect"}
-"""Fields with a meaning for the transport. A head in which they differ is always parsed."""
+"""Fields that affect the transport. A head in which one of these fields differs from the template
+is always parsed."""
 
 _REQUEST_LINE_EXTRA: Final = 32
-"""Maximum bytes of the method, the version and two spaces of a request line."""
+"""Maximum number of bytes of the method, the version and two spaces in a request line."""
 _SINGLE_VALUED: Final = frozenset(
     {
         "content-length",
@@ -52,8 +53,8 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]
 class HttpRequestHead:
     """A parsed request head. ``headers`` have lower-case names; ``length`` is 0 without
     Content-Length. ``keep_alive`` means that the client wants to keep the connection.
-    ``expects_continue`` means that it waits for 100 Continue (RFC 9110, 10.1.1). ``error`` is set
-    if the head is well-formed but the request must be rejected."""
+    ``expects_continue`` means that the client waits for 100 Continue (RFC 9110, 10.1.1). ``error``
+    is set if the head is well-formed but the request must be rejected."""
 
     __slots__ = (
         "error",
@@ -198,9 +199,9 @@ ParsedT = TypeVar("ParsedT")
 class HeadCache(WeightedCache[bytes, ParsedT]):
     """A cache of the parsed heads of one connection, keyed by their bytes.
 
-    The last head is also a template for heads that differ from it only in plain values, such as a
-    request id, a trace or a legacy status. Such heads are not cached, because they are all
-    different."""
+    The last head is also a template for heads that differ from it only in plain values: printable
+    ASCII in fields that do not affect the transport, such as a request id, a ``traceparent`` or the
+    NV-Status of a legacy server. Such heads are not cached, because each has different values."""
 
     __slots__ = ("_headers", "_lines", "_names", "template")
 

@@ -1,5 +1,5 @@
-"""Events of an HTTP/2 peer, as reported to the user of the connection. The events of every request
-are named tuples, because Python creates a named tuple at a third of the cost of other objects."""
+"""Events of an HTTP/2 peer, as reported to the user of the connection. Events that occur for
+every request are named tuples, which cost a third as much to create as other objects."""
 
 from __future__ import annotations
 
