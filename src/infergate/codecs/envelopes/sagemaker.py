@@ -158,7 +158,9 @@ def _read_load(wire: HttpRequest) -> str:
     if size > MAX_LOAD_BYTES:
         raise GatewayError(Kind.TOO_LARGE, f"{size} bytes exceed the limit of {MAX_LOAD_BYTES}")
     if not is_unencoded(wire.headers):
-        raise GatewayError(Kind.UNSUPPORTED_ENCODING, "a request to load a model is not compressed")
+        raise GatewayError(
+            Kind.UNSUPPORTED_ENCODING, "a request to load a model must not be compressed"
+        )
     document = parse_json(bytes(join_parts(wire.body)))
     members = read_members(document, "the body", ("model_name", "url"))
     url = posixpath.normpath("/" + read_string(members.get("url", ""), "url").lstrip("/"))

@@ -173,11 +173,6 @@ def _check_surrogates(root: Node, decoded: str) -> None:
         raise bad_request("the JSON holds half a surrogate pair in a string") from None
 
 
-def _spell_out(match: re.Match[str]) -> str:
-    """Return Infinity for the bare word Inf, and strings unchanged."""
-    return "Infinity" if match[0] == "Inf" else match[0]
-
-
 _WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
