@@ -187,6 +187,18 @@ def test_forwarded_calls(gateway: Infergate, received: Any) -> None:
     assert "regress needs a backend that speaks" in document["error"]
 
 
+def test_forwarded_calls_that_helpers_read(gateway: Infergate, received: Any) -> None:
+    examples = [{"a": "x" * 1000}] * 400
+    body = {"examples": examples}
+    for model in ("half_plus_two", "renamed"):
+        answer = sent(gateway, f"/v1/models/{model}:classify", body)
+        assert answer == (200, {"results": [[["cat", 0.5]]]})
+        assert received.pop() == (f"{PATH}:classify", body)
+    literals = {"examples": [{"a": float("nan")}, *examples[:100]]}
+    assert sent(gateway, f"{PATH}:classify", literals)[0] == 200
+    assert json.dumps(received.pop()[1]) == json.dumps(literals)
+
+
 def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any) -> None:
     for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
         server.error = status, {"error": "why not"}

@@ -46,12 +46,13 @@ class OpaqueParameters(dict[str, Any]):
         self,
         parameters: Parameters,
         protocols: tuple[str, ...],
-        text: bytes,
+        text: Buffer,
         rejection: tuple[Kind, str] | None = None,
     ) -> None:
         super().__init__(parameters)
         self.protocols = protocols
-        self.text = text
+        # Long bytes arrive from helper processes as memoryviews.
+        self.text = text if type(text) is bytes else bytes(text)
         self.rejection = rejection
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:

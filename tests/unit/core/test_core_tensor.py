@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from infergate.core.datatypes import FLOATS, NUMPY_DTYPES, Datatype
-from infergate.core.tensor import NO_PARAMETERS, Tensor, pack_bytes, tensor_from_array, unpack_bytes
+from infergate.core.tensor import (
+    NO_PARAMETERS,
+    OpaqueParameters,
+    Tensor,
+    pack_bytes,
+    tensor_from_array,
+    unpack_bytes,
+)
 
 SHAPES = st.just(()) | array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 DATATYPES = st.sampled_from(Datatype)
@@ -85,3 +92,11 @@ def test_unpacking_reverses_packing(elements: list[bytes]) -> None:
     assert packed == b"".join(len(e).to_bytes(4, "little") + e for e in elements)
     for data in (packed, bytearray(packed), memoryview(packed)):
         assert list(unpack_bytes(data)) == elements
+
+
+def test_the_text_of_opaque_parameters_is_bytes() -> None:
+    """Long bytes arrive from helper processes as memoryviews."""
+    parameters = OpaqueParameters({"a": 1}, ("p",), memoryview(b"classify\0{}"))
+    assert parameters.text.partition(b"\0") == (b"classify", b"\0", b"{}")
+    kind, arguments = parameters.__reduce__()
+    assert kind(*arguments).text == b"classify\0{}"
