@@ -199,6 +199,18 @@ def test_forwarded_calls_that_helpers_read(gateway: Infergate, received: Any) ->
     assert json.dumps(received.pop()[1]) == json.dumps(literals)
 
 
+def test_requested_outputs_over_v2(gateway: Infergate, received: Any) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    body = {"inputs": [tensor], "outputs": [{"name": "z"}]}
+    status, document = sent(gateway, "/v2/models/renamed/infer", body)
+    assert (status, [output["name"] for output in document["outputs"]]) == (200, ["z"])
+    received.clear()
+    status, document = sent(gateway, "/v2/models/half_plus_two/infer", body)
+    assert status == 400
+    assert "output tensor alias not found in signature: z" in document["error"]
+    assert received == []
+
+
 def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any) -> None:
     for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
         server.error = status, {"error": "why not"}

@@ -253,7 +253,7 @@ class TfsRestCodec:
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
         """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
-        del profile, model
+        del profile
         match operation:
             case InferRequest(name, version):
                 signature, label = spec_parameters(operation.parameters)
@@ -262,6 +262,8 @@ class TfsRestCodec:
                     action, body = call
                     path = rest_paths.model_path(name, version, label, f":{action}")
                     return HttpRequest("POST", path, "", JSON_HEADERS, [body])
+                if model is not None:
+                    rest_predict.check_outputs(operation, model, signature)
                 path = rest_paths.model_path(name, version, label, f":{PREDICT}")
                 parts = rest_predict.request_body(operation, signature)
                 return HttpRequest("POST", path, "", JSON_HEADERS, parts)

@@ -200,6 +200,19 @@ def response_body(response: InferResponse, response_format: PredictFormat) -> li
 # ---- requests to servers
 
 
+def check_outputs(request: InferRequest, metadata: ModelMetadata, signature: str) -> None:
+    """Raise BAD_REQUEST if ``request`` requests an output that ``signature`` does not have."""
+    if not request.outputs:
+        return
+    names = [tensor.name for tensor in _signature_tensors(metadata, signature)[1]]
+    for output in request.outputs:
+        if output.name not in names:
+            raise bad_request(
+                f"output tensor alias not found in signature: {output.name[:200]} "
+                f"Outputs expected to be in the set {{{','.join(names)[:1000]}}}."
+            )
+
+
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
     """Return the body of a request in columns, which, unlike rows, may have different batch sizes.
     Raises UNSUPPORTED for a shape that JSON cannot express."""
@@ -219,6 +232,7 @@ def read_response(
 ) -> InferResponse:
     """Parse a server's response. Raises BACKEND_GARBAGE, and NeedsOffloadError."""
     check_loop_cost(limits, len(body), limits.json_inline)
+    check_outputs(request, metadata, signature)
     try:
         text = decoded_json({}, [body], limits)
         members = parse_document(text, (_OUTPUTS, _PREDICTIONS), limits)
@@ -235,5 +249,5 @@ def read_response(
     outputs = _with_declared_dimensions(tensors, declared)
     if request.outputs:  # the API has no selection of outputs
         by_name = {tensor.name: tensor for tensor in outputs}
-        outputs = tuple(by_name[item.name] for item in request.outputs if item.name in by_name)
+        outputs = tuple(by_name[item.name] for item in request.outputs)
     return InferResponse(request.model, request.version, outputs=outputs)

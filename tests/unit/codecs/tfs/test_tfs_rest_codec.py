@@ -206,9 +206,23 @@ def test_declared_dimensions_complete_an_empty_tensor() -> None:
 def test_requested_outputs_are_selected_from_the_response() -> None:
     model = replace(MODEL, outputs=(Y, COUNT))
     wire = HttpResponse(200, body=(b'{"outputs": {"y": [[1, 2, 3]], "n": [1]}}',))
-    request = InferRequest("m", outputs=(RequestedOutput("n"), RequestedOutput("z")))
+    request = InferRequest("m", outputs=(RequestedOutput("n"),))
     response = CODEC.parse_response(wire, request, DEFAULT_LIMITS, model)
     assert [tensor.name for tensor in response.outputs] == ["n"]
+
+
+def test_requested_outputs_that_the_signature_does_not_have() -> None:
+    request = InferRequest("m", outputs=(RequestedOutput("y"), RequestedOutput("z")))
+    text = "output tensor alias not found in signature: z Outputs expected to be in the set {y}."
+    wire = HttpResponse(200, body=(b'{"outputs": [[1, 2, 3]]}',))
+    for error in (
+        refused(CODEC.build_request, request, GENERIC, MODEL),
+        refused(CODEC.parse_response, wire, request, DEFAULT_LIMITS, MODEL),
+    ):
+        assert (error.kind, error.public) == (Kind.BAD_REQUEST, text)
+    other = replace(request, parameters={"signature_name": "count"})
+    error = refused(CODEC.build_request, other, GENERIC, MODEL)
+    assert error.public.endswith("in signature: y Outputs expected to be in the set {n}.")
 
 
 def test_too_long_json() -> None:
