@@ -47,6 +47,7 @@ from infergate.core.wire import HttpResponse
 
 JSON_HEADERS: Final = {"content-type": "application/json"}
 MAX_TEXT: Final = 2000
+_MAX_INT64: Final = 2**63 - 1
 _MAX_ERROR_BYTES: Final = 16 * 1024
 _STATE_NAMES: Final = {number: name for name, number in pb.STATES.items()}
 _CODE_NAMES: Final = (
@@ -170,12 +171,13 @@ def read_document(body: bytes, limits: Limits) -> dict[str, Any]:
 def read_status(document: Mapping[str, Any], model: str) -> ModelIndex:
     """Return the versions of ``model``. Raises LookupError, TypeError, ValueError."""
     entries = []
-    for entry in _list(document["model_version_status"]):
+    for item in _list(document["model_version_status"]):
+        entry = _object(item)
         status = _object(entry.get("status", {}))
         entries.append(
             ModelIndexEntry(
                 model,
-                str(int(entry.get("version", 0))),
+                _version(entry.get("version", 0)),
                 state_name(pb.STATES.get(str(entry.get("state", "")), 0)),
                 str(status.get("error_message", "")),
                 _read_code(status.get("error_code", "OK")),
@@ -203,7 +205,7 @@ def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
     version = spec.get("version")
     return ModelMetadata(
         model,
-        versions=() if version is None else (str(int(version)),),
+        versions=() if version is None else (_version(version),),
         platform=PLATFORM,
         inputs=default.inputs,
         outputs=default.outputs,
@@ -216,12 +218,25 @@ def _read_tensors(infos: Any) -> tuple[TensorMetadata, ...]:
     for name, info in sorted(_object(infos).items()):
         shape = _member(_object(info), "tensor_shape", "tensorShape")
         is_unknown = shape.get("unknown_rank", shape.get("unknownRank", False)) is True
-        dims = [int(_object(dim)["size"]) for dim in _list(shape.get("dim", []))]
+        dims = [_integer(_object(dim)["size"], -1) for dim in _list(shape.get("dim", []))]
         number = pb.DTYPES[str(info["dtype"])]
         tensors.append(
             TensorMetadata(name, metadata_datatype(number), (-1,) if is_unknown else tuple(dims))
         )
     return tuple(tensors)
+
+
+def _version(value: Any) -> str:
+    return str(_integer(value, 0))
+
+
+def _integer(value: Any, minimum: int) -> int:
+    """Return an int64, which servers write as a string or as a number. Raises TypeError and
+    ValueError."""
+    number = int(value)
+    if not minimum <= number <= _MAX_INT64:
+        raise ValueError(f"{str(value)[:40]} is not from {minimum} to {_MAX_INT64}")
+    return number
 
 
 def _member(document: Mapping[str, Any], name: str, other_name: str) -> dict[str, Any]:

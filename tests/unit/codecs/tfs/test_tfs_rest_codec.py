@@ -343,6 +343,12 @@ def test_errors_of_a_server() -> None:
         ).public == error.public  # fmt: skip
 
 
+METADATA_OF_VERSION = (
+    b'{"model_spec": {"version": %b}, "metadata": {"signature_def": {"signature_def": {"s": {'
+    b'"inputs": {"x": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": %b}]}}}}}}}}'
+)
+
+
 @pytest.mark.parametrize(
     ("operation", "body"),
     [
@@ -354,6 +360,16 @@ def test_errors_of_a_server() -> None:
         (ModelMetadataRequest("m"), b'{"a": "%b"}' % bytes(5 << 20).replace(b"\0", b"x")),
         (ModelIndexRequest(model="m"), b'{"model_version_status": 1}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": "x"}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": ["x"]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": 1e300}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": 1e400}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": Infinity}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": "-1"}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": []}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"status": []}]}'),
+        (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"9223372036854775808", b"3")),
+        (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"1", b"-2")),
+        (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"1", b"1e300")),
         (ModelReadyRequest("m"), b"not JSON"),
         (InferRequest("m"), b"\x1f\x8b"),
     ],
@@ -364,6 +380,12 @@ def test_responses_that_cannot_be_read(operation: Operation, body: bytes) -> Non
     error = refused(CODEC.parse_response, wire, operation, DEFAULT_LIMITS, MODEL)
     assert error.kind in (Kind.BACKEND_GARBAGE, Kind.TOO_LARGE)
     assert error.origin is Origin.BACKEND
+
+
+def test_the_largest_versions_and_dimensions_that_can_be_read() -> None:
+    wire = HttpResponse(200, body=(METADATA_OF_VERSION % (b"9223372036854775807", b'"-1"'),))
+    found = CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+    assert (found.versions, found.inputs[0].shape) == (("9223372036854775807",), (-1,))
 
 
 def test_the_errors_of_versions_have_the_servers_codes() -> None:
