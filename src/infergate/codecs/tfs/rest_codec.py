@@ -35,6 +35,7 @@ from infergate.codecs.tfs.errors import unknown_model_text
 from infergate.codecs.tfs.metadata import is_available
 from infergate.codecs.tfs.model_spec import (
     REST_PROTOCOL,
+    SIGNATURE,
     ModelSpec,
     RequestedModel,
     apply_options,
@@ -70,6 +71,7 @@ _OPERATIONS: Final[Mapping[str, type[Operation]]] = {
     rest_paths.SERVER: messages.ServerReadyRequest,
     rest_paths.OPTIONS: messages.ServerLiveRequest,
 }
+_WITH_SIGNATURE: Final = (PREDICT, CLASSIFY, REGRESS)
 _WITHOUT_MODEL: Final = (rest_paths.SERVER, rest_paths.OPTIONS)
 _NO_MODEL: Final = "Missing model name in request."
 _EXAMPLES: Final = "examples"
@@ -127,7 +129,7 @@ class TfsRestCodec:
 
     def _requested(self, wire: HttpRequest, match: RestPathMatch) -> RequestedModel:
         spec = match.spec
-        if match.action == PREDICT and self._maps_signatures(spec.name):
+        if match.action in _WITH_SIGNATURE and self._maps_signatures(spec.name):
             signature = rest_predict.find_signature(wire.headers, wire.body)
             spec = replace(spec, signature=signature)
         return apply_options(spec, self._options)
@@ -151,7 +153,11 @@ class TfsRestCodec:
                 max_decoded_bytes(wire.headers, wire.body),
             )
         if target.action in (CLASSIFY, REGRESS):
-            return ParsedRequest(_read_forwarded(wire, target.action, requested, limits), target)
+            maps_signatures = self._maps_signatures(requested.spec.name)
+            call = _read_forwarded(
+                wire, target.action, requested, limits, maps_signatures=maps_signatures
+            )
+            return ParsedRequest(call, target)
         if target.action == rest_paths.METADATA:
             operation: Operation = messages.ModelMetadataRequest(requested.model, requested.version)
         else:
@@ -323,12 +329,14 @@ class TfsRestCodec:
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model, or None if the body has a signature that the
-        options map."""
+        """Return ``wire`` addressed to another model, or None for a Predict whose body has a
+        signature that the options map. The body of Classify and Regress is never changed."""
         del profile
         target = self._target(wire)
         requested = target.requested
-        if requested is None or (requested.spec.signature and requested.is_mapped):
+        if requested is None:
+            return None
+        if target.action == PREDICT and requested.spec.signature and requested.is_mapped:
             return None
         path = rest_paths.model_path(
             model, version or requested.version, requested.label, f":{target.action}"
@@ -388,11 +396,19 @@ def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
 
 
 def _read_forwarded(
-    wire: HttpRequest, action: str, requested: RequestedModel, limits: Limits
+    wire: HttpRequest,
+    action: str,
+    requested: RequestedModel,
+    limits: Limits,
+    *,
+    maps_signatures: bool,
 ) -> InferRequest:
     """Return the call as an inference whose parameters hold the body. Raises BAD_REQUEST."""
     body = rest_predict.decoded_json(wire.headers, wire.body, limits)
-    members = parse_document(body, (_EXAMPLES,), limits)
+    members = parse_document(body, (_EXAMPLES, SIGNATURE), limits)
+    signature = rest_predict.read_signature(members)
+    if maps_signatures:
+        rest_predict.check_signature(signature, requested)
     if _EXAMPLES not in members:
         raise bad_request(
             f"When method is {action}, key '{_EXAMPLES}' is expected and was not found"

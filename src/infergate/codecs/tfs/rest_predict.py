@@ -18,7 +18,7 @@ import orjson
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.encodings import CONTENT_ENCODING, decode_body, is_unencoded
 from infergate.codecs.json_tensors.json_document import json_kind
-from infergate.codecs.json_tensors.row_document import parse_document
+from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
 from infergate.codecs.json_tensors.row_reader import RowReader
 from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
 from infergate.codecs.tfs.model_spec import (
@@ -91,20 +91,9 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the me
     """
     text = decoded_json(headers, body, limits)
     members = parse_document(text, _WANTED, limits)
-    signature = ""
-    if SIGNATURE in members:
-        signature = members[SIGNATURE].node
-        if type(signature) is not str:
-            raise bad_request(
-                f"not formatted correctly. '{SIGNATURE}' key must be a string value, not "
-                f"{json_kind(signature)}"
-            )
+    signature = read_signature(members)
     if maps_signatures:
-        if signature != requested.spec.signature:
-            raise bad_request(
-                f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
-                "body, without escapes, and only once"
-            )
+        check_signature(signature, requested)
     else:
         requested = replace(
             requested, spec=replace(requested.spec, signature=signature), signature=signature
@@ -134,6 +123,29 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the me
         inputs=_with_declared_dimensions(tensors, inputs),
     )
     return ParsedRequest(request, PredictFormat(requested, INSTANCES in members))
+
+
+def read_signature(members: Mapping[str, JsonValue]) -> str:
+    """Return the signature that a body names, or an empty string. Raises BAD_REQUEST."""
+    if SIGNATURE not in members:
+        return ""
+    signature = members[SIGNATURE].node
+    if type(signature) is not str:
+        raise bad_request(
+            f"not formatted correctly. '{SIGNATURE}' key must be a string value, not "
+            f"{json_kind(signature)}"
+        )
+    return signature
+
+
+def check_signature(signature: str, requested: RequestedModel) -> None:
+    """Raise BAD_REQUEST unless ``find_signature`` found ``signature``, so that the access check has
+    seen the model that the options map it to."""
+    if signature != requested.spec.signature:
+        raise bad_request(
+            f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
+            "body, without escapes, and only once"
+        )
 
 
 def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:

@@ -290,8 +290,32 @@ def test_classify_and_regress() -> None:
         assert document_of(CODEC.build_response(response, parsed)) == {"results": [1.0]}
         with raises_kind(Kind.BACKEND_GARBAGE):
             CODEC.build_response(InferResponse("m"), parsed)
+    for signature in (5, None, ["embed"]):
+        with raises_kind(Kind.BAD_REQUEST, "'signature_name' key must be a string value"):
+            wire = post({"signature_name": signature, "examples": [1]}, "/v1/models/m:classify")
+            CODEC.parse_request(wire, DEFAULT_LIMITS)
     with raises_kind(Kind.BAD_REQUEST, "When method is classify, key 'examples' is expected"):
         CODEC.parse_request(post({}, "/v1/models/m:classify"), DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize("action", ["classify", "regress"])
+def test_signatures_of_classify_and_regress_are_mapped(action: str) -> None:
+    path = f"/v1/models/m:{action}"
+    codec: Any = REST.create({"signatures": {"m": {"embed": "m2", "serving_default": "m3"}}})
+    for signature, model in (("embed", "m2"), ("serving_default", "m3"), ("", "m3"), ("s", "m")):
+        body = {"signature_name": signature, "examples": [{"a": 1}]}
+        wire = post(body, path)
+        assert codec.summarize(wire).model == model
+        parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+        assert parsed.operation.model == model
+        assert codec.validate(wire, DEFAULT_LIMITS) is wire
+        sent = codec.rewrite_request(wire, model, "", GENERIC)
+        assert (sent.path, document_of(sent)) == (f"/v1/models/{model}:{action}", body)
+    hidden = b'{"a": "%b", "signature_name": "embed", "b": "%b", "examples": [1]}'
+    wire = post(hidden % (b"." * 70 * KIB, b"." * 70 * KIB), path)
+    assert codec.summarize(wire).model == "m3"
+    with raises_kind(Kind.BAD_REQUEST, "'signature_name' must be in the first or last"):
+        codec.parse_request(wire, DEFAULT_LIMITS)
 
 
 # ---- servers
