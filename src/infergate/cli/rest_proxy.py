@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from infergate.config.load import parse
 from infergate.config.mistakes import ConfigError, Mistake
-from infergate.config.schema import Config
+from infergate.config.schema import Config, LimitsConfig
 
 _ENVIRONMENT: Final = "environment"
 """The name of the source in error messages."""
@@ -48,7 +48,11 @@ def rest_proxy_config(environ: Mapping[str, str]) -> Config:
         "listeners": {"http": None, "grpc": None, "admin": None, "additional": {"rest": listener}},
         "backends": {"grpc-server": backend},
         "routes": [{"model": "*", "backend": "grpc-server"}],
-        "limits": {"body": size, "json": size},
+        "limits": {
+            "body": size,
+            "json": size,
+            "in_flight_bytes": max(LimitsConfig().in_flight_bytes, 2 * size),
+        },
         "drain": {"delay": "0s"},
     }
     text = json.dumps(document, indent=2)  # JSON is YAML

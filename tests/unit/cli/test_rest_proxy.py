@@ -64,6 +64,13 @@ def test_the_older_name_of_the_message_size() -> None:
     assert rest_proxy_config({"REST_PROXY_GRPC_MAX_MSG_SIZE": "5"}).limits.body == 5
 
 
+@pytest.mark.parametrize(("size", "budget"), [(2**29, 2**30), (2**31 - 1, 2**32 - 2)])
+def test_the_memory_budget_is_twice_a_large_message(size: int, budget: int) -> None:
+    config = rest_proxy_config({"REST_PROXY_GRPC_MAX_MSG_SIZE_BYTES": str(size)})
+    assert config.limits.body == size
+    assert config.limits.in_flight_bytes == budget
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

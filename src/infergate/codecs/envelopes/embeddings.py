@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
+import simdjson
 
 from infergate.codecs.base import (
     Capabilities,
@@ -74,6 +75,7 @@ _SEARCHED_BYTES: Final = 16 * KIB
 name."""
 _MODEL_MEMBER: Final = re.compile(rb'"model"\s*+:\s*+("(?:[^"\\]|\\.){1,1024}+")', re.DOTALL)
 _MEMBERS: Final = ("model", "input", "encoding_format", "user", "dimensions")
+_ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
 _ERROR_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -246,7 +248,7 @@ def _read_input(model: str, node: Node) -> EmbeddingRequest:
         texts = read_items(node, "input", MAX_INPUTS)
         return EmbeddingRequest(model, len(texts), _pack_texts(texts), None)
     if not is_array(first):
-        return EmbeddingRequest(model, 1, _read_tokens(node, len(node)), len(node))
+        return EmbeddingRequest(model, 1, _read_tokens("input", node, len(node)), len(node))
     rows = read_items(node, "input", MAX_INPUTS)
     length = len(first)
     for index, row in enumerate(rows):
@@ -255,7 +257,7 @@ def _read_input(model: str, node: Node) -> EmbeddingRequest:
                 f"input[{index}] does not have {length} tokens like input[0]: lists of tokens must "
                 "have the same length"
             )
-    data = b"".join(_read_tokens(row, length) for row in rows)
+    data = b"".join(_read_tokens(f"input[{index}]", row, length) for index, row in enumerate(rows))
     return EmbeddingRequest(model, len(rows), data, length)
 
 
@@ -265,7 +267,9 @@ def _pack_texts(texts: list[Node]) -> bytes:
     )
 
 
-def _read_tokens(node: Node, length: int) -> bytes:
+def _read_tokens(path: str, node: Node, length: int) -> bytes:
+    if not _ARRAY_TYPES.isdisjoint(map(type, node)):  # ``read_data`` accepts nested arrays
+        raise bad_request(f"{path} has an array among its tokens")
     return bytes(read_data("input", Datatype.INT64, (length,), node, REQUEST_RULES))
 
 

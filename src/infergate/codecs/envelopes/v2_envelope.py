@@ -49,7 +49,7 @@ class V2Envelope(V2RestCodec, ABC):
 
     def _v2(self, wire: HttpRequest) -> HttpRequest:
         """Return the request of V2 REST. Raises GatewayError."""
-        if wire.path.startswith("/v2"):  # the result of ``validate``
+        if wire.path == "/v2" or wire.path.startswith("/v2/"):  # the result of ``validate``
             return wire
         copy: HttpRequest | None = wire.codec_state
         if copy is None:

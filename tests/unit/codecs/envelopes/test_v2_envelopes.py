@@ -388,3 +388,11 @@ def test_redirects_to_unknown_paths(target: str) -> None:
     with pytest.raises(GatewayError) as caught:
         VERTEX.summarize(wire)
     assert caught.value.kind in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
+
+
+def test_routes_of_vertex_that_begin_like_those_of_v2() -> None:
+    codec = VertexCodec(V2, "m", "/v2health", "/v2predict")
+    assert codec.summarize(get("/v2health")).operation is ServerReadyRequest
+    assert model_of(codec, post("/v2predict", BODY)) == "m"
+    validated = codec.validate(post("/v2predict", BODY), DEFAULT_LIMITS)
+    assert codec.summarize(validated).model == "m"
