@@ -17,7 +17,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
 )
-from infergate.codecs.json_tensors.row_writer import row_size_bounds
+from infergate.codecs.json_tensors.row_writer import nesting_cost, row_size_bounds
 from infergate.codecs.kserve_v1 import backend, errors, readiness
 from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
 from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
@@ -131,23 +131,21 @@ class KServeV1Codec:
         return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs."""
+        """Return the size of the outputs and the cost of their nesting."""
         del parsed
-        if not isinstance(response, InferResponse):
-            return 0
-        return sum(len(tensor.data) for tensor in response.outputs)
+        return nesting_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as nested lists."""
         if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
-            size = self.response_text_bytes(response, parsed)
+            size = sum(len(tensor.data) for tensor in response.outputs)
             return size - 4, size
         return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs."""
+        """Return the size of the inputs and the cost of their nesting."""
         del profile
-        return sum(len(tensor.data) for tensor in operation.inputs)
+        return nesting_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum size of the inputs as nested lists."""

@@ -398,8 +398,18 @@ def test_many_dimensions() -> None:
     deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
     text = write_columns([deep])
     assert len(text) <= row_size_bounds([deep])[1]
-    assert nesting_cost([deep]) == 9_000
-    assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000
+    assert nesting_cost([deep]) == 1000 + 10 * 63_000
+    assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000 + 2 * 10
+    assert nesting_cost([replace(deep, shape=(1000,))]) == 1000
+
+
+@pytest.mark.parametrize("datatype", [Datatype.INT8, BYTES])
+def test_the_lists_of_a_tensor_are_limited(datatype: Datatype) -> None:
+    size = 4 if datatype is BYTES else 1
+    many = Tensor("x", datatype, (29_000, *[1] * 63), bytes(29_000 * size))
+    for write in (write_columns, write_rows):
+        with raises_kind(Kind.TOO_LARGE, "'x': shape .* makes too many nested lists"):
+            write([many])
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 2**63 - 1), (0, 2**40), (2, 0)])
