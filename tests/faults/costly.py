@@ -364,6 +364,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "kserve-v1, long integers, forwarded": lambda: predicted(
         "fwd.kserve-v1", instances(LONG_INTEGER, INLINE)
     ),
+    "kserve-v1, a long integer and lists, forwarded": lambda: predicted(
+        "fwd.kserve-v1", instances("[]", INLINE).replace(b"[[]", b"[" + LONG_INTEGER.encode(), 1)
+    ),
     "kserve-v1, a structured event": lambda: predicted(
         "texts",
         b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"t",'

@@ -24,8 +24,10 @@ from urllib.parse import quote
 import orjson
 import simdjson
 
+from infergate.codecs.json_tensors.json_document import MAX_SLOW_BYTES_ON_LOOP, check_nesting
 from infergate.codecs.kserve_v1.errors import JSON_TYPE
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.records import record
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -69,10 +71,11 @@ def read_binary_event(headers: Mapping[str, str]) -> Event | None:
 
 
 def read_structured_event(
-    text: bytes, headers: Mapping[str, str]
+    text: bytes, headers: Mapping[str, str], limits: Limits
 ) -> tuple[bytes, Event | None] | None:
     """Return the data of the structured event ``text`` and the event, which is None if the response
-    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST."""
+    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST, TOO_LARGE and
+    NeedsOffloadError."""
     is_declared = media_type(headers) == EVENT_TYPE
     if not (is_declared or b'"specversion"' in text):
         return None
@@ -81,7 +84,7 @@ def read_structured_event(
     except (ValueError, RuntimeError):
         if not is_declared:
             return None  # the codec reports the error
-        document = _parse(text)
+        document = parse_as_kserve(text, limits)
     if not isinstance(document, simdjson.Object | dict):
         return None
     if not (is_declared or all(name in document for name in _KSERVE_ATTRIBUTES)):
@@ -91,9 +94,14 @@ def read_structured_event(
     return _event_data(document), event if is_declared else None
 
 
-def _parse(text: bytes) -> Any:
-    """Parse JSON that simdjson rejects, because the JSON may hold long integers. Raises
-    BAD_REQUEST."""
+def parse_as_kserve(text: bytes, limits: Limits) -> Any:
+    """Parse JSON that simdjson rejects with KServe's parser, which has KServe's error texts and
+    converts long integers. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+    try:
+        check_nesting(text, limits)
+    except GatewayError as error:
+        raise error.reworded(f"Unrecognized request format: {error.public}") from None
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

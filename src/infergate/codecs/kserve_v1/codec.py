@@ -87,7 +87,7 @@ class KServeV1Codec:
         text, event = read_payload(wire, limits)
         options = V1ResponseOptions(match.verb, model, event)
         if match.verb == EXPLAIN:
-            check_body(text)
+            check_body(text, limits)
             return ParsedRequest(backend.explanation_request(model, text), options)
         complete = partial(_complete, text, options, limits)
         return PartialInferRequest(model, "", complete, len(text))
@@ -178,7 +178,7 @@ class KServeV1Codec:
             self.parse_request(wire, limits)
             return wire
         text, event = read_payload(wire, limits)
-        check_body(text)
+        check_body(text, limits)
         return EventRequest(wire.method, wire.path, "", _HEADERS, [text], event=event)
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:

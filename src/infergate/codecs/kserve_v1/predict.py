@@ -17,18 +17,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import simdjson
 
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.json_tensors.json_document import (
-    MAX_SLOW_BYTES_ON_LOOP,
     Node,
-    check_nesting,
     is_array,
     json_kind,
-    member_names,
     parse_with_stdlib,
+    read_nullable_members,
 )
 from infergate.codecs.json_tensors.outline import outline_of
 from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
@@ -39,6 +36,7 @@ from infergate.codecs.kserve_v1.cloud_events import (
     Event,
     EventRequest,
     media_type,
+    parse_as_kserve,
     read_binary_event,
     read_structured_event,
 )
@@ -68,7 +66,7 @@ _FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatyp
 
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
     """Return the JSON text of a request and the event that it came in. Raises BAD_REQUEST,
-    TOO_LARGE and UNSUPPORTED_ENCODING."""
+    TOO_LARGE, UNSUPPORTED_ENCODING and NeedsOffloadError."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise GatewayError(
@@ -84,7 +82,7 @@ def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None
         return text, event
     if media_type(wire.headers) not in _JSON_TYPES:
         raise bad_request("unsupported payload type <class 'bytes'>")
-    return read_structured_event(text, wire.headers) or (text, None)
+    return read_structured_event(text, wire.headers, limits) or (text, None)
 
 
 def check_json_size(size: int, max_size: int) -> None:
@@ -95,17 +93,15 @@ def check_json_size(size: int, max_size: int) -> None:
         )
 
 
-def check_body(text: bytes) -> None:
+def check_body(text: bytes, limits: Limits) -> None:
     """Raise BAD_REQUEST unless ``text`` is a valid request. The values in its rows are not
-    checked."""
+    checked. Also raises TOO_LARGE and NeedsOffloadError."""
     root = _parse_fast(text)
     if root is None:
-        root = _parse_as_kserve(text)
-    if isinstance(root, simdjson.Object):
-        member_names(root, "the body")  # raises an error for a repeated name
-    elif not isinstance(root, dict):
+        root = _parse_slowly(text, limits)
+    if not is_object(root):
         raise _wrong_payload(root)
-    _select_rows({key: root[key] for key in _KEYS if key in root})
+    _select_rows(read_nullable_members(root, "the body", _KEYS))
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
@@ -142,10 +138,13 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
     root = _parse_fast(text)
     if root is not None:
         return JsonValue(root, outline_of(text))
-    check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
-    _parse_as_kserve(text)
-    check_nesting(text, limits)
-    return JsonValue(parse_with_stdlib(text))
+    return JsonValue(_parse_slowly(text, limits))
+
+
+def _parse_slowly(text: bytes, limits: Limits) -> Node:
+    """Parse what simdjson or KServe rejects. The standard library keeps repeated names."""
+    parse_as_kserve(text, limits)
+    return parse_with_stdlib(text)
 
 
 def _parse_fast(text: bytes) -> Any:
@@ -156,14 +155,6 @@ def _parse_fast(text: bytes) -> Any:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
         return None
-
-
-def _parse_as_kserve(text: bytes) -> Any:
-    """Parse with KServe's parser, which has KServe's error texts and converts long integers."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"Unrecognized request format: {error}") from None
 
 
 def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:

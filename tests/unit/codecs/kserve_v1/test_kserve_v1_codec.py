@@ -10,12 +10,13 @@ import pytest
 
 from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest
+from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_SLOW_BYTES_ON_LOOP
 from infergate.codecs.json_tensors.row_writer import nesting_cost
 from infergate.codecs.kserve_v1 import PLUGIN
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import DEFAULT_LIMITS, Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
     HealthStatus,
     InferRequest,
@@ -160,6 +161,32 @@ def test_long_integers_in_a_structured_event() -> None:
     assert parsed.operation.inputs[0].numpy().tolist() == [[2.0**70, 1.0]]
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/cloudevents+json"])
+def test_json_with_long_integers_is_limited(kind: str) -> None:
+    """simdjson rejects such integers, and the other parsers create an object per value."""
+    event = json.dumps({**STRUCTURED, "time": "", "data": None})[:-5].encode()
+    begin, end = (event, b"}") if "events" in kind else (b"", b"")
+    text = begin + b'{"instances":[%b%d]}' + end
+    many = post(text % (b"[]," * (MAX_CONTAINERS + 1), 10**20), {"content-type": kind})
+    some = post(text % (b"1," * MAX_SLOW_BYTES_ON_LOOP, 10**20), {"content-type": kind})
+    for read in (parse, lambda wire: CODEC.validate(wire, DEFAULT_LIMITS)):
+        error = error_of(read, many)
+        assert error is not None
+        assert error.kind is Kind.TOO_LARGE
+    assert CODEC.validate(some, DEFAULT_LIMITS)
+    with pytest.raises(NeedsOffloadError):
+        CODEC.validate(some, event_loop_limits(DEFAULT_LIMITS))
+
+
+@pytest.mark.parametrize("value", [b"1", b"%d" % 10**20])
+def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
+    """The server would read the last ones."""
+    wire = post(b'{"instances":[1],"instances":[%b]}' % value)
+    error = error_of(CODEC.validate, wire, DEFAULT_LIMITS)
+    assert error is not None
+    assert "'instances' twice" in error.public
+
+
 # ---- responses
 
 
@@ -301,8 +328,8 @@ def test_errors_have_kserves_form(
         (b'{"instances":[[1,2],[3]]}', MODEL, ["'x'", "[1]"]),
         (b'{"instances":[["1","2"]]}', MODEL, ["'x'", "element 0"]),
         (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
-        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["depth limit"]),
-        (b"[" * 100_000, MODEL, ["Unrecognized request format"]),
+        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["100 levels deep"]),
+        (b"[" * 100_000, MODEL, ["Unrecognized request format", "100 levels deep"]),
     ],
 )
 def test_errors_name_the_row_and_the_tensor(
