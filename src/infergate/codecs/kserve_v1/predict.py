@@ -22,6 +22,7 @@ import simdjson
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.json_tensors.json_document import (
     Node,
+    abbreviated,
     is_array,
     json_kind,
     parse_with_stdlib,
@@ -198,8 +199,9 @@ def _are_rows(tensors: Sequence[Tensor]) -> bool:
 
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
-    """Return the body of a request. Raises UNSUPPORTED if the inputs have no common number of rows,
-    and for NaN and infinity."""
+    """Return the body of a request. Raises BAD_REQUEST unless the inputs are those of ``model``,
+    and UNSUPPORTED if they have no common number of rows, and for NaN and infinity."""
+    _check_inputs(request, model)
     if not _are_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
         raise GatewayError(
@@ -216,6 +218,30 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
             )
     is_named = len(model.inputs) > 1
     return b'{"%s":%s}' % (INSTANCES.encode(), write_rows(request.inputs, is_named=is_named))
+
+
+def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
+    """Raise BAD_REQUEST unless the inputs have the names, datatypes and ranks of ``model``, if it
+    declares them. Rows have no datatypes and often no names, so the server cannot check them."""
+    declared = {tensor.name: tensor for tensor in model.inputs}
+    names = {tensor.name for tensor in request.inputs}
+    if declared and names != declared.keys():
+        raise bad_request(
+            f"model '{request.model}' has the inputs {abbreviated(sorted(declared))}, "
+            f"the request has {abbreviated(sorted(names))}"
+        )
+    for tensor in request.inputs if declared else ():
+        expected = declared[tensor.name]
+        if tensor.datatype is not DATATYPES_BY_NAME.get(expected.datatype):
+            raise bad_request(
+                f"input '{tensor.name}' has the datatype {expected.datatype}, "
+                f"the request has {tensor.datatype.value}"
+            )
+        if expected.shape and len(tensor.shape) != len(expected.shape):
+            raise bad_request(
+                f"input '{tensor.name}' has {len(expected.shape)} dimensions, "
+                f"the request has {len(tensor.shape)}"
+            )
 
 
 def _is_finite(tensor: Tensor) -> bool:

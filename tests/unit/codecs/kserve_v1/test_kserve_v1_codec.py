@@ -365,17 +365,47 @@ def test_a_request_to_a_server_has_rows() -> None:
     inputs = parse(post(b'{"instances":[{"a":[1,2],"b":3}]}'), TWO).operation.inputs  # type: ignore[union-attr]
     wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO)
     assert (wire.path, body(wire)) == (PATH, {"instances": [{"a": [1.0, 2.0], "b": 3}]})
-    one = CODEC.build_request(InferRequest("m", inputs=inputs[:1]), GENERIC, TWO)
-    assert body(one) == {"instances": [{"a": [1.0, 2.0]}]}
+    (x,) = parse(post(ROWS)).operation.inputs  # type: ignore[union-attr]
+    one = CODEC.build_request(InferRequest("m", inputs=(x,)), GENERIC, MODEL)
+    assert body(one) == {"instances": [[1.0, 2.0]]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ((), "model 'm' has the inputs ['x'], the request has []"),
+        (
+            (Tensor("z", Datatype.FP32, (1, 2), bytes(8)),),
+            "model 'm' has the inputs ['x'], the request has ['z']",
+        ),
+        (
+            tuple(Tensor(name, Datatype.FP32, (1, 2), bytes(8)) for name in "xz"),
+            "model 'm' has the inputs ['x'], the request has ['x', 'z']",
+        ),
+        (
+            (Tensor("x", Datatype.INT32, (1, 2), bytes(8)),),
+            "input 'x' has the datatype FP32, the request has INT32",
+        ),
+        (
+            (Tensor("x", Datatype.FP32, (1, 2, 1), bytes(8)),),
+            "input 'x' has 2 dimensions, the request has 3",
+        ),
+    ],
+)
+def test_inputs_other_than_the_models(inputs: tuple[Tensor, ...], expected: str) -> None:
+    error = error_of(CODEC.build_request, InferRequest("m", inputs=inputs), GENERIC, MODEL)
+    assert error is not None
+    assert (error.kind, error.public) == (Kind.BAD_REQUEST, expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_does_not_reach_a_server(value: float) -> None:
-    request = InferRequest("m", inputs=response(value).outputs)
+    data = struct.pack("<2f", 1.0, value)
+    request = InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 2), data),))
     error = error_of(CODEC.build_request, request, GENERIC, MODEL)
     assert error is not None
     assert error.kind is Kind.UNSUPPORTED
-    assert "'y' has NaN" in error.public
+    assert "'x' has NaN" in error.public
 
 
 def test_a_model_without_declared_outputs() -> None:
