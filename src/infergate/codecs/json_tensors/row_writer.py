@@ -100,6 +100,21 @@ def nesting_cost(tensors: Sequence[Tensor]) -> int:
     )
 
 
+def row_cost(tensors: Sequence[Tensor]) -> int:
+    """Return the :func:`nesting_cost` of ``tensors``, plus the size of their names in the rows of
+    several tensors."""
+    cost = nesting_cost(tensors)
+    if len(tensors) > 1 and have_rows(tensors):
+        cost += tensors[0].shape[0] * sum(4 + len(tensor.name) for tensor in tensors)
+    return cost
+
+
+def have_rows(tensors: Sequence[Tensor]) -> bool:
+    """Return whether ``tensors`` have the same number of rows."""
+    counts = {tensor.shape[:1] for tensor in tensors}
+    return len(counts) == 1 and () not in counts
+
+
 def _inner_lists(shape: tuple[int, ...]) -> int:
     """Return the number of lists inside the outermost list of a tensor of ``shape``."""
     total, count = 0, 1

@@ -17,7 +17,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
 )
-from infergate.codecs.json_tensors.row_writer import nesting_cost, row_size_bounds
+from infergate.codecs.json_tensors.row_writer import row_cost, row_size_bounds
 from infergate.codecs.kserve_v1 import backend, errors, readiness
 from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
 from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
@@ -131,9 +131,9 @@ class KServeV1Codec:
         return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs and the cost of their nesting."""
+        """Return the size of the outputs and the cost of their lists and names."""
         del parsed
-        return nesting_cost(response.outputs) if isinstance(response, InferResponse) else 0
+        return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as nested lists."""
@@ -143,9 +143,9 @@ class KServeV1Codec:
         return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs and the cost of their nesting."""
+        """Return the size of the inputs and the cost of their lists and names."""
         del profile
-        return nesting_cost(operation.inputs)
+        return row_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum size of the inputs as nested lists."""

@@ -31,7 +31,7 @@ from infergate.codecs.json_tensors.json_document import (
 from infergate.codecs.json_tensors.outline import outline_of
 from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
 from infergate.codecs.json_tensors.row_reader import RULES, InputTypes, RowReader
-from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.codecs.json_tensors.row_writer import have_rows, write_columns, write_rows
 from infergate.codecs.kserve_v1.cloud_events import (
     EVENT_TYPE,
     Event,
@@ -182,17 +182,11 @@ def write_predictions(response: InferResponse) -> bytes:
     """Return the body of a response: rows, or an object if the outputs have different numbers of
     rows. Raises UNSUPPORTED."""
     outputs = response.outputs
-    if _are_rows(outputs):
+    if have_rows(outputs):
         written = write_rows(outputs, spelling=_NULL)
     else:
         written = write_columns(outputs, is_named=True, spelling=_NULL)
     return b'{"%s":%s}' % (PREDICTIONS.encode(), written)
-
-
-def _are_rows(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` have the same number of rows."""
-    counts = {tensor.shape[:1] for tensor in tensors}
-    return len(counts) == 1 and () not in counts
 
 
 # ---- towards backends ---------------------------------------------------------------------------
@@ -202,7 +196,7 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
     """Return the body of a request. Raises BAD_REQUEST unless the inputs are those of ``model``,
     and UNSUPPORTED if they have no common number of rows, and for NaN and infinity."""
     _check_inputs(request, model)
-    if not _are_rows(request.inputs):
+    if not have_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
         raise GatewayError(
             Kind.UNSUPPORTED,

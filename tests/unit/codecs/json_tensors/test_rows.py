@@ -23,6 +23,7 @@ from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_reader import UNNAMED, RowReader
 from infergate.codecs.json_tensors.row_writer import (
     nesting_cost,
+    row_cost,
     row_size_bounds,
     write_columns,
     write_rows,
@@ -401,6 +402,14 @@ def test_many_dimensions() -> None:
     assert nesting_cost([deep]) == 1000 + 10 * 63_000
     assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000 + 2 * 10
     assert nesting_cost([replace(deep, shape=(1000,))]) == 1000
+
+
+def test_names_in_rows_are_counted() -> None:
+    one, other = (Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("abc", "y"))
+    assert row_cost([one]) == 1000
+    assert row_cost([one, other]) == 2 * 1000 + 1000 * (7 + 5)
+    assert row_cost([one, replace(other, shape=(10, 100))]) == 2 * 1000 + 2 * 10
+    assert row_cost([]) == 0
 
 
 @pytest.mark.parametrize("datatype", [Datatype.INT8, BYTES])

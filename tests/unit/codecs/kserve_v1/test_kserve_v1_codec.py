@@ -11,7 +11,7 @@ import pytest
 from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_SLOW_BYTES_ON_LOOP
-from infergate.codecs.json_tensors.row_writer import nesting_cost
+from infergate.codecs.json_tensors.row_writer import row_cost
 from infergate.codecs.kserve_v1 import PLUGIN
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
@@ -453,7 +453,7 @@ def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
     request = InferRequest("m", inputs=tensors)
     wire = CODEC.build_request(request, GENERIC, ModelMetadata("m"))
     assert len(join_parts(wire.body)) <= CODEC.max_backend_text_bytes(request, GENERIC) + 64
-    assert CODEC.backend_text_bytes(request, GENERIC) == nesting_cost(tensors)
+    assert CODEC.backend_text_bytes(request, GENERIC) == row_cost(tensors)
     assert CODEC.response_text_bytes(answer, parsed) == CODEC.backend_text_bytes(request, GENERIC)
 
 

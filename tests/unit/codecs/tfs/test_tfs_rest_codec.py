@@ -247,6 +247,16 @@ def test_costs() -> None:
     assert CODEC.rewrite_bytes(HttpResponse(200, body=(b"x",)), wire) == 0
 
 
+def test_names_in_rows_are_counted() -> None:
+    outputs = tuple(Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("y", "z"))
+    response = InferResponse("m", outputs=outputs)
+    costs = [
+        CODEC.response_text_bytes(response, read(post({key: [[1, 2, 3]]})))
+        for key in ("instances", "inputs")
+    ]
+    assert costs == [2 * 1000 + 1000 * 2 * 5, 2 * 1000]
+
+
 def test_the_event_loop_leaves_many_rows_to_a_helper() -> None:
     wire = post({"instances": [{"x": [1, 2, 3]}] * 10_000})
     partial = CODEC.parse_request(wire, event_loop_limits(DEFAULT_LIMITS))
