@@ -24,7 +24,13 @@ from urllib.parse import quote
 import orjson
 import simdjson
 
-from infergate.codecs.json_tensors.json_document import MAX_SLOW_BYTES_ON_LOOP, check_nesting
+from infergate.codecs.json_tensors.json_document import (
+    MAX_SLOW_BYTES_ON_LOOP,
+    ObjectMembers,
+    check_nesting,
+    member_names,
+    parse_with_stdlib,
+)
 from infergate.codecs.kserve_v1.errors import JSON_TYPE
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits, check_loop_cost
@@ -89,9 +95,22 @@ def read_structured_event(
         return None
     if not (is_declared or all(name in document for name in _KSERVE_ATTRIBUTES)):
         return None
+    _check_names(document, text)
     attributes = {name: document.get(name) for name in (*_ATTRIBUTES, "time")}
     event = _event(attributes, attributes.pop("time") or "", is_structured=True)
     return _event_data(document), event if is_declared else None
+
+
+def _check_names(document: Any, text: bytes) -> None:
+    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, repeats a name."""
+    if isinstance(document, simdjson.Object):
+        member_names(document, "the event")  # the data is checked when it is parsed
+        return
+    members = parse_with_stdlib(text)  # unlike orjson, it keeps repeated names
+    member_names(members, "the event")
+    data = dict(members).get("data")
+    if isinstance(data, ObjectMembers):
+        member_names(data, "the body")
 
 
 def parse_as_kserve(text: bytes, limits: Limits) -> Any:

@@ -154,6 +154,32 @@ def test_invalid_structured_events(event: Any, expected: str) -> None:
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("application/cloudevents+json", b"1"),
+        ("application/cloudevents+json", b"%d" % 10**20),
+        ("application/json", b"1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("attributes", "data", "expected"),
+    [
+        (b'"id":"b",', b'{"instances":[%b]}', "the event has 'id' twice"),
+        (b'"data":{},', b'{"instances":[%b]}', "the event has 'data' twice"),
+        (b"", b'{"instances":[],"instances":[%b]}', "the body has 'instances' twice"),
+    ],
+)
+def test_repeated_names_in_a_structured_event(
+    attributes: bytes, data: bytes, expected: str, kind: str, value: bytes
+) -> None:
+    event = json.dumps({**STRUCTURED, "time": "now"}).encode()[:-1]
+    text = event + b"," + attributes + b'"data":' + data % value + b"}"
+    error = error_of(parse, post(text, {"content-type": kind}))
+    assert error is not None
+    assert error.public == expected
+
+
 def test_long_integers_in_a_structured_event() -> None:
     text = json.dumps({**STRUCTURED, "data": {"instances": [[2**70, 1]]}}).encode()
     parsed = parse(post(text, {"content-type": "application/cloudevents+json"}))
