@@ -99,6 +99,12 @@ def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tup
     return f"/v1/models/{model}:predict", body
 
 
+def columns(item: bytes, size: int) -> tuple[str, bytes]:
+    """The path and the body of a request with a number, and as many ``item`` as fit."""
+    items = (b"," + item) * ((size - 20) // (len(item) + 1))
+    return "/v1/models/numbers:predict", b'{"inputs":[1%b]}' % items
+
+
 DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
 """A TensorProto with 64 dimensions of 0, as the value of a map entry."""
 
@@ -432,6 +438,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-rest, more NaN": lambda: posted(*rows(b"[NaN]", INLINE, "numbers", b"[0]")),
     "tfs-rest, booleans for numbers": lambda: posted(*rows(b"true", INLINE, "numbers", b"0")),
     "tfs-rest, a mixed row": lambda: posted(*rows(b"[1]", INLINE, "numbers", b"[1,2]")),
+    "tfs-rest, objects without members": lambda: posted(*columns(b"{}", INLINE)),
+    "tfs-rest, very many objects without members": lambda: zipped(*columns(b"{}", 8 * MIB)),
+    "tfs-rest, lists of no elements": lambda: posted(*columns(b"[]", INLINE)),
     "tfs-rest, nesting": lambda: posted(
         "/v1/models/numbers:predict", b'{"instances":' + b"[" * INLINE
     ),

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_errors import raises_kind
-from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS
+from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_CONTAINERS_ON_LOOP
 from infergate.codecs.json_tensors.outline import outline_of, read_shape
 from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_reader import UNNAMED, RowReader
@@ -31,7 +31,7 @@ from infergate.codecs.json_tensors.row_writer import (
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
-from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.tensor import MAX_BYTES_ELEMENTS, Tensor, tensor_from_array
 
 KEYS = ("instances", "inputs")
 FP32, INT64, BYTES = Datatype.FP32, Datatype.INT64, Datatype.BYTES
@@ -249,6 +249,28 @@ def test_strict_documents_are_json() -> None:
 def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype, kind: Kind) -> None:
     body = b'{"instances": [' + b",".join([row] * (MAX_CONTAINERS + 1)) + b"]}"
     assert error_of(body, {"x": datatype}).kind is kind
+
+
+@pytest.mark.parametrize("item", [b"{}", b"[]", b'{"b64":""}'])
+def test_containers_are_counted_before_all_are_read(item: bytes) -> None:
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    many = b'{"inputs": [%b, 1]}' % b",".join([item] * (MAX_CONTAINERS_ON_LOOP + 1))
+    with pytest.raises(NeedsOffloadError):
+        read(many, {"x": BYTES}, limits)
+
+
+@pytest.mark.parametrize(("item", "limit"), [(b"{}", MAX_BYTES_ELEMENTS), (b"[]", MAX_CONTAINERS)])
+def test_containers_that_become_objects_are_limited(item: bytes, limit: int) -> None:
+    body = b'{"inputs": [1, %b]}' % b",".join([item] * (limit + 1))
+    error = error_of(body)
+    assert error.kind is Kind.TOO_LARGE
+    assert f"over {limit} " in error.public
+
+
+def test_many_base64_elements_are_accepted() -> None:
+    count = MAX_CONTAINERS + 1
+    body = b'{"instances": [%b]}' % b",".join([b'{"b64":""}'] * count)
+    assert read(body, {"x": BYTES})["x"][1] == (count,)
 
 
 def test_many_different_rows_are_read_in_linear_time() -> None:
