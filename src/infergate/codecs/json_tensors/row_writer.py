@@ -33,7 +33,7 @@ Spelling = tuple[bytes, bytes, bytes]
 _MAX_EMPTY_LISTS: Final = 1 << 16
 """The maximum number of lists in a tensor without elements. Its shape alone could require any
 number of lists."""
-_MAX_LIST_COST: Final = 1 << 26
+MAX_LIST_COST: Final = 1 << 26
 """The maximum number of inner lists times dimensions of a tensor. orjson writes this many in about
 a second, or in 4 s if there are only two dimensions."""
 _CHEAP_DIMENSIONS: Final = 8
@@ -146,7 +146,7 @@ def _array(tensor: Tensor) -> Any:
                 f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it "
                 f"over {_MAX_EMPTY_LISTS} lists",
             )
-    if _inner_lists(shape) * len(shape) > _MAX_LIST_COST:
+    if _inner_lists(shape) * len(shape) > MAX_LIST_COST:
         raise GatewayError(
             Kind.TOO_LARGE,
             f"tensor '{tensor.name}': shape {abbreviated(list(shape))} makes too many nested lists",
