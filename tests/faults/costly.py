@@ -36,6 +36,8 @@ UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
 """The maximum number of fields inside an input that the event loop reads, beside dtype and shape.
 """
+DEEP: Final = (16_000, *[1] * 63)
+"""A shape that makes almost as many lists as are allowed."""
 TENSORS = 1024
 LONG_INTEGER: Final = "9" * 20
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
@@ -46,9 +48,9 @@ def rest(model: str) -> str:
     return f"/v2/models/{model}/infer"
 
 
-def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
+def binary(data: bytes, *shape: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of a tensor in the binary extension."""
-    fields = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
+    fields = {"name": "INPUT0", "datatype": datatype, "shape": shape,
             "parameters": {"binary_data_size": len(data)}}  # fmt: skip
     parameters = {"binary_data_output": datatype != "BYTES"}
     head = json.dumps({"parameters": parameters, "inputs": [fields]}).encode()
@@ -95,6 +97,12 @@ def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tup
     """The path and the body of a request with as many ``row`` as fit into ``size``."""
     body = b'{"instances":[' + (row + b",") * (size // (len(row) + 1) - 3) + end + b"]}"
     return f"/v1/models/{model}:predict", body
+
+
+def columns(item: bytes, size: int) -> tuple[str, bytes]:
+    """The path and the body of a request with a number, and as many ``item`` as fit."""
+    items = (b"," + item) * ((size - 20) // (len(item) + 1))
+    return "/v1/models/numbers:predict", b'{"inputs":[1%b]}' % items
 
 
 DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
@@ -314,7 +322,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-grpc, 1024 inputs of many dimensions": lambda: called(many_inputs(64)),
     "v2-grpc, 1024 inputs with parameters": lambda: called(many_inputs(1, a=1, b=2, c=3, d=4)),
     "v2-grpc, parameters": lambda: called(many_parameters(8000)),
-    "inflated, over HTTP": lambda: zipped(rest("identity"), *binary(LONG, len(LONG), "UINT8")),
+    "inflated, over HTTP": lambda: zipped(
+        rest("identity"), *binary(LONG, len(LONG), datatype="UINT8")
+    ),
     "inflated, over gRPC": lambda: called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
     "graphpipe, very many empty texts": lambda: framed(flatbuffer(EMPTY, VERY_MANY)),
     "graphpipe, as many as the loop reads": lambda: framed(flatbuffer(UNLIKE, MANY)),
@@ -339,6 +349,12 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-rest, to kserve-v1": lambda: zipped(
         rest("tr.kserve-v1"), *binary(EMPTY[: 4 * 200_000], 200_000)
     ),
+    "v2-rest, many dimensions, to kserve-v1": lambda: posted(
+        rest("tr.kserve-v1"), *binary(EMPTY[:16_000], *DEEP, datatype="INT8")
+    ),
+    "v2-rest, many dimensions, to tfs-rest": lambda: posted(
+        rest("tr.tfs-rest"), *binary(EMPTY[:16_000], *DEEP, datatype="INT8")
+    ),
     "v2-rest, as many to kserve-v1": lambda: posted(rest("tr.kserve-v1"), *binary(UNLIKE, MANY)),
     "kserve-v1, texts of no letters": lambda: predicted("texts", instances('""', INLINE)),
     "kserve-v1, very many texts": lambda: predicted("texts", instances('""', 3 * MIB)),
@@ -353,6 +369,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "kserve-v1, translated": lambda: predicted("tr.kserve-v1", instances('""', INLINE)),
     "kserve-v1, long integers, forwarded": lambda: predicted(
         "fwd.kserve-v1", instances(LONG_INTEGER, INLINE)
+    ),
+    "kserve-v1, a long integer and lists, forwarded": lambda: predicted(
+        "fwd.kserve-v1", instances("[]", INLINE).replace(b"[[]", b"[" + LONG_INTEGER.encode(), 1)
     ),
     "kserve-v1, a structured event": lambda: predicted(
         "texts",
@@ -419,6 +438,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-rest, more NaN": lambda: posted(*rows(b"[NaN]", INLINE, "numbers", b"[0]")),
     "tfs-rest, booleans for numbers": lambda: posted(*rows(b"true", INLINE, "numbers", b"0")),
     "tfs-rest, a mixed row": lambda: posted(*rows(b"[1]", INLINE, "numbers", b"[1,2]")),
+    "tfs-rest, objects without members": lambda: posted(*columns(b"{}", INLINE)),
+    "tfs-rest, very many objects without members": lambda: zipped(*columns(b"{}", 8 * MIB)),
+    "tfs-rest, lists of no elements": lambda: posted(*columns(b"[]", INLINE)),
     "tfs-rest, nesting": lambda: posted(
         "/v1/models/numbers:predict", b'{"instances":' + b"[" * INLINE
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.binary_estimates import BinaryEstimates
+from infergate.codecs.json_tensors.row_writer import nesting_cost
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.json_size import json_size_bounds
 from infergate.core.messages import InferResponse, Response
@@ -36,9 +37,9 @@ class ClientCodec(BinaryEstimates):
         return min(total_size(wire.body), max_bytes)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the size of the outputs, which are written as JSON."""
-        outputs = response.outputs if isinstance(response, InferResponse) else ()
-        return sum(len(tensor.data) for tensor in outputs)
+        """Return the size of the outputs, which are written as JSON, and the cost of their
+        nesting."""
+        return nesting_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
         """Return the minimum and the maximum size of the outputs as JSON."""

@@ -23,7 +23,13 @@ from infergate.codecs.base import (
 from infergate.codecs.encodings import is_unencoded
 from infergate.codecs.envelopes.client_codec import ClientCodec
 from infergate.codecs.http_status import STATUS_BY_KIND
-from infergate.codecs.json_tensors.row_writer import check_rows, write_columns, write_rows
+from infergate.codecs.json_tensors.row_writer import (
+    check_rows,
+    row_cost,
+    row_size_bounds,
+    write_columns,
+    write_rows,
+)
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
@@ -102,6 +108,14 @@ class RowsCodec(ClientCodec, ABC):
             )
         complete = partial(_complete, self._model, read, join_parts(wire.body), limits)
         return PartialInferRequest(self._model, "", complete, size)
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
+        """Return the size of the outputs and the cost of their lists and names."""
+        return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
+
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
+        """Return the minimum and the maximum size of the outputs as nested lists."""
+        return row_size_bounds(response.outputs)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:  # noqa: ARG002
         match response:

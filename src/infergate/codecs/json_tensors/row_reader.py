@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,14 @@ from infergate.codecs.json_tensors.row_document import (
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_shape, pack_bytes
+from infergate.core.tensor import (
+    MAX_BYTES_ELEMENTS,
+    Buffer,
+    Tensor,
+    add_bytes_elements,
+    check_shape,
+    pack_bytes,
+)
 
 RULES: Final = DataRules(
     unicode_errors="surrogateescape", allows_packed_uint8=False, allows_non_finite_text=False
@@ -66,6 +74,9 @@ _MAX_SMALL_ROW: Final = 64
 _INFERRED_NUMBERS: Final = (Datatype.INT64, Datatype.FP64)
 _OBJECT_TYPES: Final = frozenset({simdjson.Object, ObjectMembers})
 _ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
+_CONTAINER_TYPES: Final = _ARRAY_TYPES | _OBJECT_TYPES
+_ITEMS_AT_ONCE: Final = 4096
+"""The number of items that are read before the lists and objects among them are counted."""
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
     (Datatype.FP64, frozenset()),
@@ -160,6 +171,7 @@ class RowReader:
         self._limits: Final = limits
         self._bytes_elements = 0
         self._containers = 0
+        self._objects = 0
 
     # ---- rows
 
@@ -316,9 +328,8 @@ class RowReader:
                 break
         shape = check_shape(name, sizes, self._limits)
         values = [node]
+        self._count_containers(1, name)
         for level, size in enumerate(shape):
-            self._count_containers(len(values), name)
-            children: list[Node] = []
             for index, item in enumerate(values):
                 if not is_array(item):
                     raise bad_request(
@@ -330,8 +341,7 @@ class RowReader:
                         f"tensor '{name}'{_path(index, shape[:level])}: Encountered list at "
                         f"unexpected size: {len(item)} at level: {level} expected size: {size}"
                     )
-                children += item
-            values = children
+            values = self._items(name, values)
         if not _ARRAY_TYPES.isdisjoint(map(type, values)):
             index = next(i for i, item in enumerate(values) if is_array(item))
             raise bad_request(
@@ -339,6 +349,19 @@ class RowReader:
                 f"{len(shape)} expected < {len(shape)}"
             )
         return shape, values
+
+    def _items(self, name: str, lists: list[Node]) -> list[Node]:
+        """Return the items of ``lists``. Each list or object becomes a Python object, so they are
+        counted while they are read."""
+        items: list[Node] = []
+        unread = chain.from_iterable(lists)
+        while part := list(islice(unread, _ITEMS_AT_ONCE)):
+            if not _CONTAINER_TYPES.isdisjoint(map(type, part)):
+                arrays = sum(map(is_array, part))
+                self._count_containers(arrays, name)
+                self._count_objects(sum(map(is_object, part)), name)
+            items += part
+        return items
 
     def _finish(self, column: _Column, shape: Shape) -> Tensor:
         """Return the tensor of all values of ``column``."""
@@ -361,6 +384,15 @@ class RowReader:
                 "numbers in columns and plain rows)",
             )
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
+
+    def _count_objects(self, count: int, owner: str) -> None:
+        """Count objects that may be base64, and are limited like other elements of BYTES."""
+        self._objects += count
+        if self._objects > MAX_BYTES_ELEMENTS:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"{owner}: over {MAX_BYTES_ELEMENTS} objects (the limit)"
+            )
+        check_loop_cost(self._limits, self._objects, MAX_CONTAINERS_ON_LOOP)
 
     def _check_count(self, count: int, owner: str) -> None:
         if count > self._limits.tensors:

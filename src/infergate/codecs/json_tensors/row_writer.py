@@ -21,6 +21,7 @@ from infergate.codecs.json_tensors.json_data import (
     number_array,
     write_array,
 )
+from infergate.codecs.json_tensors.json_document import abbreviated
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.json_size import json_size_bounds
@@ -32,6 +33,9 @@ Spelling = tuple[bytes, bytes, bytes]
 _MAX_EMPTY_LISTS: Final = 1 << 16
 """The maximum number of lists in a tensor without elements. Its shape alone could require any
 number of lists."""
+MAX_LIST_COST: Final = 1 << 26
+"""The maximum number of inner lists times dimensions of a tensor. orjson writes this many in about
+a second, or in 4 s if there are only two dimensions."""
 _CHEAP_DIMENSIONS: Final = 8
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
@@ -88,9 +92,36 @@ def check_rows(tensors: Sequence[Tensor]) -> int:
 
 
 def nesting_cost(tensors: Sequence[Tensor]) -> int:
-    """Return the size of ``tensors`` in bytes, counted several times for tensors of many
-    dimensions, whose brackets take longer to write than their elements."""
-    return sum(len(t.data) * (1 + len(t.shape) // _CHEAP_DIMENSIONS) for t in tensors)
+    """Return the size of ``tensors`` in bytes, plus the cost of their inner lists. A list takes
+    longer to write the more dimensions the tensor has."""
+    return sum(
+        len(t.data) + _inner_lists(t.shape) * (2 + len(t.shape) // _CHEAP_DIMENSIONS)
+        for t in tensors
+    )
+
+
+def row_cost(tensors: Sequence[Tensor]) -> int:
+    """Return the :func:`nesting_cost` of ``tensors``, plus the size of their names in the rows of
+    several tensors."""
+    cost = nesting_cost(tensors)
+    if len(tensors) > 1 and have_rows(tensors):
+        cost += tensors[0].shape[0] * sum(4 + len(tensor.name) for tensor in tensors)
+    return cost
+
+
+def have_rows(tensors: Sequence[Tensor]) -> bool:
+    """Return whether ``tensors`` have the same number of rows."""
+    counts = {tensor.shape[:1] for tensor in tensors}
+    return len(counts) == 1 and () not in counts
+
+
+def _inner_lists(shape: tuple[int, ...]) -> int:
+    """Return the number of lists inside the outermost list of a tensor of ``shape``."""
+    total, count = 0, 1
+    for size in shape[:-1]:
+        count *= size
+        total += count
+    return total
 
 
 def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
@@ -115,6 +146,11 @@ def _array(tensor: Tensor) -> Any:
                 f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it "
                 f"over {_MAX_EMPTY_LISTS} lists",
             )
+    if _inner_lists(shape) * len(shape) > MAX_LIST_COST:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"tensor '{tensor.name}': shape {abbreviated(list(shape))} makes too many nested lists",
+        )
     if tensor.datatype is not Datatype.BYTES:
         return number_array(tensor).reshape(shape)
     is_binary = tensor.name.endswith(_BINARY_SUFFIX)

@@ -24,8 +24,16 @@ from urllib.parse import quote
 import orjson
 import simdjson
 
+from infergate.codecs.json_tensors.json_document import (
+    MAX_SLOW_BYTES_ON_LOOP,
+    ObjectMembers,
+    check_nesting,
+    member_names,
+    parse_with_stdlib,
+)
 from infergate.codecs.kserve_v1.errors import JSON_TYPE
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.records import record
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -69,10 +77,11 @@ def read_binary_event(headers: Mapping[str, str]) -> Event | None:
 
 
 def read_structured_event(
-    text: bytes, headers: Mapping[str, str]
+    text: bytes, headers: Mapping[str, str], limits: Limits
 ) -> tuple[bytes, Event | None] | None:
     """Return the data of the structured event ``text`` and the event, which is None if the response
-    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST."""
+    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST, TOO_LARGE and
+    NeedsOffloadError."""
     is_declared = media_type(headers) == EVENT_TYPE
     if not (is_declared or b'"specversion"' in text):
         return None
@@ -81,19 +90,37 @@ def read_structured_event(
     except (ValueError, RuntimeError):
         if not is_declared:
             return None  # the codec reports the error
-        document = _parse(text)
+        document = parse_as_kserve(text, limits)
     if not isinstance(document, simdjson.Object | dict):
         return None
     if not (is_declared or all(name in document for name in _KSERVE_ATTRIBUTES)):
         return None
+    _check_names(document, text)
     attributes = {name: document.get(name) for name in (*_ATTRIBUTES, "time")}
     event = _event(attributes, attributes.pop("time") or "", is_structured=True)
     return _event_data(document), event if is_declared else None
 
 
-def _parse(text: bytes) -> Any:
-    """Parse JSON that simdjson rejects, because the JSON may hold long integers. Raises
-    BAD_REQUEST."""
+def _check_names(document: Any, text: bytes) -> None:
+    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, repeats a name."""
+    if isinstance(document, simdjson.Object):
+        member_names(document, "the event")  # the data is checked when it is parsed
+        return
+    members = parse_with_stdlib(text)  # unlike orjson, it keeps repeated names
+    member_names(members, "the event")
+    data = dict(members).get("data")
+    if isinstance(data, ObjectMembers):
+        member_names(data, "the body")
+
+
+def parse_as_kserve(text: bytes, limits: Limits) -> Any:
+    """Parse JSON that simdjson rejects with KServe's parser, which has KServe's error texts and
+    converts long integers. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+    try:
+        check_nesting(text, limits)
+    except GatewayError as error:
+        raise error.reworded(f"Unrecognized request format: {error.public}") from None
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

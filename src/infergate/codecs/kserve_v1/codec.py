@@ -17,7 +17,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
 )
-from infergate.codecs.json_tensors.row_writer import row_size_bounds
+from infergate.codecs.json_tensors.row_writer import row_cost, row_size_bounds
 from infergate.codecs.kserve_v1 import backend, errors, readiness
 from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
 from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
@@ -87,7 +87,7 @@ class KServeV1Codec:
         text, event = read_payload(wire, limits)
         options = V1ResponseOptions(match.verb, model, event)
         if match.verb == EXPLAIN:
-            check_body(text)
+            check_body(text, limits)
             return ParsedRequest(backend.explanation_request(model, text), options)
         complete = partial(_complete, text, options, limits)
         return PartialInferRequest(model, "", complete, len(text))
@@ -131,23 +131,21 @@ class KServeV1Codec:
         return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs."""
+        """Return the size of the outputs and the cost of their lists and names."""
         del parsed
-        if not isinstance(response, InferResponse):
-            return 0
-        return sum(len(tensor.data) for tensor in response.outputs)
+        return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as nested lists."""
         if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
-            size = self.response_text_bytes(response, parsed)
+            size = sum(len(tensor.data) for tensor in response.outputs)
             return size - 4, size
         return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs."""
+        """Return the size of the inputs and the cost of their lists and names."""
         del profile
-        return sum(len(tensor.data) for tensor in operation.inputs)
+        return row_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum size of the inputs as nested lists."""
@@ -180,7 +178,7 @@ class KServeV1Codec:
             self.parse_request(wire, limits)
             return wire
         text, event = read_payload(wire, limits)
-        check_body(text)
+        check_body(text, limits)
         return EventRequest(wire.method, wire.path, "", _HEADERS, [text], event=event)
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:

@@ -17,28 +17,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import simdjson
 
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.json_tensors.json_document import (
-    MAX_SLOW_BYTES_ON_LOOP,
     Node,
-    check_nesting,
+    abbreviated,
     is_array,
     json_kind,
-    member_names,
     parse_with_stdlib,
+    read_nullable_members,
 )
 from infergate.codecs.json_tensors.outline import outline_of
 from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
 from infergate.codecs.json_tensors.row_reader import RULES, InputTypes, RowReader
-from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
+from infergate.codecs.json_tensors.row_writer import have_rows, write_columns, write_rows
 from infergate.codecs.kserve_v1.cloud_events import (
     EVENT_TYPE,
     Event,
     EventRequest,
     media_type,
+    parse_as_kserve,
     read_binary_event,
     read_structured_event,
 )
@@ -68,7 +67,7 @@ _FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatyp
 
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
     """Return the JSON text of a request and the event that it came in. Raises BAD_REQUEST,
-    TOO_LARGE and UNSUPPORTED_ENCODING."""
+    TOO_LARGE, UNSUPPORTED_ENCODING and NeedsOffloadError."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise GatewayError(
@@ -84,7 +83,7 @@ def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None
         return text, event
     if media_type(wire.headers) not in _JSON_TYPES:
         raise bad_request("unsupported payload type <class 'bytes'>")
-    return read_structured_event(text, wire.headers) or (text, None)
+    return read_structured_event(text, wire.headers, limits) or (text, None)
 
 
 def check_json_size(size: int, max_size: int) -> None:
@@ -95,17 +94,15 @@ def check_json_size(size: int, max_size: int) -> None:
         )
 
 
-def check_body(text: bytes) -> None:
+def check_body(text: bytes, limits: Limits) -> None:
     """Raise BAD_REQUEST unless ``text`` is a valid request. The values in its rows are not
-    checked."""
+    checked. Also raises TOO_LARGE and NeedsOffloadError."""
     root = _parse_fast(text)
     if root is None:
-        root = _parse_as_kserve(text)
-    if isinstance(root, simdjson.Object):
-        member_names(root, "the body")  # raises an error for a repeated name
-    elif not isinstance(root, dict):
+        root = _parse_slowly(text, limits)
+    if not is_object(root):
         raise _wrong_payload(root)
-    _select_rows({key: root[key] for key in _KEYS if key in root})
+    _select_rows(read_nullable_members(root, "the body", _KEYS))
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
@@ -142,10 +139,13 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
     root = _parse_fast(text)
     if root is not None:
         return JsonValue(root, outline_of(text))
-    check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
-    _parse_as_kserve(text)
-    check_nesting(text, limits)
-    return JsonValue(parse_with_stdlib(text))
+    return JsonValue(_parse_slowly(text, limits))
+
+
+def _parse_slowly(text: bytes, limits: Limits) -> Node:
+    """Parse what simdjson or KServe rejects. The standard library keeps repeated names."""
+    parse_as_kserve(text, limits)
+    return parse_with_stdlib(text)
 
 
 def _parse_fast(text: bytes) -> Any:
@@ -156,14 +156,6 @@ def _parse_fast(text: bytes) -> Any:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
         return None
-
-
-def _parse_as_kserve(text: bytes) -> Any:
-    """Parse with KServe's parser, which has KServe's error texts and converts long integers."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"Unrecognized request format: {error}") from None
 
 
 def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:
@@ -190,26 +182,21 @@ def write_predictions(response: InferResponse) -> bytes:
     """Return the body of a response: rows, or an object if the outputs have different numbers of
     rows. Raises UNSUPPORTED."""
     outputs = response.outputs
-    if _are_rows(outputs):
+    if have_rows(outputs):
         written = write_rows(outputs, spelling=_NULL)
     else:
         written = write_columns(outputs, is_named=True, spelling=_NULL)
     return b'{"%s":%s}' % (PREDICTIONS.encode(), written)
 
 
-def _are_rows(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` have the same number of rows."""
-    counts = {tensor.shape[:1] for tensor in tensors}
-    return len(counts) == 1 and () not in counts
-
-
 # ---- towards backends ---------------------------------------------------------------------------
 
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
-    """Return the body of a request. Raises UNSUPPORTED if the inputs have no common number of rows,
-    and for NaN and infinity."""
-    if not _are_rows(request.inputs):
+    """Return the body of a request. Raises BAD_REQUEST unless the inputs are those of ``model``,
+    and UNSUPPORTED if they have no common number of rows, and for NaN and infinity."""
+    _check_inputs(request, model)
+    if not have_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
         raise GatewayError(
             Kind.UNSUPPORTED,
@@ -225,6 +212,30 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
             )
     is_named = len(model.inputs) > 1
     return b'{"%s":%s}' % (INSTANCES.encode(), write_rows(request.inputs, is_named=is_named))
+
+
+def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
+    """Raise BAD_REQUEST unless the inputs have the names, datatypes and ranks of ``model``, if it
+    declares them. Rows have no datatypes and often no names, so the server cannot check them."""
+    declared = {tensor.name: tensor for tensor in model.inputs}
+    names = {tensor.name for tensor in request.inputs}
+    if declared and names != declared.keys():
+        raise bad_request(
+            f"model '{request.model}' has the inputs {abbreviated(sorted(declared))}, "
+            f"the request has {abbreviated(sorted(names))}"
+        )
+    for tensor in request.inputs if declared else ():
+        expected = declared[tensor.name]
+        if tensor.datatype is not DATATYPES_BY_NAME.get(expected.datatype):
+            raise bad_request(
+                f"input '{tensor.name}' has the datatype {expected.datatype}, "
+                f"the request has {tensor.datatype.value}"
+            )
+        if expected.shape and len(tensor.shape) != len(expected.shape):
+            raise bad_request(
+                f"input '{tensor.name}' has {len(expected.shape)} dimensions, "
+                f"the request has {len(tensor.shape)}"
+            )
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -28,7 +28,7 @@ from infergate.codecs.encodings import (
 )
 from infergate.codecs.json_tensors.json_document import is_array
 from infergate.codecs.json_tensors.row_document import parse_document
-from infergate.codecs.json_tensors.row_writer import nesting_cost, row_size_bounds
+from infergate.codecs.json_tensors.row_writer import nesting_cost, row_cost, row_size_bounds
 from infergate.codecs.option_checks import check_option_names
 from infergate.codecs.tfs import rest_messages, rest_paths, rest_predict
 from infergate.codecs.tfs.errors import unknown_model_text
@@ -232,11 +232,12 @@ class TfsRestCodec:
         return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs."""
-        del parsed
+        """Return the size of the outputs and the cost of their lists and names."""
         if not isinstance(response, InferResponse):
             return 0
-        return nesting_cost(response.outputs)
+        options = parsed.response_options
+        has_rows = isinstance(options, PredictFormat) and options.has_rows
+        return row_cost(response.outputs) if has_rows else nesting_cost(response.outputs)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as JSON."""
@@ -244,7 +245,7 @@ class TfsRestCodec:
         return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs."""
+        """Return the size of the inputs and the cost of their lists."""
         del profile
         return nesting_cost(operation.inputs)
 

@@ -378,3 +378,25 @@ def test_the_form_of_vertex_bodies_is_configured() -> None:
     v2 = {"non_finite": "literal", "compress_min": 256}
     assert vertex.create(v2, "m", HEALTH, PREDICT, "v2").name == "v2-rest"
     assert VERTEX.name == "vertex"
+
+
+def test_nested_lists_are_costly() -> None:
+    flat = Tensor("y", Datatype.INT8, (1000,), bytes(1000))
+    deep = Tensor("y", Datatype.INT8, (1000, *[1] * 63), bytes(1000))
+    for codec in (CODEC, VERTEX):
+        costs = [
+            codec.response_text_bytes(InferResponse("m", outputs=(output,)), None)
+            for output in (flat, deep)
+        ]
+        assert costs == [1000, 1000 + 10 * 63_000]
+
+
+def test_names_in_rows_are_counted() -> None:
+    outputs = tuple(
+        Tensor(name * 200, Datatype.INT8, (1000,), b"\x80" * 1000) for name in ("y", "é")
+    )
+    response = InferResponse("m", outputs=outputs)
+    for codec in (CODEC, VERTEX):
+        assert codec.response_text_bytes(response, None) == 2 * 1000 + 1000 * 2 * 204
+        low, high = codec.response_size(response, None)
+        assert low <= sum(map(len, codec.build_response(response, None).body)) <= high

@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_errors import raises_kind
-from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS
+from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_CONTAINERS_ON_LOOP
 from infergate.codecs.json_tensors.outline import outline_of, read_shape
 from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_reader import UNNAMED, RowReader
 from infergate.codecs.json_tensors.row_writer import (
     nesting_cost,
+    row_cost,
     row_size_bounds,
     write_columns,
     write_rows,
@@ -30,7 +31,7 @@ from infergate.codecs.json_tensors.row_writer import (
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
-from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.tensor import MAX_BYTES_ELEMENTS, Tensor, tensor_from_array
 
 KEYS = ("instances", "inputs")
 FP32, INT64, BYTES = Datatype.FP32, Datatype.INT64, Datatype.BYTES
@@ -250,6 +251,28 @@ def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype, ki
     assert error_of(body, {"x": datatype}).kind is kind
 
 
+@pytest.mark.parametrize("item", [b"{}", b"[]", b'{"b64":""}'])
+def test_containers_are_counted_before_all_are_read(item: bytes) -> None:
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    many = b'{"inputs": [%b, 1]}' % b",".join([item] * (MAX_CONTAINERS_ON_LOOP + 1))
+    with pytest.raises(NeedsOffloadError):
+        read(many, {"x": BYTES}, limits)
+
+
+@pytest.mark.parametrize(("item", "limit"), [(b"{}", MAX_BYTES_ELEMENTS), (b"[]", MAX_CONTAINERS)])
+def test_containers_that_become_objects_are_limited(item: bytes, limit: int) -> None:
+    body = b'{"inputs": [1, %b]}' % b",".join([item] * (limit + 1))
+    error = error_of(body)
+    assert error.kind is Kind.TOO_LARGE
+    assert f"over {limit} " in error.public
+
+
+def test_many_base64_elements_are_accepted() -> None:
+    count = MAX_CONTAINERS + 1
+    body = b'{"instances": [%b]}' % b",".join([b'{"b64":""}'] * count)
+    assert read(body, {"x": BYTES})["x"][1] == (count,)
+
+
 def test_many_different_rows_are_read_in_linear_time() -> None:
     """Each row has another outline than the last one."""
     rows = [b'{"x": [[1, 2]], "y": [[[3]]]}', b'{"y": [[[3]]], "x": [[1, 2]]}'] * 10_000
@@ -398,8 +421,26 @@ def test_many_dimensions() -> None:
     deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
     text = write_columns([deep])
     assert len(text) <= row_size_bounds([deep])[1]
-    assert nesting_cost([deep]) == 9_000
-    assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000
+    assert nesting_cost([deep]) == 1000 + 10 * 63_000
+    assert nesting_cost([replace(deep, shape=(10, 100))]) == 1000 + 2 * 10
+    assert nesting_cost([replace(deep, shape=(1000,))]) == 1000
+
+
+def test_names_in_rows_are_counted() -> None:
+    one, other = (Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("abc", "y"))
+    assert row_cost([one]) == 1000
+    assert row_cost([one, other]) == 2 * 1000 + 1000 * (7 + 5)
+    assert row_cost([one, replace(other, shape=(10, 100))]) == 2 * 1000 + 2 * 10
+    assert row_cost([]) == 0
+
+
+@pytest.mark.parametrize("datatype", [Datatype.INT8, BYTES])
+def test_the_lists_of_a_tensor_are_limited(datatype: Datatype) -> None:
+    size = 4 if datatype is BYTES else 1
+    many = Tensor("x", datatype, (29_000, *[1] * 63), bytes(29_000 * size))
+    for write in (write_columns, write_rows):
+        with raises_kind(Kind.TOO_LARGE, "'x': shape .* makes too many nested lists"):
+            write([many])
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 2**63 - 1), (0, 2**40), (2, 0)])

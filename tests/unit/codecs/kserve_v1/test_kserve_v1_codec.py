@@ -10,11 +10,13 @@ import pytest
 
 from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest
+from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_SLOW_BYTES_ON_LOOP
+from infergate.codecs.json_tensors.row_writer import row_cost
 from infergate.codecs.kserve_v1 import PLUGIN
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import DEFAULT_LIMITS, Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
     HealthStatus,
     InferRequest,
@@ -152,11 +154,63 @@ def test_invalid_structured_events(event: Any, expected: str) -> None:
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("application/cloudevents+json", b"1"),
+        ("application/cloudevents+json", b"%d" % 10**20),
+        ("application/json", b"1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("attributes", "data", "expected"),
+    [
+        (b'"id":"b",', b'{"instances":[%b]}', "the event has 'id' twice"),
+        (b'"data":{},', b'{"instances":[%b]}', "the event has 'data' twice"),
+        (b"", b'{"instances":[],"instances":[%b]}', "the body has 'instances' twice"),
+    ],
+)
+def test_repeated_names_in_a_structured_event(
+    attributes: bytes, data: bytes, expected: str, kind: str, value: bytes
+) -> None:
+    event = json.dumps({**STRUCTURED, "time": "now"}).encode()[:-1]
+    text = event + b"," + attributes + b'"data":' + data % value + b"}"
+    error = error_of(parse, post(text, {"content-type": kind}))
+    assert error is not None
+    assert error.public == expected
+
+
 def test_long_integers_in_a_structured_event() -> None:
     text = json.dumps({**STRUCTURED, "data": {"instances": [[2**70, 1]]}}).encode()
     parsed = parse(post(text, {"content-type": "application/cloudevents+json"}))
     assert isinstance(parsed.operation, InferRequest)
     assert parsed.operation.inputs[0].numpy().tolist() == [[2.0**70, 1.0]]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/cloudevents+json"])
+def test_json_with_long_integers_is_limited(kind: str) -> None:
+    """simdjson rejects such integers, and the other parsers create an object per value."""
+    event = json.dumps({**STRUCTURED, "time": "", "data": None})[:-5].encode()
+    begin, end = (event, b"}") if "events" in kind else (b"", b"")
+    text = begin + b'{"instances":[%b%d]}' + end
+    many = post(text % (b"[]," * (MAX_CONTAINERS + 1), 10**20), {"content-type": kind})
+    some = post(text % (b"1," * MAX_SLOW_BYTES_ON_LOOP, 10**20), {"content-type": kind})
+    for read in (parse, lambda wire: CODEC.validate(wire, DEFAULT_LIMITS)):
+        error = error_of(read, many)
+        assert error is not None
+        assert error.kind is Kind.TOO_LARGE
+    assert CODEC.validate(some, DEFAULT_LIMITS)
+    with pytest.raises(NeedsOffloadError):
+        CODEC.validate(some, event_loop_limits(DEFAULT_LIMITS))
+
+
+@pytest.mark.parametrize("value", [b"1", b"%d" % 10**20])
+def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
+    """The server would read the last ones."""
+    wire = post(b'{"instances":[1],"instances":[%b]}' % value)
+    error = error_of(CODEC.validate, wire, DEFAULT_LIMITS)
+    assert error is not None
+    assert "'instances' twice" in error.public
 
 
 # ---- responses
@@ -300,8 +354,8 @@ def test_errors_have_kserves_form(
         (b'{"instances":[[1,2],[3]]}', MODEL, ["'x'", "[1]"]),
         (b'{"instances":[["1","2"]]}', MODEL, ["'x'", "element 0"]),
         (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
-        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["depth limit"]),
-        (b"[" * 100_000, MODEL, ["Unrecognized request format"]),
+        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["100 levels deep"]),
+        (b"[" * 100_000, MODEL, ["Unrecognized request format", "100 levels deep"]),
     ],
 )
 def test_errors_name_the_row_and_the_tensor(
@@ -337,17 +391,47 @@ def test_a_request_to_a_server_has_rows() -> None:
     inputs = parse(post(b'{"instances":[{"a":[1,2],"b":3}]}'), TWO).operation.inputs  # type: ignore[union-attr]
     wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO)
     assert (wire.path, body(wire)) == (PATH, {"instances": [{"a": [1.0, 2.0], "b": 3}]})
-    one = CODEC.build_request(InferRequest("m", inputs=inputs[:1]), GENERIC, TWO)
-    assert body(one) == {"instances": [{"a": [1.0, 2.0]}]}
+    (x,) = parse(post(ROWS)).operation.inputs  # type: ignore[union-attr]
+    one = CODEC.build_request(InferRequest("m", inputs=(x,)), GENERIC, MODEL)
+    assert body(one) == {"instances": [[1.0, 2.0]]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ((), "model 'm' has the inputs ['x'], the request has []"),
+        (
+            (Tensor("z", Datatype.FP32, (1, 2), bytes(8)),),
+            "model 'm' has the inputs ['x'], the request has ['z']",
+        ),
+        (
+            tuple(Tensor(name, Datatype.FP32, (1, 2), bytes(8)) for name in "xz"),
+            "model 'm' has the inputs ['x'], the request has ['x', 'z']",
+        ),
+        (
+            (Tensor("x", Datatype.INT32, (1, 2), bytes(8)),),
+            "input 'x' has the datatype FP32, the request has INT32",
+        ),
+        (
+            (Tensor("x", Datatype.FP32, (1, 2, 1), bytes(8)),),
+            "input 'x' has 2 dimensions, the request has 3",
+        ),
+    ],
+)
+def test_inputs_other_than_the_models(inputs: tuple[Tensor, ...], expected: str) -> None:
+    error = error_of(CODEC.build_request, InferRequest("m", inputs=inputs), GENERIC, MODEL)
+    assert error is not None
+    assert (error.kind, error.public) == (Kind.BAD_REQUEST, expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_does_not_reach_a_server(value: float) -> None:
-    request = InferRequest("m", inputs=response(value).outputs)
+    data = struct.pack("<2f", 1.0, value)
+    request = InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 2), data),))
     error = error_of(CODEC.build_request, request, GENERIC, MODEL)
     assert error is not None
     assert error.kind is Kind.UNSUPPORTED
-    assert "'y' has NaN" in error.public
+    assert "'x' has NaN" in error.public
 
 
 def test_a_model_without_declared_outputs() -> None:
@@ -395,7 +479,7 @@ def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
     request = InferRequest("m", inputs=tensors)
     wire = CODEC.build_request(request, GENERIC, ModelMetadata("m"))
     assert len(join_parts(wire.body)) <= CODEC.max_backend_text_bytes(request, GENERIC) + 64
-    assert CODEC.backend_text_bytes(request, GENERIC) == sum(len(each.data) for each in tensors)
+    assert CODEC.backend_text_bytes(request, GENERIC) == row_cost(tensors)
     assert CODEC.response_text_bytes(answer, parsed) == CODEC.backend_text_bytes(request, GENERIC)
 
 

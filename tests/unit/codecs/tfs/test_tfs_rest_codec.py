@@ -250,15 +250,25 @@ def test_costs() -> None:
     assert CODEC.request_text_bytes(HttpRequest("GET", "/v1/models/m")) == 0
     assert CODEC.json_bytes(wire, 5) == 5
     request = read(wire).operation
-    assert CODEC.backend_text_bytes(request, GENERIC) == 12_000
+    assert CODEC.backend_text_bytes(request, GENERIC) == 12_000 + 2 * 1000  # the rows are lists
     assert CODEC.max_backend_text_bytes(request, GENERIC) > 12_000
     response = InferResponse("m", outputs=request.inputs)
     parsed = ParsedRequest(request)
-    assert CODEC.response_text_bytes(response, parsed) == 12_000
+    assert CODEC.response_text_bytes(response, parsed) == 12_000 + 2 * 1000
     assert CODEC.response_text_bytes(MODEL, parsed) == 0
     low, high = CODEC.response_size(response, parsed)
     assert low <= sum(map(len, CODEC.build_response(response, parsed).body)) <= high
     assert CODEC.rewrite_bytes(HttpResponse(200, body=(b"x",)), wire) == 0
+
+
+def test_names_in_rows_are_counted() -> None:
+    outputs = tuple(Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("y", "z"))
+    response = InferResponse("m", outputs=outputs)
+    costs = [
+        CODEC.response_text_bytes(response, read(post({key: [[1, 2, 3]]})))
+        for key in ("instances", "inputs")
+    ]
+    assert costs == [2 * 1000 + 1000 * 2 * 5, 2 * 1000]
 
 
 def test_the_event_loop_leaves_many_rows_to_a_helper() -> None:
