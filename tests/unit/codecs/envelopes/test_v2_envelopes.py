@@ -296,7 +296,9 @@ def test_invalid_load_requests(sent: bytes, mentions: str, kind: Kind) -> None:
 
 def test_a_load_request_is_not_compressed() -> None:
     wire = post("/models", b"{}", content_encoding="gzip")
-    assert refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING).status == 415
+    assert (
+        refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING).status == 415
+    )
 
 
 @pytest.mark.parametrize(
