@@ -261,7 +261,8 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
         found = _seconds(codec, make, data)
         target(found)
         tries = 1
-        while (limit := SEARCH_MARGIN * _bound()) < found and tries < TRIES:
+        # The cost is the least of several attempts: other processes can only add to it.
+        while (limit := SEARCH_MARGIN * _bound()) < found and tries < 4 * TRIES:
             found = min(found, _seconds(codec, make, data))
             tries += 1
         assert found <= limit, f"{1000 * found:.0f} ms: {begin!r} {each!r} {size} {end!r}"
