@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import simdjson
 
-from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS, number_array
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
@@ -41,11 +41,11 @@ from infergate.codecs.kserve_v1.cloud_events import (
     read_binary_event,
     read_structured_event,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, NUMPY_DTYPES, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import Tensor, float32_from_bf16
+from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 INSTANCES: Final = "instances"
@@ -204,7 +204,7 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
             f"{shapes}",
         )
     for tensor in request.inputs:
-        if tensor.datatype in _FLOATS and not _is_finite(tensor):
+        if tensor.datatype in _FLOATS and not np.isfinite(number_array(tensor)).all():
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"input '{tensor.name}' has NaN or infinity, which KServe's V1 protocol cannot "
@@ -236,13 +236,6 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
                 f"input '{tensor.name}' has {len(expected.shape)} dimensions, "
                 f"the request has {len(tensor.shape)}"
             )
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
-    if tensor.datatype is Datatype.BF16:
-        values = float32_from_bf16(values)
-    return bool(np.isfinite(values).all())
 
 
 def read_predictions(
