@@ -25,6 +25,7 @@ from infergate.core.request_context import RequestContext
 from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
+from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
@@ -67,6 +68,8 @@ class GatewayOptions:
     aggregate_statistics: Callable[[str, str], Awaitable[messages.ModelStatistics]] | None = None
     """Returns a model's statistics of all worker processes, if there are several."""
     steps: Steps = UNTRACED
+    observers: Mapping[str, Sequence[ExchangeObserver]] = field(default_factory=dict)
+    """The observers of the observed routes, by the route's label."""
 
 
 class Gateway:
@@ -105,7 +108,7 @@ class Gateway:
             shared_memory=self.shared_memory,
             describe=self._describe_model,
         )
-        self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit]] = {}
+        self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit | ObservedRoute]] = {}
         """The steps of each route, compiled when the route is first used, because there may be
         thousands of routes."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
@@ -116,6 +119,11 @@ class Gateway:
             if binding.route.has_other_targets
         }
         self._plans.update(self.traffic_splits)
+        for binding in self.bindings:
+            if binding.route.is_observed:
+                inner = self.traffic_splits.get(binding) or self._compile(binding)
+                observers = options.observers.get(binding.label, ())
+                self._plans[binding] = ObservedRoute(inner, observers)
         self._mirror_only: Final = mirror_only_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(
