@@ -25,9 +25,9 @@ from faults.replicas import QUIET
 from faults.rpc import INFER, call, channel
 from faults.tight import GOOD, LIVE, Tight, good, good_call, good_frame, head, message
 from faults.watch import SECONDS, metric, rises, unharmed
+from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.runtime.assemble import assemble
-from infergate.runtime.engines import load_engine
 
 HELD_UP = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6

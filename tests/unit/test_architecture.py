@@ -54,12 +54,14 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "access.rules",
         "transport.tls.certificates",  # to check certificate files
     ),
+    "assembly": ("core", "codecs", "transport", "routing", "backends", "config"),
     "runtime": (
         "core",
         "codecs",
         "transport",
         "routing",
         "backends",
+        "assembly",
         "gateway",
         "access",
         "observe",
@@ -74,6 +76,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "transport",
         "routing",
         "backends",
+        "assembly",
         "gateway",
         "config",
         "comparison",

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.cli.arguments import COMMANDS, EXIT_CODES, OPTIONS, SIGNALS
+from infergate.cli.command import Command
+from infergate.cli.commands import COMMANDS, EXIT_CODES, SIGNALS
 from infergate.cli.rest_proxy import VARIABLES
 
 PAGE: Final = "cli.md"
@@ -34,15 +35,27 @@ def _code_rows(rows: Mapping[Any, str]) -> Iterator[tuple[str, str]]:
     return ((f"`{name}`", meaning) for name, meaning in rows.items())
 
 
+def _command_rows() -> Iterator[tuple[str, str]]:
+    for command in COMMANDS.values():
+        operands = f" {command.operands.usage}" if command.operands else ""
+        yield f"`{command.name}{operands}`", command.help
+
+
 def _options() -> Iterator[tuple[str, ...]]:
-    for option in OPTIONS:
+    """Yield a row for each option. Commands that share an option are in one row."""
+    accepting: dict[tuple[str, str], list[Command]] = {}
+    for command in COMMANDS.values():
+        for option in command.options:
+            accepting.setdefault((option.flag, option.help), []).append(command)
+    for (flag, text), commands in accepting.items():
+        option = next(each for each in commands[0].options if each.flag == flag)
         values = " or ".join(f"`{value}`" for value in option.values)
-        commands = ", ".join(f"`{command}`" for command in option.commands)
-        yield f"`{option.flag}` {values}".rstrip(), commands, option.help
+        names = ", ".join(f"`{command.name}`" for command in commands)
+        yield f"`{flag}` {values}".rstrip(), names, text
 
 
 TABLES: Final[Mapping[str, str]] = {
-    "commands": _table(("Command", "What it does"), _code_rows(COMMANDS)),
+    "commands": _table(("Command", "What it does"), _command_rows()),
     "options": _table(("Option", "Commands", "Meaning"), _options()),
     "exits": _table(("Exit code", "When"), _code_rows(EXIT_CODES)),
     "rest_proxy": _table(("Variable", "Meaning"), _code_rows(VARIABLES)),

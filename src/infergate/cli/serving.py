@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 
-from infergate.cli.arguments import REST_PROXY, Arguments
+from infergate.cli.command import Arguments
+from infergate.cli.commands import REST_PROXY
 from infergate.cli.rest_proxy import rest_proxy_config
 from infergate.cli.summary import summary
 from infergate.config.check import ONE_WORKER
@@ -37,10 +38,10 @@ def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
 
     Raises ConfigError.
     """
-    path = arguments.config
     if arguments.command == REST_PROXY:
         config = rest_proxy_config(os.environ)
     else:
+        path = arguments.config
         config = Config.default() if path is None else load(path, os.environ, files)
     if arguments.log_format is not None:
         log = config.log.model_copy(update={"format": arguments.log_format})
@@ -55,8 +56,9 @@ def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
 def _serve(arguments: Arguments) -> int:
     from infergate.runtime.serve import serve as run  # noqa: PLC0415 - --check needs no server
 
+    source = None if arguments.command == REST_PROXY else arguments.config
     try:
-        return run(functools.partial(_configuration, arguments), arguments.config)
+        return run(functools.partial(_configuration, arguments), source)
     except OSError as error:
         print(f"infergate: {error}", file=sys.stderr)
         return _FAILED

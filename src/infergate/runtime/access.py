@@ -25,6 +25,7 @@ from infergate.access.rate_limits import LocalRateStore, Rate, RateLimit, RateLi
 from infergate.access.rejection import AccessRejected
 from infergate.access.rules import KEY_PREFIX, AccessRule, AccessRules, RulePermit
 from infergate.access.watched_file import WatchedFile
+from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
 from infergate.config.access import AccessConfig, ConfiguredRate, JwtConfig, RateConfig
 from infergate.config.schema import Config
@@ -36,7 +37,6 @@ from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.audit import log_denied
 from infergate.observe.metrics import Metrics
-from infergate.runtime.engines import load_engine
 from infergate.runtime.running import GatewayParts
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import HttpApp, HttpUpstream

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from infergate.backends.backend_settings import BackendSettings
+from infergate.assembly.backends import make_remote_backend
+from infergate.assembly.engines import load_engine
 from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
-from infergate.backends.header_filter import HeaderFilter
-from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
-from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Codec, TransportKind
-from infergate.codecs.profiles import PROFILES
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
@@ -24,7 +21,7 @@ from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
 from infergate.core.stats import ConcurrencyStats, EndpointStats
-from infergate.core.tracing import TRACEPARENT, Tracer
+from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
@@ -39,21 +36,17 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
-from infergate.runtime import endpoint_settings
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
-from infergate.runtime.engines import load_engine
 from infergate.runtime.offload import HelperPool
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import Address, Server
-from infergate.transport.client.concurrency_limit import LimitedUpstream
-from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
@@ -401,54 +394,17 @@ def _own_services(
 
 def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     name: str,
-    gateway_config: Config,
+    config: Config,
     limits: Limits,
     shared: _SharedState,
     tracer: Tracer | None,
     offload: Offload | None,
 ) -> Backend:
-    config = gateway_config.backends[name]
-    plugin = plugins().get(config.protocol)
-    if plugin is None:  # the embedded models
-        return shared.make_builtin(name, config.timeout)
-    if config.connect_time is not None:
-        limits = replace(limits, connect_time=config.connect_time)
-    if plugin.max_response_header_bytes and gateway_config.limits.response_header is None:
-        limits = replace(limits, response_header=plugin.max_response_header_bytes)
-    settings = BackendSettings(
-        name,
-        endpoint_settings.configured_endpoints(config),
-        config.timeout,
-        PROFILES.get(config.profile),
-        config.forward_headers if tracer is None else (*config.forward_headers, TRACEPARENT),
-        config.return_headers,
-        endpoint_settings.balance_settings(config),
-        endpoint_settings.monitoring_settings(config),
-        endpoint_settings.hash_key(config),
-        max_requests=config.limits.max_requests,
-        max_queue=config.limits.max_queue,
-        retry_share=config.limits.retry_percent / 100,
-        min_retries=config.limits.retry_least,
-        max_header_bytes=config.limits.forwarded_headers,
-    )
+    if config.backends[name].protocol not in plugins():  # the embedded models
+        return shared.make_builtin(name, config.backends[name].timeout)
     counters = shared.group.metrics.backends.backend_counters(name)
-    propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
-    codec: Codec[Any, Any] = plugin.create({})
-    tls = compiled.client_tls(config)
-    engine = load_engine(gateway_config.engine)
-    upstream: Any
-    messages: Any
-    if plugin.transport_kind is TransportKind.HTTP:
-        messages = HTTP_MESSAGES
-        upstream = HttpOrFrameUpstream(limits, engine.make_http_upstream, tls)
-        if config.connections:
-            upstream = LimitedUpstream(upstream, config.connections)
-    else:
-        messages, upstream = RPC_MESSAGES, engine.make_grpc_upstream(limits, tls)
-    if tracer is not None:
-        upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
-    return RemoteBackend(
-        settings, codec, upstream, messages, limits, counters=counters, offload=offload
+    return make_remote_backend(
+        name, config, limits, counters=counters, offload=offload, tracer=tracer
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.log_events import BUG, DRAIN, NOTHING_TO_RELOAD, START_FAILED, STOPPED
@@ -26,7 +27,6 @@ from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import HasAddress, print_banner
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.descriptors import LoopExceptionHandler, raise_limit
-from infergate.runtime.engines import load_engine
 from infergate.runtime.file_watch import watch_files
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.reload import ConfigReloader, ReadConfig

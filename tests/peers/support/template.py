@@ -28,7 +28,7 @@ def _load() -> None:
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
     from infergate.config.schema import Config  # noqa: PLC0415
-    from infergate.runtime.engines import load_engine  # noqa: PLC0415
+    from infergate.assembly.engines import load_engine  # noqa: PLC0415
 
     assert infergate.cli.main
     plugins()

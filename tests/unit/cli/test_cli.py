@@ -4,13 +4,18 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infergate import __version__
+from infergate import __version__, cli
+from infergate.cli import arguments as arguments_module
 from infergate.cli import main
+from infergate.cli.arguments import parse
+from infergate.cli.command import Arguments, Command, Operands
+from infergate.cli.commands import COMMANDS, JSON, REST_PROXY, SERVE
 from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.compilation import version_text
@@ -134,15 +139,19 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--confg", "x"], "unrecognized arguments: --confg"),
+        (["--confg", "x"], "unrecognized argument: --confg; did you mean '--config'?"),
+        (["--zzz=1"], "unrecognized argument: --zzz=1; see: infergate serve --help"),
         (["start"], "unknown command 'start'; there are: serve, rest-proxy, matrix"),
-        (["matrix", "--check"], "matrix takes no configuration"),
-        (["--page"], "--page is for matrix"),
+        (["matirx"], "unknown command 'matirx'; did you mean 'matrix'?"),
+        (["routes.yaml"], "to serve a configuration: infergate --config routes.yaml"),
+        (["matrix", "--check"], "--check is not an option of matrix, but of serve, rest-proxy"),
+        (["--page"], "--page is not an option of serve, but of matrix"),
+        (["key", "ci"], "unrecognized argument: ci; see: infergate key --help"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),
         (["--workers", "0"], "'0' is neither a number from 1 to 256 nor 'auto'"),
         (["--workers", "257"], "'257' is neither a number from 1 to 256 nor 'auto'"),
         (["--workers", "many"], "'many' is neither a number from 1 to 256 nor 'auto'"),
-        (["--conf", "x"], "unrecognized arguments: --conf"),
+        (["--conf", "x"], "unrecognized argument: --conf; did you mean '--config'?"),
         (["--config"], "expected one argument"),
     ],
 )
@@ -204,6 +213,74 @@ def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
     install(monkeypatch, serve)
     assert main([]) == 0
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {SERVE, REST_PROXY}])
+def test_control_c_in_other_commands_returns_130_without_a_traceback(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: Arguments) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "COMMANDS", {command: replace(COMMANDS[command], run=run)})
+    operands = COMMANDS[command].operands
+    required = operands is not None and operands.count in {None, "+"}
+    assert main([command, *(["value"] if required else [])]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["rest-proxy", "--workers", "2"], ["--workers", "2", "rest-proxy"]],
+    ids=["before", "after"],
+)
+def test_the_command_may_stand_before_or_after_its_options(argv: list[str]) -> None:
+    arguments = parse(argv)
+    assert (arguments.command, arguments.workers) == ("rest-proxy", 2)
+
+
+def test_the_value_of_an_option_is_not_a_command() -> None:
+    arguments = parse(["--config", "matrix"])
+    assert (arguments.command, arguments.config) == ("serve", Path("matrix"))
+
+
+@pytest.mark.parametrize(
+    ("count", "argv", "operands"),
+    [
+        ("+", ["a", "--json", "b"], ("a", "b")),
+        ("*", [], ()),
+        ("?", [], ()),
+        ("?", ["a"], ("a",)),
+        (None, ["--json", "a"], ("a",)),
+    ],
+)
+def test_a_command_may_have_operands(
+    count: str | None, argv: list[str], operands: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_command(monkeypatch, count)
+    arguments = parse(["read", *argv])
+    assert (arguments.command, arguments.operands) == ("read", operands)
+    assert arguments.json == ("--json" in argv)
+
+
+def test_a_missing_operand_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command(monkeypatch, "+")
+    with pytest.raises(SystemExit) as caught:
+        parse(["read"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "usage: infergate read FILE… [options]\n"
+        "infergate read: error: the following arguments are required: FILE\n"
+    )
+
+
+def add_command(monkeypatch: pytest.MonkeyPatch, count: str | None) -> None:
+    """Add the command ``read``, whose number of operands is ``count``."""
+    operands = Operands("FILE", "files to read", count)
+    command = Command("read", "read files", lambda _: 0, (JSON,), operands)
+    monkeypatch.setattr(arguments_module, "COMMANDS", {"read": command, SERVE: COMMANDS[SERVE]})
 
 
 def test_python_m_infergate() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from infergate.cli import main, reference
-from infergate.cli.arguments import COMMANDS, OPTIONS, Option
+from infergate.cli.command import Command, Option
+from infergate.cli.commands import COMMANDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / reference.PAGE).read_text(encoding="utf-8")
 
@@ -30,26 +31,48 @@ def test_only_text_between_the_marks_is_generated() -> None:
     assert "old" not in created
 
 
-def test_help_and_page_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    result = " ".join(capsys.readouterr().out.split())
-    for command, meaning in COMMANDS.items():
-        assert f"{command} {meaning}" in result
-    for option in OPTIONS:
+def help_text(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main([*argv, "--help"])
+    assert caught.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_describes_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text([], capsys)
+    for command in COMMANDS.values():
+        assert f"{command.name} {command.help}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_the_help_of_a_command_and_the_page_have_its_options(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_text([command.name], capsys)
+    assert text.startswith(f"usage: {command.usage} ")
+    assert command.help[1:] in text
+    assert f"| `{command.usage.split(' ', 1)[1].removesuffix(' [options]')}` |" in PAGE
+    for option in command.options:
         assert f"| `{option.flag}`" in PAGE
-        assert option.flag in result
+        assert f"{option.flag} " in text
+    others = {o.flag for each in COMMANDS.values() for o in each.options}
+    for flag in others - {option.flag for option in command.options}:
+        assert f"{flag} " not in text.partition("options:")[2]
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
+OPTIONS = {option.flag: option for command in COMMANDS.values() for option in command.options}
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.flag)
 def test_an_option_of_another_command_is_a_mistake(
     option: Option, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value = {"--workers": "2", "--name": "a", "--config": "x"}.get(option.flag)
-    for command in COMMANDS.keys() - set(option.commands):
-        value = value or next(iter(option.values), None)
+    value = ["1"] if option.has_value else []
+    for command in COMMANDS.values():
+        if option.flag in {each.flag for each in command.options}:
+            continue
+        operands = ["x"] if command.operands else []
         with pytest.raises(SystemExit) as caught:
-            main([command, option.flag, *([value] if value else [])])
+            main([command.name, *operands, option.flag, *value])
         assert caught.value.code == 2
-        result = capsys.readouterr().err
-        assert f"{option.flag} is for" in result or "takes no configuration" in result
+        assert f"{option.flag} is not an option of {command.name}" in capsys.readouterr().err

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from infergate.assembly.endpoint_settings import configured_endpoints
 from infergate.config import Config, load
 from infergate.config.load import parse
 from infergate.config.redacted import HIDDEN_CHANGE, redacted_diff, redacted_yaml
 from infergate.config.values import display_names
 from infergate.runtime.console.plan import plan
-from infergate.runtime.endpoint_settings import configured_endpoints
 
 GOOD = Path(__file__).parents[2] / "config" / "good"
 HASH = "5" * 63

@@ -15,7 +15,7 @@ from infergate.config.tracked_files import TrackedFiles
 from infergate.config.load import load
 import infergate.runtime.serve
 from infergate.runtime.assemble import assemble
-from infergate.runtime.engines import load_engine
+from infergate.assembly.engines import load_engine
 from infergate.runtime.config_history import ConfigHistory
 
 config = load(Path(sys.argv[1]), os.environ, TrackedFiles())

@@ -15,7 +15,7 @@ from infergate.core.memory import MemoryAccount
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
-from infergate.runtime.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
+from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
 from infergate.transport.base import Address, Endpoint, RequestStream, Server, StreamHandler
 from infergate.transport.compat.aiohttp_client import AiohttpUpstream
 from infergate.transport.compat.aiohttp_server import AiohttpServer

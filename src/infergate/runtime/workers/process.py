@@ -21,6 +21,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from infergate.access.shared_rates import SharedBuckets
+from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import SUPERVISOR_LOST
@@ -30,7 +31,6 @@ from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.observe.recent_requests import take_snapshot
 from infergate.runtime.assemble import assemble
 from infergate.runtime.descriptors import LoopExceptionHandler
-from infergate.runtime.engines import load_engine
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.running import ConfigRejectedError, PreparedConfig, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup

@@ -23,6 +23,7 @@ from typing import Any, Final
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
 
+from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError, Kind
@@ -40,7 +41,6 @@ from infergate.runtime.assemble import READINESS_RULES, assemble
 from infergate.runtime.banner import HasAddress
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
-from infergate.runtime.engines import load_engine
 from infergate.runtime.memory import freeze_objects
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from infergate.assembly import endpoint_settings
 from infergate.backends.endpoints import BalanceSettings
 from infergate.config.schema import BackendConfig
 from infergate.core.request_context import RequestContext
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
-from infergate.runtime import endpoint_settings
 
 
 def backend(**keys: Any) -> BackendConfig:

@@ -1,0 +1,80 @@
+"""The classes that declare the commands of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+SWITCH: Final = {"action": "store_true"}
+"""The ``argparse_options`` of an option without a value."""
+
+
+class Arguments(argparse.Namespace):
+    """The parsed command line: the command's name, its operands in order, and the value of each of
+    its options as an attribute."""
+
+    command: str
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A command-line option. ``argparse_options`` are passed on to ``add_argument``. Several
+    commands may share an option."""
+
+    flag: str
+    help: str
+    argparse_options: Mapping[str, Any] = field(default_factory=lambda: SWITCH)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether a value follows the flag."""
+        return self.argparse_options.get("action") != SWITCH["action"]
+
+    @property
+    def values(self) -> Sequence[str]:
+        """The possible values as shown in the documentation. A switch has no values."""
+        if "choices" in self.argparse_options:
+            return tuple(self.argparse_options["choices"])
+        return str(self.argparse_options["metavar"]).split("|") if self.has_value else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The positional arguments of a command. ``count`` is argparse's ``nargs``: None for exactly
+    one, ``?`` for at most one, ``*`` for any number, ``+`` for at least one."""
+
+    metavar: str
+    help: str
+    count: str | None = None
+
+    @property
+    def usage(self) -> str:
+        """The operands in a usage line."""
+        text = f"{self.metavar}…" if self.count in {"*", "+"} else self.metavar
+        return f"[{text}]" if self.count in {"*", "?"} else text
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command. ``run`` imports what the command needs, and returns the exit code."""
+
+    name: str
+    help: str
+    run: Callable[[Arguments], int]
+    options: Sequence[Option] = ()
+    operands: Operands | None = None
+    details: str = ""
+    """Text at the end of the command's help, such as examples."""
+
+    @property
+    def usage(self) -> str:
+        """The command's usage line."""
+        parts = (
+            f"infergate {self.name}",
+            self.operands.usage if self.operands else "",
+            "[options]" if self.options else "",
+        )
+        return " ".join(filter(None, parts))

@@ -1,0 +1,188 @@
+"""The commands and their options, and the texts about exit codes and signals.
+
+*Rule.* ``run`` of a command imports only the modules that the command needs. Importing the gateway
+takes a second, which would delay a readiness probe with ``infergate health``."""
+
+# ruff: noqa: PLC0415 - the rule above
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from infergate.access.keys import parse_name
+from infergate.cli.admin_client import parse_admin_url
+from infergate.cli.command import Arguments, Command, Option
+
+SERVE: Final = "serve"
+REST_PROXY: Final = "rest-proxy"
+_DEFAULT_ADMIN: Final = "http://127.0.0.1:8002"
+
+SIGNALS: Final[Mapping[str, str]] = {
+    "SIGTERM, SIGINT": "graceful shutdown: readiness fails, requests in progress finish, then the "
+    "process exits; a second signal exits at once",
+    "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
+}
+EXIT_CODES: Final[Mapping[int, str]] = {
+    0: "success: clean shutdown, or for --check a valid configuration",
+    2: "invalid configuration or command line",
+    1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
+    "not ready (health), a wrong result (matrix)",
+    130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
+}
+"""The exit codes and their meanings."""
+
+EXAMPLES: Final = """\
+examples:
+  infergate                                serve the demo models
+  infergate --config routes.yaml           serve the configuration in routes.yaml
+  infergate --config routes.yaml --workers auto
+                                           the same, with one worker process per CPU
+  infergate --config routes.yaml --check   validate routes.yaml and print a summary
+  infergate matrix                         test translation between all pairs of protocols
+  infergate key --name ci                  generate an API key and its hash
+  infergate health --admin http://127.0.0.1:8002
+                                           check a running gateway; also: routes, backends
+
+The keys of routes.yaml are documented in docs/configuration.md, this command in docs/cli.md."""
+
+
+def _owner_name(text: str) -> str:
+    try:
+        return parse_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _admin_url(text: str) -> str:
+    try:
+        return parse_admin_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _workers(text: str) -> int:
+    from infergate.config.fields import MAX_WORKERS  # only needed by serve
+
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MAX_WORKERS):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is neither a number from 1 to {MAX_WORKERS} nor 'auto'"
+        )
+    return int(text)
+
+
+# ---- the functions that run the commands
+
+
+def _serve(arguments: Arguments) -> int:
+    from infergate.cli.serving import serve
+
+    return serve(arguments)
+
+
+def _matrix(arguments: Arguments) -> int:
+    from infergate.cli.matrix import show_matrix
+
+    return show_matrix(page=arguments.page)
+
+
+def _key(arguments: Arguments) -> int:
+    from infergate.cli.key import new_key_text
+
+    print(new_key_text(arguments.name), end="")
+    return 0
+
+
+def _query(arguments: Arguments) -> int:
+    from infergate.cli.output import run_query
+
+    return run_query(arguments.command, arguments.admin, as_json=arguments.json)
+
+
+# ---- options
+
+_CONFIG: Final = Option(
+    "--config",
+    "path of routes.yaml (default: the demo models)",
+    {"type": Path, "metavar": "FILE"},
+)
+_CHECK: Final = Option("--check", "validate the configuration, print a summary, and exit")
+_WORKERS: Final = Option(
+    "--workers",
+    "number of worker processes that serve the same ports; auto: one per CPU; takes precedence "
+    "over workers in the configuration",
+    {"type": _workers, "metavar": "N|auto"},
+)
+_LOG_FORMAT: Final = Option(
+    "--log-format",
+    "log format; takes precedence over log.format in the configuration",
+    {"choices": ("text", "json")},
+)
+_PAGE: Final = Option("--page", "print the complete page in Markdown, as in docs/fidelity.md")
+_NAME: Final = Option(
+    "--name",
+    "name of the key's owner, to which access rules refer (default: client)",
+    {"type": _owner_name, "metavar": "NAME", "default": "client"},
+)
+_ADMIN: Final = Option(
+    "--admin",
+    f"URL of the gateway's admin listener (default: {_DEFAULT_ADMIN})",
+    {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
+)
+JSON: Final = Option("--json", "print JSON")
+
+_SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)
+_QUERY: Final = (_ADMIN, JSON)
+_ALL: Final = (
+    Command(
+        SERVE,
+        "run the gateway with a configuration, or with the demo models; the default command",
+        _serve,
+        (_CONFIG, *_SERVING),
+    ),
+    Command(
+        REST_PROXY,
+        "serve V2 REST to the clients of one V2 gRPC server, configured by the environment "
+        "variables of kserve/rest-proxy",
+        _serve,
+        _SERVING,
+    ),
+    Command(
+        "matrix",
+        "test translation between all pairs of protocols, and print a table of what is exact, "
+        "converted or refused",
+        _matrix,
+        (_PAGE,),
+    ),
+    Command(
+        "key",
+        "generate an API key, and print it with its hash for the configuration",
+        _key,
+        (_NAME,),
+    ),
+    Command(
+        "routes",
+        "show the routes of a running gateway: backend, requests, errors and latencies",
+        _query,
+        _QUERY,
+    ),
+    Command(
+        "backends",
+        "show the backends of a running gateway: traffic, retries, queue and endpoint health",
+        _query,
+        _QUERY,
+    ),
+    Command(
+        "health",
+        "show whether a running gateway is ready, with its listeners and endpoints",
+        _query,
+        _QUERY,
+    ),
+)
+COMMANDS: Final[Mapping[str, Command]] = {command.name: command for command in _ALL}
+"""The commands by name."""
