@@ -126,7 +126,7 @@ class Frontend(Generic[Req, Resp]):
         route, backend, codec = binding.route, binding.backend, self.codec
         pipeline: Pipeline[Req, Resp] = self.translation
         if (
-            not (route.rewrite.renames_tensors or route.has_other_targets or route.is_observed)
+            not (route.rewrite.renames_tensors or route.has_other_targets or route.has_layers)
             and isinstance(backend, SupportsRawMessages)
             and isinstance(codec, SupportsPassThrough)
             and backend.codec.name == codec.name

@@ -29,6 +29,7 @@ from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_layers import RouteInferences, RouteLayer
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
 from infergate.gateway.shared_memory import SharedMemory
@@ -69,7 +70,9 @@ class GatewayOptions:
     """Returns a model's statistics of all worker processes, if there are several."""
     steps: Steps = UNTRACED
     observers: Mapping[str, Sequence[ExchangeObserver]] = field(default_factory=dict)
-    """The observers of the observed routes, by the route's label."""
+    """The observers of routes with layers, by the route's label. They see what the client sees."""
+    layers: Mapping[str, Sequence[RouteLayer]] = field(default_factory=dict)
+    """The layers of routes, by the route's label. The first is next to the client."""
 
 
 class Gateway:
@@ -108,7 +111,7 @@ class Gateway:
             shared_memory=self.shared_memory,
             describe=self._describe_model,
         )
-        self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit | ObservedRoute]] = {}
+        self._plans: Final[dict[RouteBinding, RouteInferences]] = {}
         """The steps of each route, compiled when the route is first used, because there may be
         thousands of routes."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
@@ -120,10 +123,8 @@ class Gateway:
         }
         self._plans.update(self.traffic_splits)
         for binding in self.bindings:
-            if binding.route.is_observed:
-                inner = self.traffic_splits.get(binding) or self._compile(binding)
-                observers = options.observers.get(binding.label, ())
-                self._plans[binding] = ObservedRoute(inner, observers)
+            if binding.route.has_layers:
+                self._plans[binding] = self._add_layers(binding, options)
         self._mirror_only: Final = mirror_only_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(
@@ -265,6 +266,13 @@ class Gateway:
         task."""
         plan = self._plans.get(binding) or self._keep_plan(binding)
         return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
+
+    def _add_layers(self, binding: RouteBinding, options: GatewayOptions) -> RouteInferences:
+        inferences: RouteInferences = self.traffic_splits.get(binding) or self._compile(binding)
+        for layer in reversed(options.layers.get(binding.label, ())):
+            inferences = layer(inferences)
+        observers = options.observers.get(binding.label)
+        return ObservedRoute(inferences, observers) if observers else inferences
 
     def _keep_plan(self, binding: RouteBinding) -> RoutePlan:
         plan = self._plans[binding] = self._compile(binding)

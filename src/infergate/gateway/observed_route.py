@@ -17,9 +17,8 @@ from infergate.core.exchange import Exchange, Outcome
 from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
-from infergate.gateway.route_plan import RoutePlan
+from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
-from infergate.gateway.traffic_split import TrafficSplit
 
 
 class ExchangeObserver(Protocol):
@@ -40,9 +39,7 @@ class ExchangeObserver(Protocol):
 class ObservedRoute:
     """Runs the inferences of ``inner``, and passes them to ``observers`` (at least one)."""
 
-    def __init__(
-        self, inner: RoutePlan | TrafficSplit, observers: Sequence[ExchangeObserver]
-    ) -> None:
+    def __init__(self, inner: RouteInferences, observers: Sequence[ExchangeObserver]) -> None:
         self._inner: Final = inner
         self._observers: Final = tuple(observers)
 

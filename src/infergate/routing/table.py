@@ -76,8 +76,8 @@ class Route:
     The route applies only to requests that match all of ``headers`` (lower-case names; the values
     are globs). ``split`` lists other backends that get a share of the inferences; if a request has
     the header ``split_by``, the header's value decides its backend. ``fallback`` is used if the
-    route's backend cannot be reached. If ``is_observed``, observers receive the route's
-    inferences in canonical form."""
+    route's backend cannot be reached. If ``has_layers``, layers or observers of the
+    gateway receive the route's inferences in canonical form."""
 
     pattern: str
     backend: str
@@ -94,7 +94,7 @@ class Route:
     split_by: str = ""
     fallback: str = ""
     mirror: MirrorTarget | None = None
-    is_observed: bool = False
+    has_layers: bool = False
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
         """Return whether ``headers``, with lower-case names, match the route's headers."""

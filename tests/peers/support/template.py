@@ -26,9 +26,9 @@ def _load() -> None:
     """Load the modules of ``engine: own`` that start no thread when imported."""
     import infergate.cli  # noqa: PLC0415
     import infergate.runtime.serve  # noqa: PLC0415
+    from infergate.assembly.engines import load_engine  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
     from infergate.config.schema import Config  # noqa: PLC0415
-    from infergate.assembly.engines import load_engine  # noqa: PLC0415
 
     assert infergate.cli.main
     plugins()

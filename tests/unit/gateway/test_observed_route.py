@@ -43,7 +43,7 @@ class Observer:
 
 class Harness:
     def __init__(self, *observers: Observer, **fields: Any) -> None:
-        route = Route("m", "own", is_observed=True, **fields)
+        route = Route("m", "own", has_layers=True, **fields)
         self.backend = Memory("own")
         self.gateway = Gateway(
             RouteTable([route]),
@@ -102,7 +102,7 @@ async def test_requests_with_shared_memory_are_not_observed() -> None:
     assert observer.exchanges == []
 
 
-async def test_the_responses_of_a_stream_are_charged_until_it_is_observed() -> None:
+async def test_the_responses_of_a_stream_are_charged_until_it_has_layers() -> None:
     observer, memory = Observer(), Budget(3)
     harness = Harness(observer)
     context = new_context(memory=memory)

@@ -9,13 +9,13 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
+from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
-from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
 from infergate.transport.base import Address, Endpoint, RequestStream, Server, StreamHandler
 from infergate.transport.compat.aiohttp_client import AiohttpUpstream
 from infergate.transport.compat.aiohttp_server import AiohttpServer
