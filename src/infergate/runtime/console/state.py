@@ -13,6 +13,7 @@ from typing import Any, Final
 from prometheus_client.samples import Sample
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
+from infergate.core.errors import CLIENT_ERRORS
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.recent_requests import ProcessSnapshot
 from infergate.observe.request_counters import RequestFlow
@@ -21,6 +22,7 @@ from infergate.runtime.console.explanations import explain
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
 """Maximum number of failures in the JSON."""
+_CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
@@ -83,8 +85,8 @@ Families = Mapping[str, Iterable[Sample]]
 
 
 def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
-    """Return the flows of running processes and, from the metrics, the flows of exited
-    processes."""
+    """Return the flows of running processes and, from the metrics, the flows of exited processes.
+    ``client_errors`` counts the errors that clients caused; other errors are failures."""
     rows = _Rows(_FLOW_LABELS)
     for flow in flows:
         row = _with_counters(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
@@ -101,6 +103,9 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
         row["bytes_in"] += flow.bytes_in
         row["bytes_out"] += flow.bytes_out
     _add_exited_workers(rows, families)
+    for row in rows.to_list():
+        counts = _with_counters(row)["outcomes"]
+        row["client_errors"] = sum(counts.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
     return rows.to_list()
 
 

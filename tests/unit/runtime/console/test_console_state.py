@@ -55,6 +55,17 @@ def test_statistics_include_exited_processes() -> None:
     assert statistics["totals"]["in_flight"] == 4, "of the running processes"
 
 
+def test_errors_of_clients_are_counted_apart_from_failures() -> None:
+    metrics = Metrics()
+    for kind, times in ((Kind.BAD_REQUEST, 3), (Kind.CANCELLED, 2), (Kind.CONNECT, 5)):
+        for _ in range(times):
+            metrics.record(record_of(outcome=kind.value), 0.1)
+    metrics.record(record_of(), 0.1)
+    (flow,) = statistics_of(metrics)["flows"]
+    assert flow["client_errors"] == 5
+    assert sum(flow["outcomes"].values()) == 11
+
+
 def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
     metrics = Metrics()

@@ -57,9 +57,9 @@ export function errors(history) {
   }
   const badge = byId("error-count");
   const now = recent(history, () => true);
-  badge.hidden = !now.errors;
-  setText(badge, rate(now.errors));
-  badge.title = "errors per second";
+  badge.hidden = !(now.failures || now.clientErrors);
+  setText(badge, rate(now.failures + now.clientErrors));
+  badge.title = "failures and client errors per second";
   const workers = state.workers.wanted > 1 ? ` on ${state.workers.reporting} of ${state.workers.wanted} workers` : "";
   setText(byId("errors-note"), state.failures.length
     ? `The last ${state.failures.length} failed requests${workers}, with similar ones grouped. Search the log for a request ID to see more.`
