@@ -172,9 +172,8 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
             await page.until(f"{first.format('backends')} === 'back:b49'")
             assert await page.eval("document.querySelectorAll('#wires g').length") > 10
             await page.until(f"{DETACHED} === 0", "every edge ends at its card")
-            grow = "document.querySelector('#column-backends .node').style.paddingBottom = '90px'"
-            await page.eval(grow)
-            await page.until(f"{DETACHED} === 0", "the cards below a taller card keep their edges")
+            await page.eval("document.querySelector('.port').style.marginTop = '90px'")
+            await page.until(f"{DETACHED} === 0", "the ports below a taller port keep their edges")
 
 
 async def test_client_errors_do_not_mark_a_backend_as_failing(page: Page, harness: Harness) -> None:

@@ -149,8 +149,9 @@ export class TrafficGraph {
     const properties = [listener.tls ? "TLS" : null, listener.model ? `model ${listener.model}` : null, listener.framed ? "size-prefixed" : null];
     const ports = listener.protocols.map((protocol) => {
       const number = el("b", {}, "");
-      const element = el("p", { class: "port", "data-protocol": protocol, "data-busy": "false" }, el("code", {}, protocol), number);
-      this.nodes.set(`port:${listener.name} ${protocol}`, { element, number });
+      const key = `port:${listener.name} ${protocol}`;
+      const element = el("p", { class: "port", "data-protocol": protocol, "data-busy": "false", "data-key": key }, el("code", {}, protocol), number);
+      this.nodes.set(key, { element, number });
       return element;
     });
     const address = el("p", { class: "sub" }, [listener.address, ...properties.filter(Boolean)].join(" · "));
