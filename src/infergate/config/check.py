@@ -21,6 +21,7 @@ from infergate.routing import table
 from infergate.transport.base import Address
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared, not bound
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
 ONE_WORKER: Final = (
     "shared memory requires a single worker: a region is registered with one process, but another "
@@ -44,6 +45,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)
+            yield from _loops(name, backend, outline.listeners)
         if outline.used_backends is not None and name not in outline.used_backends:
             yield ("backends", name), f"no route uses the backend '{name}'"
     if outline.backends is not None:
@@ -99,6 +101,25 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         if (same := first.setdefault(str(url), index)) != index:  # both would share metrics
             reason = f"is the same as endpoints[{same}]; to set its share use 'weight'"
             yield path, f"'{url.display_name}' {reason}"
+
+
+def _loops(
+    name: str, backend: BackendConfig, listeners: Mapping[KeyPath, Address]
+) -> Iterator[Finding]:
+    """Find endpoints that are listeners of this gateway, because requests would go in circles."""
+    for index, url in enumerate(backend.endpoints):
+        if url.scheme in protocols.UNIX_SCHEMES:
+            target = Address("", 0, unix=url.path)
+        else:
+            target = Address(url.host, url.port or protocols.DEFAULT_PORTS.get(url.scheme, 0))
+        for path, address in listeners.items():
+            is_local = target.unix or _host(target) in _LOOPBACK or _host(target) == _host(address)
+            if is_local and _collide(target, address):
+                yield (
+                    ("backends", name, "endpoints", index),
+                    f"'{url.display_name}' is the listener '{format_path(path)}' of this gateway, "
+                    "so requests would go in circles",
+                )
 
 
 def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
