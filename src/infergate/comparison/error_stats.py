@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
+
+from infergate.comparison.json_types import Count, Counts, Size
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,6 +23,8 @@ BIN_COUNT: Final = INFINITE_BIN + 1
 """Errors are counted in fixed bins, so that histograms can be merged: one for 0, one for each power
 of two (2**(e-1) <= error < 2**e; the first and the last one also hold smaller and larger errors),
 and one for infinite errors: NaN or infinity against another value."""
+Bins = Annotated[Counter[Annotated[int, Field(ge=0, lt=BIN_COUNT)]], Counts]
+"""The number of errors in each bin."""
 
 
 def bin_of(error: float) -> int:
@@ -59,15 +64,15 @@ class ErrorStats:
     and the sums cover finite errors. Relative errors are ``|actual - expected| / |expected|``; an
     element has none if only the expected value is 0."""
 
-    elements: int = 0
-    failing: int = 0
-    max_absolute: float = 0.0
-    sum_absolute: float = 0.0
-    max_relative: float = 0.0
-    sum_relative: float = 0.0
-    without_relative: int = 0
+    elements: Count = 0
+    failing: Count = 0
+    max_absolute: Size = 0.0
+    sum_absolute: Size = 0.0
+    max_relative: Size = 0.0
+    sum_relative: Size = 0.0
+    without_relative: Count = 0
     """The number of elements without a finite relative error."""
-    bins: Counter[int] = field(default_factory=Counter)
+    bins: Bins = field(default_factory=Counter)
 
     def add_errors(self, absolute: Floats, expected: Floats) -> None:
         """Count the absolute errors of elements with the values ``expected``."""

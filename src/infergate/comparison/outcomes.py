@@ -25,6 +25,7 @@ from infergate.core.tensor import Tensor
 OUTCOME: Final = "outcome"
 RESPONSES: Final = "responses"
 MAX_OUTPUTS: Final = 64
+_MAX_TEXT: Final = 256
 OTHER: Final = "(others)"
 """The name under which outputs and models beyond a limit are added up."""
 
@@ -56,12 +57,12 @@ class Comparison:
 
     @property
     def required_atol(self) -> float:
-        """The smallest ``atol`` of all outputs with which the outcomes would be equal, infinite if
-        there is none. Outputs that are not checked with a tolerance and pass require 0."""
+        """The smallest ``atol`` with which the outputs that differ would pass, infinite if there is
+        none, or 0 if the outcomes are equal."""
         if self.cause:
             return math.inf
-        required = [each.required_atol for each in self.outputs if not each.is_known]
-        return max(required, default=0.0)
+        different = [each for each in self.outputs if each.cause and not each.is_known]
+        return max((each.required_atol for each in different), default=0.0)
 
 
 def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Comparison:
@@ -100,43 +101,39 @@ def _compare_responses(
     results = [
         _compare_output(rules, each, theirs.pop(each.name, None)) for each in expected.outputs
     ]
-    return [*results, *(_different(rules, each, EXTRA) for each in theirs.values())]
+    return [*results, *(_compare_output(rules, None, each) for each in theirs.values())]
 
 
 def _compare_output(
-    rules: ComparisonRules, expected: Tensor, actual: Tensor | None
+    rules: ComparisonRules, expected: Tensor | None, actual: Tensor | None
 ) -> OutputComparison:
-    if actual is None:
-        return _different(rules, expected, MISSING)
-    if expected.datatype is not actual.datatype:
-        return _different(
-            rules, expected, DATATYPE, (expected.datatype.value, actual.datatype.value)
-        )
-    if expected.shape != actual.shape:
-        return _different(
-            rules, expected, SHAPE, (str(list(expected.shape)), str(list(actual.shape)))
-        )
-    return compare_tensors(rules.resolve(expected.name, expected.datatype), expected, actual)
-
-
-def _different(
-    rules: ComparisonRules, tensor: Tensor, cause: str, values: tuple[str, str] | None = None
-) -> OutputComparison:
-    """Return the result for an output with no values to compare. ``values`` are the datatypes or
-    shapes."""
-    check = rules.resolve(tensor.name, tensor.datatype)
-    difference = ElementDifference((), *values) if values else None
+    present = expected or actual
+    assert present is not None
+    check = rules.resolve(present.name, present.datatype)
+    if expected is None or actual is None:
+        cause = EXTRA if expected is None else MISSING
+    elif expected.datatype is not actual.datatype:
+        cause = DATATYPE
+    elif expected.shape != actual.shape:
+        cause = SHAPE
+    else:
+        return compare_tensors(check, expected, actual)
+    difference = ElementDifference((), _describe(expected), _describe(actual))
     return OutputComparison(
-        tensor.name,
+        present.name,
         cause,
         check.rule.ignore,
-        tensor.datatype.value,
+        present.datatype.value,
         check.describe(),
         required_atol=math.inf,
         distance=math.inf,
         first=difference,
         worst=difference,
     )
+
+
+def _describe(tensor: Tensor | None) -> str:
+    return f"{tensor.datatype.value} {list(tensor.shape)}"[:_MAX_TEXT] if tensor else "no output"
 
 
 def _at_response(output: OutputComparison, position: int) -> OutputComparison:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from infergate.comparison.elements import Array, ElementReader, as_text, chunk_bounds, unravel
 from infergate.comparison.error_stats import ZERO_BIN, ErrorStats, Floats
+from infergate.comparison.json_types import Count, Size, Text
 from infergate.comparison.rows import RowStats, compare_rows
 from infergate.comparison.rules import OutputCheck, Tolerance
 from infergate.core.datatypes import Datatype
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.records import record
 from infergate.core.tensor import Tensor, unpack_bytes
 
@@ -29,6 +32,7 @@ VALUES: Final = "values"
 CAUSES: Final = (MISSING, EXTRA, DATATYPE, SHAPE, VALUES)
 """The causes of a difference of an output: the actual response does not have it, only the actual
 response has it, or its datatype, its shape or its values differ."""
+Index = Annotated[tuple[Count, ...], Field(max_length=DEFAULT_LIMITS.rank)]
 
 
 @record
@@ -37,12 +41,12 @@ class ElementDifference:
     smallest ``atol`` with which the element passes; both may be infinite. ``response`` is the
     position of the response in a stream."""
 
-    index: tuple[int, ...]
-    expected: str
-    actual: str
-    error: float = math.inf
-    required_atol: float = math.inf
-    response: int = 0
+    index: Index
+    expected: Text
+    actual: Text
+    error: Size = math.inf
+    required_atol: Size = math.inf
+    response: Count = 0
 
 
 @record
