@@ -11,7 +11,7 @@ from infergate.core.records import record
 
 _WIDTH: Final = 560
 _HEIGHT: Final = 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 34, 10, 42
 _PLOT_WIDTH: Final = _WIDTH - _LEFT - _RIGHT
 _PLOT_HEIGHT: Final = _HEIGHT - _TOP - _BOTTOM
 _MAX_LABELS: Final = 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from infergate.comparison.error_stats import ZERO_BIN, bin_limit
@@ -77,7 +77,7 @@ def build_report(summary: Summary) -> Report:
     verdict = worst_verdict(*(each.verdict for each in models))
     return Report(
         verdict,
-        headline(total, verdict),
+        headline(models),
         _conclusion(verdict, models),
         tuple(_notes(models)),
         total,
@@ -85,20 +85,26 @@ def build_report(summary: Summary) -> Report:
     )
 
 
-def headline(total: ModelSummary, verdict: Verdict) -> str:
+def headline(models: Sequence[ModelReport]) -> str:
     """Return the result in one sentence."""
-    count, differing = total.compared, total.compared - total.equal
+    count = sum(model.summary.compared for model in models)
     if not count:
         return "No responses have been compared"
+    equal = sum(model.summary.equal for model in models)
     responses = "response" if count == 1 else "responses"
-    parts = [f"{percent(total.equal, count)} of {count:,} {responses} equal within tolerance"]
-    if differing > total.unresolvable:
-        resolved = percent(count - total.unresolvable, count)
-        parts.append(f"{resolved} with atol {round_up(total.required_atol)}")
-    if total.unresolvable:
-        parts.append(f"{total.unresolvable:,} differ with any atol")
-    if verdict is Verdict.WITHIN_NOISE:
-        parts.append("the differences are within the noise of the old server")
+    parts = [f"{percent(equal, count)} of {count:,} {responses} equal within tolerance"]
+    noisy = [model.summary for model in models if model.verdict is Verdict.WITHIN_NOISE]
+    within_noise = sum(each.compared - each.equal for each in noisy)
+    if within_noise:
+        parts.append(f"{percent(within_noise, count)} within the noise of the old server")
+    different = [model.summary for model in models if model.verdict is Verdict.DIFFERENT]
+    unresolvable = sum(each.unresolvable for each in different)
+    if count - equal - within_noise > unresolvable:
+        atol = max(each.required_atol for each in different)
+        parts.append(f"{percent(count - unresolvable, count)} with atol {round_up(atol)}")
+    if unresolvable:
+        differ = "differs" if unresolvable == 1 else "differ"
+        parts.append(f"{unresolvable:,} {differ} with any atol")
     return "; ".join(parts)
 
 
@@ -265,28 +271,32 @@ def _conclusion(verdict: Verdict, models: list[ModelReport]) -> str:
             "from itself."
         )
     names = [printable(model.name) for model in models if model.verdict is Verdict.DIFFERENT]
-    listed = ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
     return (
         f"The new server gave other answers than the old server for {len(names)} of {len(models)} "
-        f"models: {listed}."
+        f"models: {_listed(names)}."
     )
 
 
 def _notes(models: list[ModelReport]) -> Iterator[str]:
     known = sum(model.summary.known for model in models)
     if known:
-        yield f"{known:,} responses differ only in outputs with known differences, and are equal."
+        yield f"{known:,} of the equal responses have known differences, which do not count."
     if models and not any(model.summary.noise.compared for model in models):
         yield "The noise of the old server was not measured, so every difference counts."
-    for model in models:
-        for output in model.outputs:
-            limit = noise_limit(output.summary.differences, output.summary.noise)
-            if limit:
-                yield (
-                    f"Output '{printable(output.name)}' of model '{printable(model.name)}': no "
-                    f"noise comparison differs, but {output.summary.noise.compared:,} are too few "
-                    f"to exclude noise in up to {share_text(limit)} of responses."
-                )
+    doubtful = [
+        f"{printable(output.name)} of {printable(model.name)} (up to {share_text(limit)})"
+        for model in models
+        for output in model.outputs
+        if (limit := noise_limit(output.summary.differences, output.summary.noise))
+    ]
+    if doubtful:
+        yield (
+            f"Too few noise comparisons to exclude that differences are noise: {_listed(doubtful)}."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 
 def _model_json(model: ModelReport) -> dict[str, Any]:

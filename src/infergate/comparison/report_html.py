@@ -131,7 +131,7 @@ def _model(model: ModelReport, number: int, max_charted: int) -> Iterator[str]:
     yield f"<p>{_verdict(model.verdict)}. {_text(' '.join(facts))}</p>"
     yield f'<div class="charts">{_agreement(summary.timeline)}{_latencies(summary)}</div>'
     if model.outputs:
-        yield _table(OUTPUT_HEADINGS, [_output_row(each) for each in model.outputs], range(2, 9))
+        yield _table(OUTPUT_HEADINGS, [_output_row(each) for each in model.outputs], range(2, 10))
     for output in model.outputs[: max(0, max_charted)]:
         yield from _output(output)
     yield "</section>"

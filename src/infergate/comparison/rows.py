@@ -105,4 +105,5 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
 def _scaled(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return each row divided by its largest element, so that no square overflows or vanishes."""
     scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)
-    return np.nan_to_num(scaled, copy=False)  # 0 / 0
+    scaled[np.isnan(scaled)] = 0.0  # 0 / 0
+    return scaled
