@@ -143,6 +143,7 @@ TASKS_IN = (
     "backends.hedging",
     "backends.endpoint_monitor",
     "gateway.mirror",
+    "recording.payload_log",
 )
 """Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")

@@ -55,6 +55,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _options(outline.routes)
     yield from _casts(outline.routes)
     yield from _recording(outline)
+    yield from _logged(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from name_findings(outline)
@@ -215,6 +216,18 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
         yield ("split_by",), "split_by has no effect without split"
     if route.fallback == route.backend:
         yield ("fallback",), f"'{route.fallback}' is already the backend of this route"
+
+
+def _logged(outline: Outline) -> Iterator[Finding]:
+    logged = {index: item for index, item in outline.routes.items() if item.payload_log is not None}
+    first: dict[tuple[str, str], int] = {}
+    for index, route in logged.items():
+        path = ("routes", index, "payload_log")
+        if not outline.has_payload_log:
+            yield path, "requires the top-level section payload_log, which names the sink"
+        earlier = first.setdefault((route.model, route.version), index)
+        if outline.routes[earlier].payload_log != route.payload_log:
+            yield path, f"must equal that of routes[{earlier}], which has the same model"
 
 
 def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from infergate.config.fields import (
 )
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
+from infergate.config.payload_log import PayloadLogConfig
 from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
@@ -409,6 +410,11 @@ class Config(Section):
         default=ReloadConfig(), description="Reloading the configuration without a restart."
     )
     log: LogConfig = Field(default=LogConfig(), description="Access log and log format.")
+    payload_log: PayloadLogConfig | None = Field(
+        default=None,
+        description="Payload log: inferences as CloudEvents for monitoring tools, in the format of "
+        "KServe's inference logger (docs/payload-log.md).",
+    )
     tracing: TracingConfig = Field(
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )

@@ -117,6 +117,14 @@ REGION_NOT_REGISTERED: Final = _event(
     "clients must register the region again before they can use it with that backend",
 )
 
+# ---- payload log
+
+PAYLOAD_LOG_FAILS: Final = _event(
+    "payload_log_fails",
+    "check the server or the disk in 'payload_log'; events are dropped, requests are not affected",
+)
+PAYLOAD_LOG_BACK: Final = _event("payload_log_back")
+
 REQUEST_EVENT: Final = "request"
 """The event of the access log's lines."""
 ADVICE: Final[Mapping[str, str]] = {
