@@ -15,7 +15,7 @@ from typing import Final
 
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
-from infergate.cli.command import Arguments, Command, Option
+from infergate.cli.command import Arguments, Command, Operands, Option
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
@@ -98,6 +98,12 @@ def _key(arguments: Arguments) -> int:
     return 0
 
 
+def _explain(arguments: Arguments) -> int:
+    from infergate.cli.explain import explain_request
+
+    return explain_request(arguments)
+
+
 def _query(arguments: Arguments) -> int:
     from infergate.cli.output import run_query
 
@@ -135,6 +141,49 @@ _ADMIN: Final = Option(
     {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
 )
 JSON: Final = Option("--json", "print JSON")
+_CLIENT_CODE: Final = (
+    "curl",
+    "tritonclient",
+    "tritonclient-grpc",
+    "kserve",
+    "tensorflow-serving-api",
+    "tensorrtserver",
+    "graphpipe",
+    "all",
+)
+_EXPLAIN: Final = (
+    Option(
+        "--curl",
+        "a curl or grpcurl command, in quotes; it is parsed and not executed",
+        {"metavar": "COMMAND"},
+    ),
+    Option(
+        "--body",
+        "file with the body or, for a gRPC method, the serialized message",
+        {"type": Path, "metavar": "FILE"},
+    ),
+    Option(
+        "--header",
+        "a header or, for a gRPC method, metadata; may be repeated",
+        {"action": "append", "default": [], "metavar": "NAME:VALUE"},
+    ),
+    Option(
+        "--metadata",
+        "query the servers for the model's metadata and for their kind; without it, nothing is "
+        "sent",
+    ),
+    Option("--bytes", "also print the beginning of each message in hexadecimal"),
+    Option(
+        "--code",
+        "also print the request as code for a client",
+        {"choices": _CLIENT_CODE},
+    ),
+    Option(
+        "--save",
+        "folder for the tensors that are too long for the code",
+        {"type": Path, "metavar": "FOLDER"},
+    ),
+)
 
 _SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)
 _QUERY: Final = (_ADMIN, JSON)
@@ -158,6 +207,19 @@ _ALL: Final = (
         "converted or refused",
         _matrix,
         (_PAGE,),
+    ),
+    Command(
+        "explain",
+        "show which route a request takes and why, what each backend would receive, and the request "
+        "as code of several clients; no inference is sent",
+        _explain,
+        (_CONFIG, *_EXPLAIN, JSON),
+        Operands(
+            "REQUEST",
+            "a file with a curl or grpcurl command; an HTTP method and a path; or a gRPC method such "
+            "as /inference.GRPCInferenceService/ModelInfer",
+            "*",
+        ),
     ),
     Command(
         "key",

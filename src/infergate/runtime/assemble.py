@@ -15,7 +15,7 @@ from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsH
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.registry import plugins
+from infergate.codecs.registry import by_claim, plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -302,7 +302,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         return factory.make(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = {**_claims(protocols, frontend), **_envelope_claims(config, name, factory)}
+        claims = {**by_claim(protocols, frontend), **_envelope_claims(config, name, factory)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -314,7 +314,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
 
     def listen_grpc(name: str, protocols: Sequence[str]) -> None:
-        claims = _claims(protocols, frontend)
+        claims = by_claim(protocols, frontend)
         own_rpc = _own_services(claims, gateway, authorizer)
         rpc = RpcDispatch(claims, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays)
         fixed = {f"limits.{key}": getattr(limits, key) for key in transports.fixed_grpc_limits}
@@ -354,18 +354,6 @@ class _FrontendFactory:
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
-
-
-def _claims(
-    protocols: Sequence[str], frontend: Callable[[str], Frontend[Any, Any]]
-) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontend of each claim. If several protocols have a claim, the frontend of the
-    first of them serves it."""
-    claims: dict[str, Frontend[Any, Any]] = {}
-    for name in protocols:
-        for claim in plugins()[name].claims:
-            claims.setdefault(claim, frontend(name))
-    return claims
 
 
 def _envelope_claims(

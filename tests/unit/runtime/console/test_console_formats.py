@@ -15,7 +15,8 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.runtime.console import tensor_format, wire_format
+from infergate.codecs import wire_format
+from infergate.runtime.console import tensor_format
 from infergate.testing.strategies import tensors as any_tensor
 
 
