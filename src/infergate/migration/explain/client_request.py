@@ -234,7 +234,7 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
             pass
         case _:
             raise RequestError("expected grpcurl [options] host:port package.Service/Method")
-    method = f"/{method.replace('.', '/') if '/' not in method else method}"
+    method = f"/{method.lstrip('/')}"
     texts = command.values("-d")
     message = json_message(method, texts[-1] if texts else "{}")
     lines = command.values("-H", "-rpc-header")
