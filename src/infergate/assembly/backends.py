@@ -21,7 +21,6 @@ from infergate.core.counters import BackendCounters
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
 from infergate.core.tracing import TRACEPARENT, Tracer
-from infergate.transport.base import Upstream
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 
@@ -34,10 +33,10 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     counters: BackendCounters | None = None,
     offload: Offload | None = None,
     tracer: Tracer | None = None,
-    wrap_upstream: Callable[[Upstream[Any, Any]], Upstream[Any, Any]] | None = None,
+    make: Callable[..., RemoteBackend[Any, Any]] = RemoteBackend,
 ) -> RemoteBackend[Any, Any]:
     """Build the backend ``name`` of ``gateway_config``, whose protocol must have a codec. This
-    needs a running event loop. The backend sends its messages over ``wrap_upstream(upstream)``."""
+    needs a running event loop. ``make`` has the parameters of ``RemoteBackend``."""
     config = gateway_config.backends[name]
     plugin = plugins()[config.protocol]
     if config.connect_time is not None:
@@ -75,8 +74,4 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     if tracer is not None:
         propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
         upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
-    if wrap_upstream is not None:
-        upstream = wrap_upstream(upstream)
-    return RemoteBackend(
-        settings, codec, upstream, messages, limits, counters=counters, offload=offload
-    )
+    return make(settings, codec, upstream, messages, limits, counters=counters, offload=offload)

@@ -210,14 +210,14 @@ _ALL: Final = (
     ),
     Command(
         "explain",
-        "show which route a request takes and why, what each backend would receive, and the request "
-        "as code of several clients; no inference is sent",
+        "show which route a request takes and why, what each backend would receive, and the "
+        "request as code of several clients; no inference is sent",
         _explain,
         (_CONFIG, *_EXPLAIN, JSON),
         Operands(
             "REQUEST",
-            "a file with a curl or grpcurl command; an HTTP method and a path; or a gRPC method such "
-            "as /inference.GRPCInferenceService/ModelInfer",
+            "a file with a curl or grpcurl command; an HTTP method and a path; or a gRPC method "
+            "such as /inference.GRPCInferenceService/ModelInfer",
             "*",
         ),
     ),

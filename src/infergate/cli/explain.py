@@ -26,7 +26,7 @@ from infergate.migration.explain.client_request import (
     read_file,
     rpc_request,
 )
-from infergate.migration.explain.explanation import Explanation, ExplainOptions, explain
+from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
 from infergate.migration.explain.explanation_text import as_json, as_text
 from infergate.migration.explain.listeners import client_addresses
 

@@ -65,21 +65,21 @@ class ArraySource:
         literals = _literals(tensor)
         if literals is not None:
             return f"np.array({literals}, np.{NUMPY_NAMES[tensor.datatype]}){reshape}"
-        data = self._data(tensor)
         if tensor.datatype is Datatype.BYTES:
             self.reads_strings = True
-            return f"read_strings({data}){reshape}"
-        name = NUMPY_NAMES[tensor.datatype]
-        return f"np.frombuffer({data}, np.{name}){reshape}"
+            return f"read_strings({self._data(tensor, 'uint8')}.tobytes()){reshape}"
+        return f"{self._data(tensor, NUMPY_NAMES[tensor.datatype])}{reshape}"
 
-    def _data(self, tensor: Tensor) -> str:
+    def _data(self, tensor: Tensor, dtype: str) -> str:
+        """Return an expression for the data as a flat array of ``dtype``."""
         data = bytes(tensor.data)
         if tensor.datatype is Datatype.BF16:
             bits = np.frombuffer(data, "<u2")
             data = float32_from_bf16(bits).tobytes()
         if len(data) <= _MAX_INLINE_BYTES:
             self.imports.add("base64")
-            return f'base64.b64decode("{base64.b64encode(data).decode()}")'
+            text = base64.b64encode(data).decode()
+            return f'np.frombuffer(base64.b64decode("{text}"), np.{dtype})'
         number = len(self._files)
         file = self._files.setdefault(
             tensor.name, (self._folder or Path()) / f"{number}-{_file_name(tensor.name)}.bin"
@@ -89,7 +89,7 @@ class ArraySource:
         else:
             self._folder.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
-        return f"open({str(file)!r}, 'rb').read()"
+        return f"np.fromfile({str(file)!r}, np.{dtype})"
 
 
 def _file_name(name: str) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.backends.base import Backend
+from infergate.backends.remote import RemoteBackend
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.migration.explain.capture import Captured, CapturingModels, CapturingUpstream
+from infergate.migration.explain.capture import (
+    Captured,
+    CapturingBackend,
+    CapturingModels,
+    CapturingUpstream,
+)
+from infergate.transport.base import Upstream
 
 AUTO: Final = "auto"
 """The setting of ``profile`` that makes a backend query its server."""
@@ -34,14 +41,14 @@ def make_capturing_backend(
     if backend.profile == AUTO and not queries_servers:
         generic = backend.model_copy(update={"profile": GENERIC.name})
         config = config.model_copy(update={"backends": {**config.backends, name: generic}})
-    return make_remote_backend(
-        name,
-        config,
-        compiled.limits(config),
-        wrap_upstream=lambda upstream: CapturingUpstream(
-            plugin,
-            captured,
-            upstream if queries_servers else None,
-            keeps_queries=keeps_queries,
-        ),
-    )
+
+    def make(
+        settings: Any, codec: Any, upstream: Upstream[Any, Any], *rest: Any, **options: Any
+    ) -> RemoteBackend[Any, Any]:
+        online = upstream if queries_servers else None
+        capturing = CapturingUpstream(plugin, captured, online, keeps_queries=keeps_queries)
+        made = CapturingBackend(settings, codec, capturing, *rest, **options)
+        made.captured = captured
+        return made
+
+    return make_remote_backend(name, config, compiled.limits(config), make=make)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.remote import RemoteBackend
 from infergate.codecs.base import Codec, CodecPlugin
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
@@ -19,15 +20,24 @@ from infergate.transport.base import Endpoint, Upstream
 
 
 class Captured:
-    """The message that a backend was about to send, or the canonical inference that an embedded
-    model was about to run."""
+    """The message that a backend was about to send. All attributes are None until then."""
 
     def __init__(self) -> None:
         self.wire: HttpRequest | RpcRequest | None = None
+        """The message. It stays None for embedded models."""
         self.endpoint: Endpoint | None = None
         self.operation: InferRequest | None = None
+        """The inference in the backend's names. It stays None for messages that pass through."""
         self.needs_query = False
         """Whether the message depends on facts that only the server knows."""
+
+        self.runs_model = False
+        """Whether an embedded model was about to run the inference."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the gateway was about to send the message, or to run the model."""
+        return self.wire is not None or self.runs_model
 
 
 class CapturingUpstream:
@@ -49,12 +59,12 @@ class CapturingUpstream:
         self._keeps_queries: Final = keeps_queries
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
-        if self._is_query(wire) and not self._keeps_queries:
-            if self._online is None:
-                self._captured.needs_query = True
-                raise GatewayError(Kind.UNSUPPORTED, "the server was not queried")
-            return await self._online.exchange(wire, endpoint, timeout)
-        self._keep(wire, endpoint)
+        if self._keeps_queries or not self._is_query(wire):
+            self._keep(wire, endpoint)
+        if self._online is None:
+            self._captured.needs_query = True
+            raise GatewayError(Kind.UNSUPPORTED, "the server was not queried")
+        return await self._online.exchange(wire, endpoint, timeout)
 
     async def stream(
         self, wire: Any, endpoint: Endpoint, timeout: float | None
@@ -81,6 +91,23 @@ class CapturingUpstream:
             await self._online.close()
 
 
+class CapturingBackend(RemoteBackend[Any, Any]):
+    """A backend of remote servers that keeps inferences, on a ``CapturingUpstream``."""
+
+    captured: Captured
+
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        if isinstance(operation, InferRequest):
+            self.captured.operation = operation
+        return await super().perform(operation, context)
+
+    def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        self.captured.operation = request
+        return super().stream(request, context)
+
+
 class CapturingModels(BuiltinBackend):
     """The embedded models. Keeps the inference instead of running a model."""
 
@@ -102,4 +129,5 @@ class CapturingModels(BuiltinBackend):
 
     def _keep(self, request: InferRequest) -> NoReturn:
         self._captured.operation = request
+        self._captured.runs_model = True
         raise GatewayError(Kind.CANCELLED, "the inference was captured")

@@ -12,10 +12,12 @@ from infergate.core.wire import HttpRequest
 from infergate.migration.explain.client_request import ClientRequest
 
 _TRANSPORT_HEADERS: Final = frozenset(
-    "accept accept-encoding connection content-encoding content-length content-type expect host "
-    "inference-header-content-length nv-inferrequest te transfer-encoding user-agent "
-    "x-request-id".split()
-)
+    {
+        "accept", "accept-encoding", "connection", "content-encoding", "content-length",
+        "content-type", "expect", "host", "inference-header-content-length",
+        "nv-inferrequest", "te", "transfer-encoding", "user-agent", "x-request-id",
+    }
+)  # fmt: skip
 
 
 class NoClientCodeError(ValueError):

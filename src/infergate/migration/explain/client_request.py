@@ -21,15 +21,22 @@ from infergate.core.wire import HttpRequest, RpcRequest
 
 _HTTP_PORTS: Final = {"http": 80, "https": 443}
 _IGNORED_SWITCHES: Final = frozenset(
-    "-s --silent -S --show-error -v --verbose -k --insecure -i --include -L --location -f --fail "
-    "-N --no-buffer -g --globoff -# --progress-bar -4 --ipv4 -6 --ipv6 --http1.1 --http2 "
-    "--http2-prior-knowledge --tr-encoding --fail-with-body -vv -plaintext -insecure".split()
-)
+    {
+        "-s", "--silent", "-S", "--show-error", "-v", "--verbose", "-k", "--insecure",
+        "-i", "--include", "-L", "--location", "-f", "--fail", "-N", "--no-buffer", "-g",
+        "--globoff", "-#", "--progress-bar", "-4", "--ipv4", "-6", "--ipv6", "--http1.1",
+        "--http2", "--http2-prior-knowledge", "--fail-with-body", "-plaintext",
+        "-insecure",
+    }
+)  # fmt: skip
 _IGNORED_OPTIONS: Final = frozenset(
-    "-o --output -w --write-out -m --max-time --connect-timeout --retry --cacert --cert --key "
-    "--resolve --unix-socket -x --proxy --noproxy -proto -import-path -protoset -cacert -cert -key "
-    "-authority -max-time -connect-timeout -max-msg-sz".split()
-)
+    {
+        "-o", "--output", "-w", "--write-out", "-m", "--max-time", "--connect-timeout",
+        "--retry", "--cacert", "--cert", "--key", "--resolve", "--unix-socket", "-x",
+        "--proxy", "--noproxy", "-proto", "-import-path", "-protoset", "-cacert", "-cert",
+        "-key", "-authority", "-max-time", "-connect-timeout", "-max-msg-sz",
+    }
+)  # fmt: skip
 _SHORT_WITH_VALUE: Final = "XHdouAwmxeTb"
 _PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
 
@@ -150,11 +157,14 @@ class _Command:
         return any(option in names for option, _ in self.options)
 
 
-_SWITCHES: Final = frozenset("-G --get -I --head --compressed".split())
+_SWITCHES: Final = frozenset(["-G", "--get", "-I", "--head", "--compressed"])
 _VALUED: Final = frozenset(
-    "-X --request -H --header -d --data --data-raw --data-binary --data-ascii --data-urlencode "
-    "--json -u --user -A --user-agent --url -T --upload-file -rpc-header".split()
-)
+    {
+        "-X", "--request", "-H", "--header", "-d", "--data", "--data-raw", "--data-binary",
+        "--data-ascii", "--data-urlencode", "--json", "-u", "--user", "-A", "--user-agent",
+        "--url", "-T", "--upload-file", "-rpc-header",
+    }
+)  # fmt: skip
 
 
 def _split_word(word: str) -> Iterable[tuple[str, str]]:
@@ -242,7 +252,8 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
 
 
 def is_rpc_method(text: str) -> bool:
-    """Return whether ``text`` is a gRPC method that infergate knows, ``/package.Service/Method``."""
+    """Return whether ``text`` is the name of a gRPC method that infergate knows, such as
+    ``/package.Service/Method``."""
     try:
         SCHEMA.method_classes(f"/{text.lstrip('/')}")
     except KeyError:
@@ -258,7 +269,7 @@ def json_message(method: str, text: str) -> bytes:
         raise RequestError(f"infergate does not know the gRPC method {method}") from None
     try:
         json_format.ParseDict(json.loads(text), message)
-    except (ValueError, RecursionError, json_format.ParseError) as error:
+    except (TypeError, ValueError, RecursionError, json_format.ParseError) as error:
         raise RequestError(f"the message of {method} is invalid: {error}") from None
     data: bytes = message.SerializeToString()
     return data

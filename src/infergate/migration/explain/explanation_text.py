@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from infergate.migration.explain.explanation import Explanation, TargetExplanation
+from infergate.migration.explain.explanation import Explanation
+from infergate.migration.explain.target import TargetExplanation
 
 Json = dict[str, Any]
 _PIPELINES = {
@@ -69,17 +70,20 @@ def _target(target: TargetExplanation, *, shows_bytes: bool) -> Iterator[str]:
         yield f"  - {step}"
     if target.error:
         yield f"  {target.error}"
-        return
-    if target.url:
-        start = target.message["start"].partition(" ")[0]
-        yield f"  {start} {target.url}"
-        for name, value in target.message["headers"]:
-            yield f"    {name}: {value}"
-        if target.message["decoded"]:
-            yield textwrap.indent(target.message["decoded"].rstrip(), "    ")
-        elif target.message["size"]:
-            yield f"    {target.message['size']} bytes"
-        if shows_bytes:
-            yield textwrap.indent(target.message["bytes"], "    ")
+    elif target.url:
+        yield from _message(target, shows_bytes=shows_bytes)
     for line in target.layout:
         yield f"    {line}"
+
+
+def _message(target: TargetExplanation, *, shows_bytes: bool) -> Iterator[str]:
+    message = target.message
+    yield f"  {message['start'].partition(' ')[0]} {target.url}"
+    for name, value in message["headers"]:
+        yield f"    {name}: {value}"
+    if message["decoded"]:
+        yield textwrap.indent(message["decoded"].rstrip(), "    ")
+    elif message["size"]:
+        yield f"    {message['size']} bytes"
+    if shows_bytes:
+        yield textwrap.indent(message["bytes"], "    ")

@@ -78,9 +78,7 @@ def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
         if kind not in found and not addresses[name].unix:
             found[kind] = _connectable(addresses[name])
             tls[kind] = name in compiled.server_tls(config)
-    own = (
-        TransportKind.HTTP if isinstance(request.wire, HttpRequest) else TransportKind.GRPC
-    )
+    own = TransportKind.HTTP if isinstance(request.wire, HttpRequest) else TransportKind.GRPC
     if request.authority:
         found[own], tls[own] = request.authority, request.is_tls
     return ClientAddresses(

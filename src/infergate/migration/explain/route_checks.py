@@ -67,10 +67,10 @@ def _mismatch(route: Route, model: str, version: str, headers: Mapping[str, str]
 
 def targets_of(route: Route) -> Iterator[RouteTarget]:
     """Yield the targets of ``route``: its backend, then the split, the fallback and the mirror."""
-    # A route with several targets, or with observers, translates every message. An observed
-    # route does the same with a single target.
-    translated = route.has_other_targets or route.is_observed
-    single = replace(route, split=(), fallback="", mirror=None, is_observed=translated)
+    # A route with several targets, or with layers, translates every message. With ``has_layers``,
+    # a route with a single target does so too.
+    translated = route.has_other_targets or route.has_layers
+    single = replace(route, split=(), fallback="", mirror=None, has_layers=translated)
     share = _FULL_PERCENT - sum(target.percent for target in route.split)
     when = f"{share:g}% of requests" if route.split else "all requests"
     yield RouteTarget("backend", when, single)

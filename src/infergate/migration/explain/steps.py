@@ -33,6 +33,15 @@ def request_steps(
     if len(client.inputs) == len(sent.inputs):
         for before, after in _matched(client.inputs, sent.inputs, rewrite):
             yield from _input_steps(before, after, rewrite, protocol)
+    yield from _output_steps(client, sent, rewrite, protocol)
+    yield from _parameter_steps(client.parameters, sent.parameters, protocol)
+    if client.id and not sent.id:
+        yield "the request's id is not sent; the gateway adds it to the response"
+
+
+def _output_steps(
+    client: InferRequest, sent: InferRequest, rewrite: Rewrite, protocol: str
+) -> Iterator[str]:
     sent_outputs = {output.name: output for output in sent.outputs}
     for output in client.outputs:
         name = rewrite.outputs.get(output.name, output.name)
@@ -45,9 +54,6 @@ def request_steps(
             )
         elif CLASSIFICATION in output.parameters and CLASSIFICATION not in matching.parameters:
             yield f"classification of '{output.name}': the gateway computes the classes"
-    yield from _parameter_steps(client.parameters, sent.parameters, protocol)
-    if client.id and not sent.id:
-        yield "the request's id is not sent; the gateway adds it to the response"
 
 
 def response_steps(rewrite: Rewrite) -> Iterator[str]:

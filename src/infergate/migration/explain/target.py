@@ -128,13 +128,14 @@ class ExplainedRequest:
                 tuple(display_names(self.config.backends[route.backend].endpoints)),
                 context.record.pipeline,
             )
-            if captured.wire is None and captured.operation is None:
+            sent = await self._read_back(backend, captured, target) or captured.operation
+            changes = _steps(sent, inference, target, backend)
+            explanation = replace(explanation, steps=changes)
+            if captured.is_complete:
+                explanation = replace(explanation, **_describe(captured, sent))
+            else:
                 error = self._missing(captured, context, backend)
                 explanation = replace(explanation, error=error)
-            else:
-                sent = captured.operation or await self._read_back(backend, captured, target)
-                fields = _describe(captured, sent, inference, target, backend)
-                explanation = replace(explanation, **fields)
             return ExplainedTarget(explanation, inference, metadata)
         finally:
             await backend.close()
@@ -189,8 +190,8 @@ class ExplainedRequest:
     ) -> InferRequest | None:
         """Return the inference as the server reads it from the captured message, or None if this
         needs unknown metadata."""
-        assert isinstance(backend, RemoteBackend)
-        assert captured.wire is not None
+        if captured.wire is None or not isinstance(backend, RemoteBackend):
+            return None  # an embedded model reads no message
         wire, plugin = replace(captured.wire), plugins()[backend.protocol]
         model = target.route.backend_model(self.summary.model)
         if plugin.supports_framing and isinstance(wire, HttpRequest):
@@ -218,30 +219,29 @@ class ExplainedRequest:
         return metadata_to_backend(declared, InferRequest(summary.model, summary.version), route)
 
 
-def _describe(
-    captured: Captured,
-    sent: InferRequest | None,
-    client: InferRequest | None,
-    target: RouteTarget,
-    backend: Backend,
-) -> Json:
-    """Return the fields of ``TargetExplanation`` that describe the message."""
+def _steps(
+    sent: InferRequest | None, client: InferRequest | None, target: RouteTarget, backend: Backend
+) -> tuple[str, ...]:
+    if client is None or sent is None:
+        return ()
     rewrite = target.route.rewrite
-    changes: list[str] = []
-    if client is not None and sent is not None:
-        changes += steps.request_steps(client, sent, rewrite, backend.protocol)
-        changes += steps.response_steps(rewrite)
-    wire = captured.wire
-    if wire is None:
-        inputs = captured.operation.inputs if captured.operation is not None else ()
+    return (
+        *steps.request_steps(client, sent, rewrite, backend.protocol),
+        *steps.response_steps(rewrite),
+    )
+
+
+def _describe(captured: Captured, sent: InferRequest | None) -> Json:
+    """Return the fields of ``TargetExplanation`` that describe the message."""
+    wire, inputs = captured.wire, () if sent is None else sent.inputs
+    if wire is None:  # an embedded model
         lines = (f"input '{each.name}': {steps.describe_tensor(each)}" for each in inputs)
-        return {"steps": tuple(changes), "layout": tuple(lines)}
+        return {"layout": tuple(lines)}
     body = wire.body if isinstance(wire, HttpRequest) else wire.message
     return {
-        "steps": tuple(changes),
         "url": _url(wire, captured.endpoint or Endpoint()),
         "message": wire_format.describe_request(wire),
-        "layout": tuple(steps.tensor_layout(body, sent.inputs if sent is not None else ())),
+        "layout": tuple(steps.tensor_layout(body, inputs)),
     }
 
 

@@ -20,7 +20,7 @@ from infergate.migration.explain.client_inference import ClientAddresses, Client
 from infergate.migration.explain.client_request import parse_command
 from infergate.testing.strategies import tensors as any_tensor
 
-X = tensor_from_array("x", np.array([[1.5, -0.0]], np.float32))
+X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -0.0]], np.float32))
 ADDRESSES = ClientAddresses("h:8000", "h:8001")
 METADATA = ModelMetadata("m", outputs=(TensorMetadata("y", "FP32", (-1, 2)),), max_batch_size=4)
 
@@ -58,20 +58,22 @@ def test_a_long_tensor_is_read_from_a_file(datatype: str, tmp_path: Path) -> Non
         tensor = Tensor("a/b", Datatype.BYTES, (2, 1), pack_bytes([b"x" * 5000, b"\xff"]))
         assert evaluated(tensor, tmp_path).tolist() == [[b"x" * 5000], [b"\xff"]]
     else:
-        tensor = tensor_from_array("a/b", np.arange(2000, dtype=np.float32).reshape(2, 1000))
+        tensor = tensor_from_array(
+            "a/b", Datatype.FP32, np.arange(2000, dtype=np.float32).reshape(2, 1000)
+        )
         assert evaluated(tensor, tmp_path).tobytes() == bytes(tensor.data)
     assert [file.name for file in tmp_path.iterdir()] == ["0-a_b.bin"]
 
 
 def test_a_program_without_a_folder_names_the_files_to_write() -> None:
-    long = tensor_from_array("x", np.zeros(2000, np.float32))
+    long = tensor_from_array("x", Datatype.FP32, np.zeros(2000, np.float32))
     code = code_of(["tritonclient"], inference(long))["tritonclient"]
     assert code.startswith("# write 0-x.bin with --save FOLDER\n")
 
 
 @pytest.mark.parametrize("client", sorted(CLIENTS.keys() - {"curl"}))
 def test_a_program_compiles_whatever_the_names(client: str) -> None:
-    name = "it's \"quoted\"\n\\"
+    name = 'it\'s "quoted"\n\\'
     tensor = Tensor(name, X.datatype, X.shape, X.data)
     request = {
         "version": "3",
@@ -86,7 +88,12 @@ def test_a_program_compiles_whatever_the_names(client: str) -> None:
 
 
 def test_credentials_are_read_from_the_environment() -> None:
-    headers = {"authorization": "Bearer s3cret", "x-team": "a", "content-type": "x", "te": "trailers"}
+    headers = {
+        "authorization": "Bearer s3cret",
+        "x-team": "a",
+        "content-type": "x",
+        "te": "trailers",
+    }
     for client, code in code_of(CLIENTS, inference(headers=headers, metadata=METADATA)).items():
         assert "s3cret" not in code
         assert ("AUTHORIZATION" in code and "x-team" in code) or client == "graphpipe"

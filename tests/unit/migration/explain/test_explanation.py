@@ -23,10 +23,10 @@ from infergate.core.messages import (
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.migration.explain.client_request import ClientRequest, RequestError
-from infergate.migration.explain.explanation import Explanation, ExplainOptions, explain
+from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
 from infergate.migration.explain.explanation_text import as_json, as_text
-from infergate.routing.table import Route
 from infergate.migration.explain.route_checks import check_routes
+from infergate.routing.table import Route
 
 SPLIT = """
 backends:
@@ -54,7 +54,7 @@ models:
     inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
     outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]
 """
-X = tensor_from_array("x", np.array([[1.5, -2]], np.float32))
+X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -2]], np.float32))
 DIGITS = InferRequest("digits", id="7", inputs=(X,), outputs=(RequestedOutput("y"),))
 
 
@@ -105,11 +105,16 @@ async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
     [
         (Route("a-*", "b"), "", {}, "the model 'm' does not match the pattern a-*"),
         (Route("/n.*/", "b"), "", {}, "the model 'm' does not match the pattern /n.*/"),
-        (Route("m", "b", "2"), "1", {}, "the request has version '1'; the route is for version '2'"),
+        (
+            Route("m", "b", "2"),
+            "1",
+            {},
+            "the request has version '1'; the route is for version '2'",
+        ),
         (Route("m", "b", headers={"h": "1"}), "", {"h": "2"}, "the header 'h' does not match '1'"),
         (Route("*", "b", "2", headers={"h": "1*"}), "2", {"h": "12"}, ""),
     ],
-)
+)  # fmt: skip
 def test_a_route_is_checked_like_the_routing_table(
     route: Route, version: str, headers: dict[str, str], mismatch: str
 ) -> None:
@@ -155,7 +160,6 @@ async def test_every_rewrite_is_named() -> None:
         "rewrite.model: model 'digits' becomes 'digits_v1'",
         "rewrite.inputs: input 'x' becomes 'INPUT0'",
         "rewrite.outputs: requested output 'y' becomes 'OUTPUT0'",
-        "the request's id is not sent; the gateway adds it to the response",
         "rewrite.outputs: output 'OUTPUT0' is returned as 'y'",
         "rewrite.model: the response has the client's model name",
     )
@@ -173,6 +177,10 @@ async def test_a_cast_is_named() -> None:
     assert target.steps == (
         "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
     )
+    assert target.error.startswith("unknown, because ")  # but the cast is known
+    (target,) = (await explained(config + DECLARED, request)).targets
+    assert target.error == ""
+    assert "'x', FP32 [1, 2], 8 bytes" in target.layout[1]
 
 
 async def test_a_missing_cast_is_reported_as_the_gateway_reports_it() -> None:
@@ -239,8 +247,9 @@ async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declar
         assert isinstance(request.wire, HttpRequest)
         request.wire.path = "/graphpipe/m"
     (target,) = (await explained(one("", backend), request)).targets
-    assert target.error.startswith("unknown, because ")
-    assert "models" in target.error
+    assert (target.url, target.message) == ("", {})
+    assert "declare" in target.error
+    assert "'models'" in target.error
     (target,) = (await explained(one("", backend, DECLARED), request)).targets
     assert target.error == ""
     options = ExplainOptions(recorded=model)
@@ -251,7 +260,10 @@ async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declar
 async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
     request = ClientRequest(HttpRequest("GET", "/v2/models/digits/ready"))
     (target,) = (await explained(SPLIT, request)).targets
-    assert (target.backend, target.url.rpartition("/")[2]) == ("old", "digits_v1")
+    assert (target.backend, target.url.rpartition("/")[2]) == (
+        "old",
+        "digits_v1?format=binary",
+    )
     request = ClientRequest(HttpRequest("GET", "/v2/models/digits"))
     (target,) = (await explained(SPLIT, request)).targets
     assert target.error == "nothing is sent: the gateway itself answers this request"
@@ -281,7 +293,7 @@ async def test_a_request_of_a_stream_is_explained() -> None:
     wire = built(M, "v2-grpc").wire
     assert isinstance(wire, RpcRequest)
     wire.method = "/inference.GRPCInferenceService/ModelStreamInfer"
-    config = one("", f"{V2}, profile: triton")
+    config = one("", V2)
     (target,) = (await explained(config, ClientRequest(wire))).targets
     assert target.url == "grpc://b.test:1/inference.GRPCInferenceService/ModelStreamInfer"
     wire = built(M, "v2-rest").wire
@@ -323,7 +335,7 @@ async def test_without_a_listener_for_the_transport_the_request_is_rejected() ->
 
 
 async def test_access_rules_are_mentioned() -> None:
-    access = "access: {anonymous: true, rules: [{who: [anonymous], models: ['*']}]}\n"
+    access = "access: {rules: [{who: [anonymous], models: [m]}]}\n"
     found = await explained(one("", V2, access), built(M))
     assert found.notes == ("Access rules and rate limits are not applied here.",)
 
