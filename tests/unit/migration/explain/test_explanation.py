@@ -54,6 +54,7 @@ models:
     inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
     outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]
 """
+REST_SERVERS = ("http://a.test:8000/base", "http://b.test:80")
 X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -2]], np.float32))
 DIGITS = InferRequest("digits", id="7", inputs=(X,), outputs=(RequestedOutput("y"),))
 
@@ -149,7 +150,7 @@ async def test_each_backend_receives_its_own_wire_form() -> None:
     assert "'INPUT0', FP32 [1, 2], 8 bytes" in gp.layout[1]
     assert ours.url == ""
     assert ours.layout == ("input 'INPUT0': FP32 [1, 2], 8 bytes",)
-    assert rest.url == "http://a.test:8000/base/v2/models/digits_v1/infer"
+    assert rest.url in {f"{server}/v2/models/digits_v1/infer" for server in REST_SERVERS}
     assert rest.layout[1].endswith("'INPUT0', FP32 [1, 2], 8 bytes")
     assert json.loads(tf.message["decoded"]) == {"inputs": {"INPUT0": [[1.5, -2.0]]}}
 
