@@ -1,0 +1,129 @@
+"""Statistics of the errors of elements, which can be merged."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from infergate.comparison.json_types import Count, Counts, Size
+
+Floats = npt.NDArray[np.float64]
+
+ZERO_BIN: Final = 0
+_MIN_EXPONENT: Final = -63
+_MAX_EXPONENT: Final = 64
+INFINITE_BIN: Final = _MAX_EXPONENT - _MIN_EXPONENT + 2
+BIN_COUNT: Final = INFINITE_BIN + 1
+"""Errors are counted in fixed bins, so that histograms can be merged: one for 0, one for each power
+of two (2**(e-1) <= error < 2**e; the first and the last one also hold smaller and larger errors),
+and one for infinite errors: NaN or infinity against another value."""
+Bins = Annotated[Counter[Annotated[int, Field(ge=0, lt=BIN_COUNT)]], Counts]
+"""The number of errors in each bin."""
+
+
+def bin_of(error: float) -> int:
+    """Return the bin of ``error``, which is not negative and not NaN."""
+    if error == 0:
+        return ZERO_BIN
+    if error == math.inf:
+        return INFINITE_BIN
+    exponent = math.frexp(error)[1]
+    return min(max(exponent, _MIN_EXPONENT), _MAX_EXPONENT) - _MIN_EXPONENT + 1
+
+
+def bin_limit(index: int) -> float:
+    """Return the upper bound of the errors in bin ``index``."""
+    if index == ZERO_BIN:
+        return 0.0
+    return math.inf if index == INFINITE_BIN else 2.0 ** (index - 1 + _MIN_EXPONENT)
+
+
+def count_bins(errors: Floats) -> dict[int, int]:
+    """Return the number of ``errors`` in each bin that is not empty."""
+    # The biased exponent is in the upper bits, because errors are not negative.
+    exponents = (errors.view(np.int64) >> 52) - 1022
+    indexes = np.clip(exponents, _MIN_EXPONENT, _MAX_EXPONENT) - (_MIN_EXPONENT - 1)
+    indexes[errors == 0] = ZERO_BIN
+    indexes[np.isinf(errors)] = INFINITE_BIN
+    counts = np.bincount(indexes, minlength=BIN_COUNT)
+    return {int(index): int(counts[index]) for index in counts.nonzero()[0]}
+
+
+@dataclass(slots=True)
+class ErrorStats:
+    """Statistics of elements. ``failing`` elements are past the tolerance, or unequal if no
+    tolerance applies.
+
+    The other fields describe the errors of numbers: ``bins`` counts absolute errors, the maximum
+    and the sums cover finite errors. Relative errors are ``|actual - expected| / |expected|``; an
+    element has none if only the expected value is 0."""
+
+    elements: Count = 0
+    failing: Count = 0
+    max_absolute: Size = 0.0
+    sum_absolute: Size = 0.0
+    max_relative: Size = 0.0
+    sum_relative: Size = 0.0
+    without_relative: Count = 0
+    """The number of elements without a finite relative error."""
+    bins: Bins = field(default_factory=Counter)
+
+    def add_errors(self, absolute: Floats, expected: Floats) -> None:
+        """Count the absolute errors of elements with the values ``expected``."""
+        self.bins.update(count_bins(absolute))
+        finite = absolute[np.isfinite(absolute)]
+        if finite.size:
+            self.max_absolute = max(self.max_absolute, float(finite.max()))
+            self.sum_absolute += float(finite.sum())
+        relative = absolute / np.abs(expected)
+        relative[absolute == 0] = 0.0
+        relative = relative[np.isfinite(relative)]
+        self.without_relative += absolute.size - relative.size
+        if relative.size:
+            self.max_relative = max(self.max_relative, float(relative.max()))
+            self.sum_relative += float(relative.sum())
+
+    def merge(self, other: ErrorStats) -> None:
+        self.elements += other.elements
+        self.failing += other.failing
+        self.max_absolute = max(self.max_absolute, other.max_absolute)
+        self.sum_absolute += other.sum_absolute
+        self.max_relative = max(self.max_relative, other.max_relative)
+        self.sum_relative += other.sum_relative
+        self.without_relative += other.without_relative
+        self.bins.update(other.bins)
+
+    @property
+    def mean_absolute(self) -> float:
+        return _ratio(self.sum_absolute, self.bins.total() - self.bins[INFINITE_BIN])
+
+    @property
+    def mean_relative(self) -> float:
+        return _ratio(self.sum_relative, self.bins.total() - self.without_relative)
+
+    def quantile(self, share: float) -> float:
+        """Return an upper bound of the absolute errors of ``share`` of the elements. It is less
+        than twice the exact quantile."""
+        return quantile(self.bins, share, self.max_absolute)
+
+
+def quantile(bins: Counter[int], share: float, maximum: float = math.inf) -> float:
+    """Return the upper bound of the bin that contains the quantile, or ``maximum`` if that is
+    finite and less; 0 without values."""
+    wanted, count = share * bins.total(), 0
+    for index in sorted(bins):
+        count += bins[index]
+        if count >= wanted:
+            limit = bin_limit(index)
+            return limit if limit == math.inf else min(limit, maximum)
+    return 0.0
+
+
+def _ratio(total: float, count: int) -> float:
+    return total / count if count else 0.0

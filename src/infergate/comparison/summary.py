@@ -1,0 +1,95 @@
+"""The summary of many comparisons, by route, model and output.
+
+Summaries of several processes can be merged; the result does not depend on the order. A summary is
+bounded: clients may choose the names of models on routes with patterns, and servers choose the
+names of outputs, so each route has entries for at most MAX_MODELS models, and each model for at
+most MAX_OUTPUTS outputs. The others are added up under OTHER."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from infergate.comparison.json_types import Name
+from infergate.comparison.model_summary import ModelSummary, bounded_entry
+from infergate.comparison.outcomes import Comparison
+from infergate.comparison.verdict import Verdict, worst_verdict
+
+MAX_MODELS: Final = 32
+_MAX_ROUTES: Final = 4096
+_FORMAT: Final = 1
+
+
+class SummaryFormatError(ValueError):
+    """JSON that is not a summary of this version; the message names the position."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """Comparisons by the name of the route in the configuration and the client's model name."""
+
+    routes: Annotated[
+        dict[Name, Annotated[dict[Name, ModelSummary], Field(max_length=MAX_MODELS + 1)]],
+        Field(max_length=_MAX_ROUTES),
+    ] = field(default_factory=dict)
+
+    def add(  # noqa: PLR0913 - two are keyword-only
+        self,
+        route: str,
+        model: str,
+        comparison: Comparison,
+        noise: Comparison | None = None,
+        *,
+        time: float = 0.0,
+        request_id: str = "",
+    ) -> Verdict:
+        """Add a comparison, and return the verdict on it, given all comparisons so far.
+
+        ``noise`` compares the expected server with itself. ``time`` is in seconds since the Unix
+        epoch, or 0 to leave the comparison out of the timelines. ``request_id`` identifies the
+        request in the list of worst cases."""
+        summary = self._model(route, model)
+        if noise is not None:
+            summary.add_noise(noise)
+        summary.add(comparison, time, request_id[:_MAX_ID])
+        return summary.classify(comparison)
+
+    def merge(self, other: Summary) -> None:
+        """Add the comparisons of ``other``, which does not change."""
+        for route, models in other.routes.items():
+            for name, summary in models.items():
+                self._model(route, name).merge(summary)
+
+    def verdict(self) -> Verdict:
+        """Return the worst verdict of all models."""
+        models = [each for models in self.routes.values() for each in models.values()]
+        return worst_verdict(*(each.verdict() for each in models))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values; infinity is null."""
+        encoded: dict[str, Any] = _adapter.dump_python(self, mode="json")
+        return {"format": _FORMAT, **encoded}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Summary:
+        """Return the summary from ``as_json()``. Raises SummaryFormatError."""
+        if not isinstance(value, dict) or value.get("format") != _FORMAT:
+            raise SummaryFormatError(
+                f"the document is not a summary of format {_FORMAT}, which this version reads"
+            )
+        try:
+            return _adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            position = ".".join(map(str, first["loc"])) or "the document"
+            raise SummaryFormatError(f"{position}: {first['msg']}") from None
+
+    def _model(self, route: str, name: str) -> ModelSummary:
+        models = self.routes.setdefault(route, {})
+        return bounded_entry(models, name, MAX_MODELS, ModelSummary)
+
+
+_adapter: Final = TypeAdapter(Summary)
+_MAX_ID: Final = 256
