@@ -142,6 +142,7 @@ TASKS_IN = (
     "backends.hedging",
     "backends.endpoint_monitor",
     "gateway.mirror",
+    "migration.replay.replayer",
 )
 """Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")
