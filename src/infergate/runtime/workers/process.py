@@ -122,6 +122,10 @@ class _WorkerProcess:
                 return take_snapshot(group.recent_requests, group.metrics, self._number)
             case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
+            case messages.WorkerCommand.GET_COMPARISONS:
+                return self._gateway.gateway.comparisons()
+            case messages.WorkerCommand.RESET_COMPARISONS:
+                self._gateway.gateway.reset_comparisons()
             case messages.WorkerCommand.CHECK_READY:
                 return await self._gateway.gateway.readiness.is_ready()
             case messages.GetModelStatistics(model, version):
