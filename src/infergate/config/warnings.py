@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infergate.config.mistakes import Finding
+from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.routes import named_backends
 from infergate.config.schema import Config
 
@@ -19,14 +19,14 @@ def warning_findings(config: Config) -> Iterator[Finding]:
     for index, route in enumerate(config.routes):
         for position, target in enumerate(route.split):
             if not target.percent:
-                path = ("routes", index, "split", position, "percent")
-                yield path, f"the backend '{target.backend}' gets no requests of this split"
+                at_split: KeyPath = ("routes", index, "split", position, "percent")
+                yield at_split, f"the backend '{target.backend}' gets no requests of this split"
         mirror = route.mirror
         if mirror is None:
             continue
         if not mirror.percent:
-            path = ("routes", index, "mirror", "percent")
-            yield path, f"the mirror is off: '{mirror.backend}' gets no copies"
+            at_mirror: KeyPath = ("routes", index, "mirror", "percent")
+            yield at_mirror, f"the mirror is off: '{mirror.backend}' gets no copies"
         baseline = None if mirror.compare is None else mirror.compare.baseline
         if baseline is not None and not baseline.percent:
             yield (

@@ -180,7 +180,7 @@ class MirrorComparer:
                 route.backend,
                 mirror.backend,
                 mirror.comparison.rules,
-                baseline and baseline.backend,
+                None if baseline is None else baseline.backend,
             )
             store = make_store(mirror.comparison)
             comparer = RouteComparer(

@@ -125,7 +125,7 @@ class Gateway:
                 backends,
                 options.counters_of(binding.label),
                 self._compile,
-                self.comparer and self.comparer.of_route(binding.route),
+                None if self.comparer is None else self.comparer.of_route(binding.route),
             )
             for binding in self.bindings
             if binding.route.has_other_targets
