@@ -48,3 +48,14 @@ class RouteCounters:
     mirrored: Counter[str] = field(default_factory=Counter)
     """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
     progress."""
+
+
+@dataclass(slots=True)
+class RecordingCounters:
+    """The counters of a process's recordings, since the process started."""
+
+    exchanges: Counter[str] = field(default_factory=Counter)
+    """Inferences selected for recording, by result: ``recorded``, or the reason why one was
+    dropped."""
+    bytes: int = 0
+    """Bytes of compressed records that were written."""
