@@ -19,6 +19,7 @@ SOURCES = (
     "open_inference.proto",
     "legacy_inference_server.proto",
     "tensorflow_serving.proto",
+    "recording.proto",
     "grpc_health.proto",
     "grpc_reflection.proto",
     "grpc_reflection_v1alpha.proto",

@@ -39,7 +39,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "routing": ("core", "comparison.settings"),
     "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
     "comparison": ("core",),
-    "recording": ("core", "codecs", "comparison"),
+    "recording": ("core", "codecs", "routing", "comparison"),
     "gateway": ("core", "routing", "backends", "codecs.base", "comparison", "transport.base"),
     "access": ("core", "routing", "codecs.base"),
     "observe": ("core",),

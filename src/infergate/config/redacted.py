@@ -15,12 +15,12 @@ import yaml
 
 from infergate.config.schema import Config
 from infergate.config.section import Section
+from infergate.core.credential_names import may_hold_credentials
 
 HIDDEN: Final = "(hidden)"
 HIDDEN_CHANGE: Final = "Hidden values have changed."
 _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
-_CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
 _USER: Final = re.compile(r"://[^/?#]*@")
 """The user and password of a URL. They end at the last @ before the path, because a password may
 contain @."""
@@ -99,7 +99,7 @@ def _redact_text(text: str, path: _Path) -> str:
     match path:
         case (*_, str(key)) if key in _HASHES:
             return HIDDEN
-        case (*_, str(section), str(key)) if section == _HEADERS and _CREDENTIAL.search(key):
+        case (*_, str(section), str(key)) if section == _HEADERS and may_hold_credentials(key):
             return HIDDEN
         case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
             return _PATH.sub(rf"\1/{HIDDEN}", text)

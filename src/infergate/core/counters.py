@@ -68,3 +68,14 @@ class RouteCounters:
 MAX_DIFFERENCES: Final = 256
 """Maximum number of outputs and causes that are counted separately."""
 OTHER_OUTPUTS: Final = "(others)"
+
+
+@dataclass(slots=True)
+class RecordingCounters:
+    """The counters of a process's recordings, since the process started."""
+
+    exchanges: Counter[str] = field(default_factory=Counter)
+    """Inferences selected for recording, by result: ``recorded``, or the reason why one was
+    dropped."""
+    bytes: int = 0
+    """Bytes of compressed records that were written."""

@@ -76,6 +76,10 @@ TRACES_NOT_SENT: Final = _event(
     "traces_not_sent",
     "check the collector at OTEL_EXPORTER_OTLP_ENDPOINT; requests are not affected",
 )
+RECORDING_STOPPED: Final = _event(
+    "recording_stopped",
+    "make space or move files away, then run 'infergate record start'; requests are not affected",
+)
 
 # ---- clients
 

@@ -64,7 +64,9 @@ def tensors(
     else:
         size = count * datatype.itemsize
         data = draw(st.binary(min_size=size, max_size=size))
-    return Tensor(draw(name or names()), datatype, shape, data, draw(parameters()))
+    return Tensor(
+        draw(names() if name is None else name), datatype, shape, data, draw(parameters())
+    )
 
 
 def tensor_lists(

@@ -1,0 +1,197 @@
+"""The thread that encodes, compresses and writes exchanges.
+
+*Rule.* The thread reports each batch to the event loop, and touches nothing that the loop uses. The
+loop counts the results, and releases the memory of the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.limits import MIB
+from infergate.core.log_events import BUG
+from infergate.core.memory import DetachedMemoryAccount
+from infergate.core.records import record
+from infergate.recording.directory import DirectoryFullError, RecordingDirectory
+from infergate.recording.encoding import UnrecordableError, encode_exchange
+
+RECORDED: Final = "recorded"
+UNRECORDABLE: Final = "unrecordable"
+NOT_WRITTEN: Final = "not_written"
+_COLLECT_SECONDS: Final = 0.01
+"""Seconds for which the thread collects exchanges after the first. Waking it for each exchange
+would cost more than writing the exchange."""
+_BATCH: Final = 64
+_BATCH_BYTES: Final = 8 * MIB
+_CLOSE_TIMEOUT_SECONDS: Final = 3.0
+_log = logging.getLogger("infergate")
+
+
+@record
+class WriteJob:
+    """An exchange to write, in the form that ``encode_exchange`` takes. ``memory`` holds ``size``
+    bytes."""
+
+    content: tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]
+    size: int
+    memory: DetachedMemoryAccount
+
+
+@dataclass(slots=True)
+class BatchReport:
+    """The end of a batch of jobs. ``memory`` is to be closed."""
+
+    memory: Sequence[DetachedMemoryAccount]
+    bytes: int
+    """The bytes that the jobs held."""
+    results: Counter[str] = field(default_factory=Counter)
+    written_bytes: int = 0
+    failure: str = ""
+    """Why the thread stopped writing, or empty."""
+    file: str = ""
+    """The name of the file that is being written, or empty."""
+
+
+class BackgroundWriter:
+    """Writes jobs to ``directory``. ``on_report`` runs on the event loop. After a failure, jobs are
+    not written until ``resume``."""
+
+    def __init__(
+        self, directory: RecordingDirectory, on_report: Callable[[BatchReport], object]
+    ) -> None:
+        self._directory: Final = directory
+        self._on_report: Final = on_report
+        self._loop: Final = asyncio.get_running_loop()
+        self._queue: Final[SimpleQueue[WriteJob | Callable[[], object] | None]] = SimpleQueue()
+        self._has_failed = False
+        self._is_closing = False
+        self._thread: Final = threading.Thread(
+            target=self._run, name="infergate-recorder", daemon=True
+        )
+        self._thread.start()
+
+    def put(self, job: WriteJob) -> None:
+        """Add ``job`` to the queue, which is not bounded."""
+        self._queue.put(job)
+
+    def resume(self) -> None:
+        """Write jobs again after a failure."""
+
+        def resume() -> None:
+            self._has_failed = False
+
+        self._queue.put(resume)
+
+    async def close_file(self) -> None:
+        """Write all jobs in the queue, and complete the current file."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def finish() -> None:
+            if not done.done():  # it is done if the caller was cancelled
+                done.set_result(None)
+
+        def close() -> None:
+            report = BatchReport((), 0)
+            self._close_file(report)
+            self._report(report)
+            self._loop.call_soon_threadsafe(finish)
+
+        self._queue.put(close)
+        await done
+
+    def close(self) -> None:
+        """Write the jobs in the queue, for at most a few seconds, complete the file and stop. This
+        blocks."""
+        self._is_closing = True
+        self._queue.put(None)
+        self._thread.join(_CLOSE_TIMEOUT_SECONDS)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            if isinstance(item, WriteJob):
+                if self._queue.empty() and not self._is_closing:
+                    time.sleep(_COLLECT_SECONDS)
+                item = self._write_batch(item)
+            if item is None:
+                self._close_file(BatchReport((), 0))
+                return
+            if not isinstance(item, WriteJob):
+                item()
+
+    def _write_batch(self, job: WriteJob) -> WriteJob | Callable[[], object] | None:
+        """Write ``job`` and jobs after it. Return the last item, which may be no job."""
+        jobs, size = [job], job.size
+        item: WriteJob | Callable[[], object] | None = job
+        while len(jobs) < _BATCH and size < _BATCH_BYTES:
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                break
+            if not isinstance(item, WriteJob):
+                break
+            jobs.append(item)
+            size += item.size
+        report = BatchReport([each.memory for each in jobs], size)
+        if self._has_failed:
+            report.results[NOT_WRITTEN] = len(jobs)
+        else:
+            self._write(jobs, report)
+        del jobs, job
+        self._report(report)
+        return item
+
+    def _write(self, jobs: Sequence[WriteJob], report: BatchReport) -> None:
+        results = report.results
+        try:
+            try:
+                for job in jobs:
+                    try:
+                        size = self._directory.append(encode_exchange(*job.content))
+                    except UnrecordableError as error:
+                        results[UNRECORDABLE] += 1
+                        _log.debug("an inference was not recorded: %s", error)
+                    else:
+                        results[RECORDED] += 1
+                        report.written_bytes += size
+            finally:
+                self._directory.flush()
+            report.file = self._directory.current
+        except DirectoryFullError as error:
+            self._fail(str(error), report)
+        except OSError as error:
+            # The file ends with the records of the previous batch.
+            report.results, report.written_bytes = Counter(), 0
+            self._fail(str(error), report)
+        except Exception:  # noqa: BLE001 - logged; ends the recording, not the process
+            _log.exception("bug while writing a recording", extra=BUG)
+            report.results, report.written_bytes = Counter(), 0
+            self._fail("internal error, see the log", report)
+        report.results[NOT_WRITTEN] += len(jobs) - report.results.total()
+
+    def _fail(self, reason: str, report: BatchReport) -> None:
+        self._has_failed = True
+        report.failure = reason
+        self._close_file(report)
+
+    def _close_file(self, report: BatchReport) -> None:
+        try:
+            self._directory.close_file()
+        except OSError as error:
+            self._has_failed = True
+            report.failure = report.failure or str(error)
+
+    def _report(self, report: BatchReport) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._on_report, report)

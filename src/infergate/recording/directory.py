@@ -1,0 +1,132 @@
+"""The recording files of one process: rotation, and the limit on their total size.
+
+All workers of a gateway share a folder. The name of a file contains the number of its worker, and
+each worker manages the files with its number, including those of its predecessors. *n* workers may
+use an *n*th of the total size each, so together they never exceed it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from infergate.core.records import record
+from infergate.core.tensor import Buffer
+from infergate.core.wire import total_size
+from infergate.recording.encoding import UnrecordableError
+from infergate.recording.writer import RecordingFile, max_frame_bytes
+
+SUFFIX: Final = ".igrec"
+_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-([0-9]+)-[0-9]+" + re.escape(SUFFIX))
+
+
+@record
+class DirectorySettings:
+    """The settings of a :class:`RecordingDirectory`. ``total_bytes`` limits the files of all
+    ``workers``. If ``removes_oldest``, old files are removed when the limit is reached."""
+
+    path: Path
+    file_bytes: int
+    total_bytes: int
+    removes_oldest: bool = False
+    worker: int = 0
+    workers: int = 1
+
+
+class DirectoryFullError(Exception):
+    """The recording files have reached their total size."""
+
+
+class _StoredFile(NamedTuple):
+    name: str
+    size: int
+
+
+class RecordingDirectory:
+    """Appends records to files in a folder, which is created with mode 0700. It is not thread-safe,
+    and blocks."""
+
+    def __init__(self, settings: DirectorySettings) -> None:
+        self._settings: Final = settings
+        self._max_bytes: Final = settings.total_bytes // settings.workers
+        self._max_file_bytes: Final = min(settings.file_bytes, self._max_bytes)
+        self._file: RecordingFile | None = None
+        self._name = ""
+        self._stored: list[_StoredFile] = []
+        """The other files of this process, from old to new."""
+
+    @property
+    def current(self) -> str:
+        """The name of the file that is being written, or an empty text."""
+        return self._name
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Append the record ``parts`` and return the size of its frame. A part of it may stay in
+        memory until ``flush``. Raises DirectoryFullError, UnrecordableError for a record that is
+        larger than all files may be together, and OSError."""
+        size = max_frame_bytes(total_size(parts))
+        if size > self._max_bytes:
+            raise UnrecordableError("the record is larger than the recording may become")
+        if self._file is not None and self._file.size + size > self._max_file_bytes:
+            self.close_file()
+        if self._file is None:
+            self._stored = self._list()
+        self._make_space(size)
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        return self._file.append(parts)
+
+    def flush(self) -> None:
+        """Pass all records to the operating system. Raises OSError."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close_file(self) -> None:
+        """Complete the current file. The next record begins a new one. Raises OSError."""
+        file, self._file, self._name = self._file, None, ""
+        if file is not None:
+            file.close()
+
+    def _open(self) -> None:
+        settings = self._settings
+        settings.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        name = f"{time}-{settings.worker}-{os.getpid()}{SUFFIX}"
+        self._file, self._name = RecordingFile(settings.path / name), name
+
+    def _make_space(self, size: int) -> None:
+        """Remove files, if this is allowed, until ``size`` more bytes fit."""
+        if self._fits(size):
+            return
+        self._stored = self._list()  # somebody may have moved files away
+        while not self._fits(size):
+            if not (self._settings.removes_oldest and self._stored):
+                raise DirectoryFullError(
+                    f"the files in {self._settings.path} have reached their total size of "
+                    f"{self._settings.total_bytes} bytes"
+                )
+            with suppress(FileNotFoundError):
+                (self._settings.path / self._stored[0].name).unlink()
+            del self._stored[0]
+
+    def _fits(self, size: int) -> bool:
+        used = sum(file.size for file in self._stored)
+        current = 0 if self._file is None else self._file.size
+        return used + current + size <= self._max_bytes
+
+    def _list(self) -> list[_StoredFile]:
+        """Return the files of this worker's number, except the current file."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self._settings.path) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match and int(match[1]) % self._settings.workers == self._settings.worker:
+                    with suppress(FileNotFoundError):
+                        found.append(_StoredFile(entry.name, entry.stat().st_size))
+        return sorted(file for file in found if file.name != self._name)

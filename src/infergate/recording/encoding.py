@@ -1,0 +1,318 @@
+"""Converts exchanges to and from records, protobuf messages of ``proto/recording.proto``.
+
+*Rule 1.* The tensors of a record are its last fields, so they are written as views and never
+copied. The protobuf runtime handles only the fields before them.
+*Rule 2.* Every record that :func:`encode_exchange` returns can be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from infergate import __version__
+from infergate.codecs.protos import SCHEMA
+from infergate.codecs.protos.bounded_parser import parse
+from infergate.codecs.protos.wire_scanner import (
+    MalformedMessageError,
+    field_prefix,
+    split_raw_fields,
+)
+from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.records import EMPTY_MAPPING, record
+from infergate.core.sequences import SequenceKey, sequence_key
+from infergate.core.tensor import (
+    NO_PARAMETERS,
+    Buffer,
+    OpaqueParameters,
+    Parameters,
+    Tensor,
+    check_data,
+    check_shape,
+)
+from infergate.core.wire import total_size
+from infergate.recording.format import FORMAT_VERSION, MAX_METADATA_BYTES, MAX_RECORD_BYTES
+
+_Record: Final = SCHEMA.message_class("infergate.recording.Record")
+_TENSOR_DATA: Final = 15
+"""The number of the field ``tensor_data``."""
+_MAX_FIELDS: Final = MAX_METADATA_BYTES
+"""Every field takes at least a byte, so no record within the limits has more fields."""
+_SHAPE_LIMITS: Final = Limits(rank=1024)
+_INT64: Final = range(-(2**63), 2**63)
+_NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
+_ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
+
+
+class UnrecordableError(Exception):
+    """An exchange cannot be recorded: it is larger than a record may be, or a parameter is not
+    JSON."""
+
+
+@record
+class RecordedExchange:
+    """A record of a file. ``position`` and ``length`` are those of its frame in bytes.
+
+    ``further`` are outcomes of the same request at other backends, by name. ``redacted`` are the
+    names of tensors that were removed, or whose data was replaced by zeros."""
+
+    exchange: Exchange
+    further: Mapping[str, Outcome] = _NO_FURTHER
+    redacted: tuple[str, ...] = ()
+    gateway_version: str = __version__
+    position: int = 0
+    length: int = 0
+
+    @property
+    def sequence(self) -> SequenceKey | None:
+        """The sequence that the request belongs to, or None."""
+        return sequence_key(self.exchange.request)
+
+
+# ---- writing
+
+
+def encode_exchange(
+    exchange: Exchange,
+    further: Mapping[str, Outcome] = _NO_FURTHER,
+    redacted: Sequence[str] = (),
+) -> list[Buffer]:
+    """Return the record of ``exchange`` as parts, in which tensors are not copied. The further
+    arguments are fields of :class:`RecordedExchange`. Raises UnrecordableError."""
+    message = _Record(
+        gateway_version=__version__,
+        format_version=FORMAT_VERSION,
+        protocol=_encode(exchange.protocol),
+        route=_encode(exchange.route),
+        backend=_encode(exchange.backend),
+        request_id=_encode(exchange.request_id),
+        started_at=exchange.started_at,
+        is_stream=exchange.is_stream,
+        redacted=[_encode(name) for name in redacted],
+    )
+    for name, value in exchange.headers.items():
+        message.headers.add(name=_encode(name), value=_encode(value))
+    request, outcomes = exchange.request, (exchange.outcome, *further.values())
+    try:
+        sequence_key(request)  # this checks the id of the sequence, which readers rely on
+        _write_request(message.request, request)
+        _write_outcome(message.outcome, exchange.outcome)
+        for name, outcome in further.items():
+            _write_outcome(message.further_outcomes.add(name=_encode(name)).outcome, outcome)
+    except (GatewayError, TypeError, ValueError, RecursionError) as error:
+        raise UnrecordableError(f"a value cannot be recorded: {error}") from None
+    metadata = message.SerializeToString()
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise UnrecordableError(
+            f"the record without its tensors has {len(metadata)} bytes, the limit is "
+            f"{MAX_METADATA_BYTES}"
+        )
+    parts: list[Buffer] = [metadata]
+    for tensor in chain(request.inputs, *map(_outputs, outcomes)):
+        parts += (field_prefix(_TENSOR_DATA, len(tensor.data)), tensor.data)
+    if (size := total_size(parts)) > MAX_RECORD_BYTES:
+        raise UnrecordableError(f"the record has {size} bytes, the limit is {MAX_RECORD_BYTES}")
+    return parts
+
+
+def _outputs(outcome: Outcome) -> Iterator[Tensor]:
+    return chain.from_iterable(response.outputs for response in outcome.responses)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _write_request(message: Any, request: InferRequest) -> None:
+    message.model = _encode(request.model)
+    message.version = _encode(request.version)
+    message.id = _encode(request.id)
+    _write_parameters(message, request.parameters)
+    _write_tensors(message.inputs, request.inputs)
+    for output in request.outputs:
+        _write_parameters(message.outputs.add(name=_encode(output.name)), output.parameters)
+
+
+def _write_outcome(message: Any, outcome: Outcome) -> None:
+    message.duration = outcome.duration
+    message.offsets.extend(outcome.offsets)
+    if outcome.error is not None:
+        error = outcome.error
+        _write_error(message.error, error.kind, error.public)
+        message.error.from_backend = error.origin is Origin.BACKEND
+        if error.retry_after is not None:
+            message.error.retry_after = error.retry_after
+    for response in outcome.responses:
+        written = message.responses.add(
+            model=_encode(response.model),
+            version=_encode(response.version),
+            id=_encode(response.id),
+            is_last=response.is_last,
+        )
+        _write_parameters(written, response.parameters)
+        _write_tensors(written.outputs, response.outputs)
+
+
+def _write_tensors(messages: Any, tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        message = messages.add(
+            name=_encode(tensor.name), datatype=tensor.datatype.value, shape=tensor.shape
+        )
+        _write_parameters(message, tensor.parameters)
+
+
+def _write_error(message: Any, kind: Kind, public: str) -> None:
+    message.kind = kind.value
+    message.public = _encode(public)
+
+
+def _write_parameters(owner: Any, parameters: Parameters) -> None:
+    """Write ``parameters`` to the field of ``owner``. The field of empty plain parameters stays
+    unset."""
+    if isinstance(parameters, OpaqueParameters):
+        opaque = owner.parameters.opaque
+        opaque.protocols.extend(parameters.protocols)
+        opaque.text = parameters.text
+        if parameters.rejection is not None:
+            _write_error(opaque.rejection, *parameters.rejection)
+    for name, value in parameters.items():
+        entry = owner.parameters.entries.add(name=_encode(name))
+        if type(value) is bool:
+            entry.bool_value = value
+        elif type(value) is int and value in _INT64:
+            entry.int_value = value
+        elif type(value) is float:
+            entry.double_value = value
+        elif type(value) is str:
+            entry.text_value = _encode(value)
+        else:
+            entry.json_value = json.dumps(value).encode()
+
+
+# ---- reading
+
+
+def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
+    """Return the record ``data``. Its tensors are views of ``data``. Raises
+    MalformedMessageError."""
+    metadata, blobs = split_raw_fields(data, _TENSOR_DATA, _MAX_FIELDS)
+    message = parse(_Record, metadata, _MAX_FIELDS, MAX_METADATA_BYTES)
+    tensor_data = iter(blobs)
+    try:
+        exchange = Exchange(
+            _read_request(message.request, tensor_data),
+            _read_outcome(message.outcome, tensor_data),
+            _decode(message.protocol),
+            _decode(message.route),
+            _decode(message.backend),
+            _decode(message.request_id),
+            {_decode(each.name): _decode(each.value) for each in message.headers},
+            message.started_at,
+            message.is_stream,
+        )
+        further = {
+            _decode(each.name): _read_outcome(each.outcome, tensor_data)
+            for each in message.further_outcomes
+        }
+        redacted = tuple(map(_decode, message.redacted))
+        found = RecordedExchange(
+            exchange, further, redacted, message.gateway_version, position, length
+        )
+        found.sequence  # noqa: B018 - this checks the id of the sequence
+    except GatewayError as error:
+        raise MalformedMessageError(error.public) from None
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessageError(str(error)) from None
+    if next(tensor_data, None) is not None:
+        raise MalformedMessageError("it has data of more tensors than it describes")
+    return found
+
+
+def _decode(value: bytes) -> str:
+    return str(value, "utf-8", "surrogatepass")
+
+
+def _read_request(message: Any, data: Iterator[memoryview]) -> InferRequest:
+    return InferRequest(
+        _decode(message.model),
+        _decode(message.version),
+        _decode(message.id),
+        _read_parameters(message),
+        tuple([_read_tensor(each, data) for each in message.inputs]),
+        tuple(
+            [
+                RequestedOutput(_decode(each.name), _read_parameters(each))
+                for each in message.outputs
+            ]
+        ),
+    )
+
+
+def _read_requested(message: Any) -> RequestedOutput:
+    return RequestedOutput(_decode(message.name), _read_parameters(message))
+
+
+def _read_outcome(message: Any, data: Iterator[memoryview]) -> Outcome:
+    responses = [
+        InferResponse(
+            _decode(each.model),
+            _decode(each.version),
+            _decode(each.id),
+            _read_parameters(each),
+            tuple([_read_tensor(tensor, data) for tensor in each.outputs]),
+            each.is_last,
+        )
+        for each in message.responses
+    ]
+    error = None
+    if message.HasField("error"):
+        written = message.error
+        error = GatewayError(
+            *_read_error(written),
+            origin=_ORIGINS[written.from_backend],
+            retry_after=written.retry_after if written.HasField("retry_after") else None,
+        )
+    return Outcome(tuple(responses), error, message.duration, tuple(message.offsets))
+
+
+def _read_error(message: Any) -> tuple[Kind, str]:
+    return Kind(message.kind), _decode(message.public)
+
+
+def _read_tensor(message: Any, data: Iterator[memoryview]) -> Tensor:
+    name = _decode(message.name)
+    datatype = DATATYPES_BY_NAME.get(message.datatype)
+    if datatype is None:
+        raise MalformedMessageError(f"tensor '{name}' has the unknown datatype {message.datatype}")
+    shape = check_shape(name, message.shape, _SHAPE_LIMITS)
+    blob = next(data, None)
+    if blob is None:
+        raise MalformedMessageError(f"the data of tensor '{name}' is missing")
+    check_data(name, datatype, shape, blob)
+    return Tensor(name, datatype, shape, blob, _read_parameters(message))
+
+
+def _read_parameters(owner: Any) -> Parameters:
+    if not owner.HasField("parameters"):
+        return NO_PARAMETERS
+    message = owner.parameters
+    parameters = {}
+    for entry in message.entries:
+        kind = entry.WhichOneof("value")
+        value: Any = None if kind is None else getattr(entry, kind)
+        if kind == "text_value":
+            value = _decode(value)
+        elif kind == "json_value":
+            value = json.loads(value)
+        parameters[_decode(entry.name)] = value
+    if not message.HasField("opaque"):
+        return parameters
+    opaque = message.opaque
+    rejection = _read_error(opaque.rejection) if opaque.HasField("rejection") else None
+    return OpaqueParameters(parameters, tuple(opaque.protocols), opaque.text, rejection)

@@ -1,0 +1,167 @@
+"""Reads recording files.
+
+A damaged byte makes at most one record unreadable. The reader reports the damaged part and
+continues at the next frame: the next marker that is followed by a valid header.
+
+*Rule.* Nothing is allocated before its declared size has been compared with the limits and with the
+size of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
+from infergate.core.records import record
+from infergate.recording.encoding import RecordedExchange, decode_exchange
+from infergate.recording.format import (
+    FILE_HEADER_BYTES,
+    FORMAT_VERSION,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    MAX_RECORD_BYTES,
+    FrameHeader,
+    RecordingError,
+    make_decompressor,
+    unpack_file_header,
+    unpack_frame_header,
+    zstd,
+)
+
+_SCAN_BYTES: Final = 1 << 20
+"""Bytes that are searched at a time for the next frame."""
+_MAX_WASTED_READS: Final = 2
+"""Damaged frames may be read in full until this many times the file's size has been read in vain.
+Only a file that was made to be slow to read has more of them."""
+_NO_HEADER: Final = "there is no valid frame header"
+
+
+@record
+class DamagedPart:
+    """``length`` bytes at ``position`` that contain no readable record."""
+
+    position: int
+    length: int
+    reason: str
+
+
+def read_recording(
+    path: str | os.PathLike[str], max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[RecordedExchange | DamagedPart]:
+    """Yield the records and the damaged parts of a file in order. Records of more than
+    ``max_record_bytes`` are reported as damaged parts. Tensors are views of their record.
+
+    Raises RecordingError if the file is not a recording or has a newer version, and OSError."""
+    with Path(path).open("rb") as file:
+        yield from _RecordingReader(file, os.fspath(path), max_record_bytes).read()
+
+
+class _RecordingReader:
+    def __init__(self, file: BinaryIO, name: str, max_record_bytes: int) -> None:
+        self._file: Final = file
+        self._name: Final = name
+        self._max_record_bytes: Final = max_record_bytes
+        self._size: Final = os.fstat(file.fileno()).st_size
+        self._id: bytes | None = None
+        """The file's id, which is unknown if the file header is damaged."""
+        self._wasted_bytes = 0
+
+    def read(self) -> Iterator[RecordedExchange | DamagedPart]:
+        position = 0
+        header = unpack_file_header(self._read_at(0, FILE_HEADER_BYTES))
+        if header is not None:
+            version, self._id = header
+            if version > FORMAT_VERSION:
+                raise RecordingError(
+                    f"{self._name}: byte 8: the format version is {version}; this infergate reads "
+                    f"versions up to {FORMAT_VERSION}"
+                )
+            position = FILE_HEADER_BYTES
+        else:
+            start = self._next_frame(0)
+            if start == self._size:
+                raise RecordingError(
+                    f"{self._name}: byte 0: this is not a recording of infergate: it has neither "
+                    "a file header nor a frame"
+                )
+            yield DamagedPart(0, start, "the file header is damaged")
+            position = start
+        while position < self._size:
+            found = self._frame(position)
+            if isinstance(found, RecordedExchange):
+                yield found
+                position += found.length
+                continue
+            following = self._next_frame(position + 1)
+            yield DamagedPart(position, following - position, found)
+            position = following
+
+    def _frame(self, position: int) -> RecordedExchange | str:
+        """Return the record of the frame at ``position``, or the reason why it cannot be read."""
+        header = self._header(position)
+        if header is None:
+            return _NO_HEADER
+        self._id, frame = header
+        if max(frame.record_bytes, frame.payload_bytes) > self._max_record_bytes:
+            size = max(frame.record_bytes, frame.payload_bytes)
+            return f"the record has {size} bytes, the limit is {self._max_record_bytes}"
+        start = position + FRAME_HEADER_BYTES
+        missing = start + frame.payload_bytes - self._size
+        if missing > 0:
+            return f"the file ends {missing} bytes before the end of the record"
+        payload = self._read_at(start, frame.payload_bytes)
+        if zlib.crc32(payload) != frame.payload_crc:
+            self._count_wasted(position, len(payload))
+            return "the checksum of the record is wrong"
+        try:
+            data = _decompress(payload, frame.record_bytes)
+            length = FRAME_HEADER_BYTES + frame.payload_bytes
+            return decode_exchange(data, position, length)
+        except (zstd.ZstdError, MalformedMessageError) as error:
+            self._count_wasted(position, frame.record_bytes)
+            return f"the record is invalid: {error}"
+
+    def _header(self, position: int) -> tuple[bytes, FrameHeader] | None:
+        """Return the file's id and the frame header at ``position``, or None."""
+        header = unpack_frame_header(self._read_at(position, FRAME_HEADER_BYTES))
+        return header if header is not None and self._id in {None, header[0]} else None
+
+    def _next_frame(self, position: int) -> int:
+        """Return the position of the first valid frame header from ``position`` on, or the size of
+        the file."""
+        marker = FRAME_MAGIC + (self._id or b"")
+        while position < self._size:
+            data = self._read_at(position, _SCAN_BYTES)
+            found = data.find(marker)
+            while found >= 0:
+                if self._header(position + found) is not None:
+                    return position + found
+                found = data.find(marker, found + 1)
+            # A marker may lie across the end of the data.
+            position += max(len(data) - len(marker) + 1, 1)
+        return self._size
+
+    def _read_at(self, position: int, size: int) -> bytes:
+        self._file.seek(position)
+        return self._file.read(size)
+
+    def _count_wasted(self, position: int, size: int) -> None:
+        self._wasted_bytes += size
+        if self._wasted_bytes > _MAX_WASTED_READS * self._size + self._max_record_bytes:
+            raise RecordingError(
+                f"{self._name}: byte {position}: too many frames are damaged; infergate did not "
+                "write this file"
+            )
+
+
+def _decompress(payload: bytes, size: int) -> bytes:
+    """Return the ``size`` bytes in ``payload``. Raises MalformedMessageError and ZstdError."""
+    decompressor = make_decompressor()
+    data: bytes = decompressor.decompress(payload, size + 1)
+    if len(data) != size or not decompressor.eof or decompressor.unused_data:
+        raise MalformedMessageError(f"it does not have {size} bytes as its header says")
+    return data

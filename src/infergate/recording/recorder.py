@@ -1,0 +1,144 @@
+"""Records the inferences of routes.
+
+An exchange that finds the queue or the memory full is dropped and counted. If a file cannot be
+written, recording stops; serving is not affected."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from infergate.core.counters import RecordingCounters
+from infergate.core.errors import GatewayError
+from infergate.core.exchange import Exchange
+from infergate.core.limits import MIB
+from infergate.core.log_events import RECORDING_STOPPED
+from infergate.core.memory import MemoryAccount
+from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
+from infergate.recording.background_writer import (
+    NOT_WRITTEN,
+    RECORDED,
+    UNRECORDABLE,
+    BackgroundWriter,
+    BatchReport,
+    WriteJob,
+)
+from infergate.recording.directory import DirectorySettings, RecordingDirectory
+from infergate.recording.redaction import Redaction
+from infergate.recording.sampling import is_sampled
+
+QUEUE_FULL: Final = "queue_full"
+MEMORY_SHORT: Final = "memory_short"
+RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
+"""The results of inferences that were selected for recording."""
+MAX_QUEUED: Final = 10_000
+MAX_QUEUED_BYTES: Final = 256 * MIB
+"""Maximum bytes of the tensors in the queue. A single exchange may be larger."""
+_log = logging.getLogger("infergate")
+
+
+class Recorder:
+    """Writes exchanges to files. It is used on the event loop. ``close`` must be called, because it
+    stops a thread."""
+
+    def __init__(
+        self,
+        settings: DirectorySettings,
+        redaction: Redaction,
+        counters: RecordingCounters,
+        *,
+        is_active: bool = True,
+    ) -> None:
+        self._settings: Final = settings
+        self._redaction: Final = redaction
+        self._counters: Final = counters
+        self._queued = self._queued_bytes = 0
+        self._problem = ""
+        """Why recording stopped by itself, or empty."""
+        self._file = ""
+        self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
+        self.is_active = is_active
+        """Whether exchanges are recorded."""
+
+    def start(self) -> None:
+        """Start recording, or start it again after a problem."""
+        self._problem = ""
+        self.is_active = True
+        self._writer.resume()
+
+    async def stop(self) -> None:
+        """Stop recording. The files are complete when this returns."""
+        self.is_active = False
+        await self._writer.close_file()
+
+    async def close(self) -> None:
+        """Stop recording and the thread."""
+        self.is_active = False
+        await asyncio.to_thread(self._writer.close)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state and the counters as JSON data."""
+        return {
+            "active": self.is_active,
+            "problem": self._problem,
+            "path": str(self._settings.path),
+            "file": self._file,
+            "bytes": self._counters.bytes,
+            "exchanges": {result: self._counters.exchanges[result] for result in RESULTS},
+            "queued": self._queued,
+        }
+
+    def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
+        """Write ``exchange`` soon, or count it as dropped. ``memory`` is the account of its
+        request."""
+        size = exchange.size
+        if not self.is_active:
+            self._counters.exchanges[NOT_WRITTEN] += 1
+            return
+        if self._queued >= MAX_QUEUED or (
+            self._queued and self._queued_bytes + size > MAX_QUEUED_BYTES
+        ):
+            self._counters.exchanges[QUEUE_FULL] += 1
+            return
+        try:
+            memory.grow(size)
+        except GatewayError:
+            self._counters.exchanges[MEMORY_SHORT] += 1
+            return
+        self._queued += 1
+        self._queued_bytes += size
+        self._writer.put(WriteJob(self._redaction.apply(exchange), size, memory.detach(size)))
+
+    def _on_report(self, report: BatchReport) -> None:
+        for memory in report.memory:
+            memory.close()
+        self._queued -= len(report.memory)
+        self._queued_bytes -= report.bytes
+        self._counters.exchanges.update(report.results)
+        self._counters.bytes += report.written_bytes
+        self._file = report.file
+        if report.failure and self.is_active:
+            self.is_active = False
+            self._problem = report.failure
+            _log.error("recording stopped: %s", report.failure, extra=RECORDING_STOPPED)
+
+
+class RouteRecorder:
+    """Records ``percent`` of the inferences of ``route``. It is an ``ExchangeObserver``."""
+
+    def __init__(self, recorder: Recorder, route: str, percent: float) -> None:
+        self._recorder: Final = recorder
+        self._route: Final = route
+        self._percent: Final = percent
+
+    def selects(self, request: InferRequest, context: RequestContext) -> bool:
+        """Return whether ``request`` is recorded."""
+        return self._recorder.is_active and is_sampled(
+            self._percent, self._route, request, context.request_id
+        )
+
+    def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
+        """Record ``exchange``."""
+        self._recorder.record(exchange, memory)

@@ -1,0 +1,101 @@
+"""Removes data from exchanges before they are stored."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from infergate.core.credential_names import may_hold_credentials
+from infergate.core.datatypes import Datatype
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.records import EMPTY_MAPPING
+from infergate.core.tensor import Tensor
+from infergate.core.wire import NO_HEADERS
+
+_NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
+
+
+class Redaction:
+    """Keeps only the headers in an allow list, and removes or zeroes named tensors. All arguments
+    are names or globs; the names of headers are lower-case.
+
+    - A header that may hold credentials is never kept.
+    - ``removed`` inputs and outputs are removed.
+    - ``zeroed`` inputs and outputs keep their names, datatypes, shapes and sizes, but all their
+      bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
+    """
+
+    def __init__(
+        self,
+        headers: Iterable[str] = (),
+        removed: Iterable[str] = (),
+        zeroed: Iterable[str] = (),
+    ) -> None:
+        self._keeps_header: Final = _matcher(headers)
+        self._removes: Final = _matcher(removed)
+        self._zeroes: Final = _matcher(zeroed)
+
+    def apply(
+        self, exchange: Exchange, further: Mapping[str, Outcome] = _NO_FURTHER
+    ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
+        """Return ``exchange`` and the ``further`` outcomes of its request without redacted data,
+        and the names of the tensors that were removed or zeroed. The result has the order of the
+        arguments of ``encode_exchange``."""
+        exchange = replace(exchange, headers=self._kept_headers(exchange.headers))
+        if self._removes is None and self._zeroes is None:
+            return exchange, further, ()
+        names: dict[str, None] = {}
+        request = exchange.request
+        exchange = replace(
+            exchange,
+            request=replace(request, inputs=self._redact(request.inputs, names)),
+            outcome=self._redact_outcome(exchange.outcome, names),
+        )
+        further = {name: self._redact_outcome(each, names) for name, each in further.items()}
+        return exchange, further, tuple(names)
+
+    def _kept_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        keeps = self._keeps_header
+        if keeps is None:
+            return NO_HEADERS
+        return {
+            name: value
+            for name, value in headers.items()
+            if keeps(name) and not may_hold_credentials(name)
+        }
+
+    def _redact_outcome(self, outcome: Outcome, names: dict[str, None]) -> Outcome:
+        responses = [
+            replace(response, outputs=self._redact(response.outputs, names))
+            for response in outcome.responses
+        ]
+        return replace(outcome, responses=tuple(responses))
+
+    def _redact(self, tensors: tuple[Tensor, ...], names: dict[str, None]) -> tuple[Tensor, ...]:
+        """Return the tensors to store, and add the names of redacted tensors to ``names``."""
+        kept = []
+        for tensor in tensors:
+            if self._removes is not None and self._removes(tensor.name):
+                names[tensor.name] = None
+            elif self._zeroes is not None and self._zeroes(tensor.name):
+                names[tensor.name] = None
+                kept.append(_zeroed(tensor))
+            else:
+                kept.append(tensor)
+        return tuple(kept)
+
+
+def _matcher(globs: Iterable[str]) -> Callable[[str], object] | None:
+    patterns = list(map(fnmatch.translate, globs))
+    return re.compile("|".join(patterns)).fullmatch if patterns else None
+
+
+def _zeroed(tensor: Tensor) -> Tensor:
+    # The system provides zeroed memory, so even a large tensor costs little here.
+    is_bytes = tensor.datatype is Datatype.BYTES
+    size = 4 * math.prod(tensor.shape) if is_bytes else len(tensor.data)
+    return replace(tensor, data=bytes(size))
