@@ -60,9 +60,7 @@ def pack_outcome(outcome: Outcome) -> PackedOutcome:
     )
 
 
-def compare_batch(
-    route: str, rules: ComparisonRules, pairs: Sequence[PackedPair]
-) -> ComparedBatch:
+def compare_batch(route: str, rules: ComparisonRules, pairs: Sequence[PackedPair]) -> ComparedBatch:
     """Compare ``pairs`` of inferences on ``route``."""
     batch = ComparedBatch(Summary(), {}, {})
     for position, pair in enumerate(pairs):

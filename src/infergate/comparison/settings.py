@@ -21,8 +21,8 @@ class Baseline:
 @dataclass(frozen=True, slots=True)
 class MismatchStorage:
     """A folder that holds the inferences whose responses differ: at most ``max_count`` files of
-    together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers`` are
-    stored. The data of the tensors in ``redacted`` is replaced by zeros. Both are globs."""
+    together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers``
+    are stored. The data of the tensors in ``redacted`` is replaced by zeros. Both are globs."""
 
     path: Path
     max_count: int

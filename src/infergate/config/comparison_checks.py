@@ -71,8 +71,5 @@ def _baseline(base: KeyPath, compare: CompareConfig, route: RouteConfig) -> Iter
     if baseline.backend == route.mirror.backend:
         yield path, f"'{baseline.backend}' is the mirror itself; name a second old server"
     elif baseline.backend == route.backend:
-        yield (
-            path,
-            f"'{baseline.backend}' already serves this route; without 'backend' it gets the "
-            "request once more",
-        )
+        twice = "without 'backend' it gets the request once more"
+        yield path, f"'{baseline.backend}' already serves this route; {twice}"

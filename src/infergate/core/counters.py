@@ -58,8 +58,8 @@ class RouteCounters:
     """Mismatches by what happened to them: ``stored``, ``full`` or ``failed``."""
 
     def count_difference(self, output: str, cause: str) -> None:
-        """Count a difference of ``output``. Outputs beyond ``MAX_DIFFERENCES`` share a name, because
-        servers choose the names."""
+        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, outputs share a name, since
+        servers choose their names."""
         if len(self.differences) >= MAX_DIFFERENCES and (output, cause) not in self.differences:
             output = OTHER_OUTPUTS
         self.differences[output, cause] += 1

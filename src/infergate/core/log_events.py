@@ -117,8 +117,8 @@ ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
 NOT_COMPARED: Final = _event(
     "not_compared",
-    "the rules in 'mirror.compare' do not fit the model, or the helper process has failed; requests "
-    "are not affected",
+    "the rules in 'mirror.compare' do not fit the model, or the helper process has failed; "
+    "requests are not affected",
 )
 MISMATCHES_NOT_STORED: Final = _event(
     "mismatches_not_stored",

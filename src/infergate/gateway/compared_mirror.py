@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind

@@ -1,8 +1,8 @@
 """Compares the responses of mirrors with the served responses, off the serving path.
 
 Comparisons wait in a queue, from which a helper process takes batches. The queue is limited by
-``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``. A comparison
-beyond a limit is dropped and counted; a request never waits for a comparison.
+``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``. A
+comparison beyond a limit is dropped and counted; a request never waits for a comparison.
 """
 
 from __future__ import annotations
@@ -186,33 +186,34 @@ class MirrorComparer:
             comparer = RouteComparer(
                 compared, mirror.comparison, self, counters_of(route.label), store
             )
-            for other in (*self._comparers(), *(predecessor._comparers() if predecessor else ())):
-                if other.compared == compared:
-                    comparer.summary = other.summary
+            for owner in filter(None, (self, predecessor)):
+                comparer.summary = owner.summary_of(compared) or comparer.summary
             self._routes[id(route)] = comparer
 
     def of_route(self, route: Route) -> RouteComparer | None:
         """Return the comparer of ``route``, or None if its mirror is not compared."""
         return self._routes.get(id(route))
 
-    def _comparers(self) -> tuple[RouteComparer, ...]:
-        return tuple(self._routes.values())
+    def summary_of(self, compared: ComparedRoute) -> Summary | None:
+        """Return the summary of ``compared``, or None if no route compares it."""
+        found = (each.summary for each in self._routes.values() if each.compared == compared)
+        return next(found, None)
 
     def summary(self) -> Summary:
         """Return a copy of all summaries."""
-        total, summaries = Summary(), {id(each.summary): each.summary for each in self._comparers()}
-        for summary in summaries.values():
+        total = Summary()
+        for summary in {id(each.summary): each.summary for each in self._routes.values()}.values():
             total.merge(summary)
         return total
 
     def reset(self) -> None:
         """Start new summaries."""
-        for comparer in self._comparers():
+        for comparer in self._routes.values():
             comparer.summary.routes.clear()
 
     def start(self) -> None:
         """Delete expired mismatches from now on."""
-        stores = [each.store for each in self._comparers() if each.store is not None]
+        stores = [each.store for each in self._routes.values() if each.store is not None]
         if stores:
             self._spawn(self._remove_expired(stores))
 

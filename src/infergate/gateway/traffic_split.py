@@ -115,9 +115,7 @@ class TrafficSplit:
                     has_response = True
                     yield response
         except GatewayError as error:
-            fallback = (
-                None if has_response else self._fallback_after(error, request, context, kept)
-            )
+            fallback = None if has_response else self._fallback_after(error, request, context, kept)
             if fallback is None:
                 raise
         else:

@@ -1,7 +1,8 @@
 """Stores inferences whose responses differ, each in a recording of its own.
 
-A file holds the request, the served outcome, and the outcome of the copy, so that it can be replayed
-alone. It appears under its name only when it is complete. All methods block; call them in a thread.
+A file holds the request, the served outcome, and the outcome of the copy, so that it can be
+replayed alone. It appears under its name only when it is complete. All methods block; call them in
+a thread.
 
 *Rule 1.* A folder never exceeds its limits, even if several processes share it: they take turns.
 *Rule 2.* A full folder takes no more files until files expire or are removed. Keeping the latest
@@ -116,4 +117,3 @@ class MismatchFolder:
                 Path(entry).unlink(missing_ok=True)
             else:
                 yield status.st_size
-

@@ -173,7 +173,10 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
-    table, counters_of = compiled.routing_table(config), shared.group.metrics.backends.route_counters
+    table, counters_of = (
+        compiled.routing_table(config),
+        shared.group.metrics.backends.route_counters,
+    )
     gateway = Gateway(
         table,
         backends,

@@ -105,13 +105,15 @@ def test_good(stem: str) -> None:
 def test_parts_without_effect_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FILES / "good")
     config = load(Path("without-effect.yaml"), ENVIRON)
-    assert [str(warning) for warning in config.warnings] == [
-        "without-effect.yaml:5: backends.spare: no route uses the backend 'spare'",
-        "without-effect.yaml:9: routes[0].split[0].percent: the backend 'new' gets no requests of "
-        "this split",
-        "without-effect.yaml:12: routes[1].mirror.percent: the mirror is off: 'new' gets no copies",
-        "without-effect.yaml:12: routes[1].mirror.compare.baseline.percent: the baseline is off: "
-        "no response is compared with it",
+    assert [(each.line, each.path, each.message) for each in config.warnings] == [
+        (5, "backends.spare", "no route uses the backend 'spare'"),
+        (9, "routes[0].split[0].percent", "the backend 'new' gets no requests of this split"),
+        (12, "routes[1].mirror.percent", "the mirror is off: 'new' gets no copies"),
+        (
+            12,
+            "routes[1].mirror.compare.baseline.percent",
+            "the baseline is off: no response is compared with it",
+        ),
     ]
     assert load(Path("branches.yaml"), ENVIRON).warnings == ()
 

@@ -36,6 +36,12 @@ def response(*outputs: Tensor, is_last: bool = False) -> InferResponse:
     return InferResponse("m", "1", "id", {}, outputs, is_last)
 
 
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not met():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+
+
 class Streaming(Memory):
     """A backend whose inferences have the responses ``answers``, and then ``error``."""
 
@@ -62,7 +68,7 @@ class InlineOffload:
         self.batches: list[int] = []
         self.is_closed = False
 
-    async def run(  # noqa: PLR0913 - the signature of Offload
+    async def run(
         self,
         deadline: float | None,
         function: Callable[..., T],
@@ -120,7 +126,9 @@ class Harness:
         self.comparer: MirrorComparer | None = None
         self.configure(comparison or MirrorComparison(), percent=percent, **fields)
 
-    def configure(self, comparison: MirrorComparison, percent: float = 100.0, **fields: Any) -> None:
+    def configure(
+        self, comparison: MirrorComparison, percent: float = 100.0, **fields: Any
+    ) -> None:
         """Replace the gateway, as a reload does."""
         mirror = MirrorTarget("mirror", percent, 10_000, comparison)
         routes = [Route("m", "own", mirror=mirror, **fields)]
@@ -161,9 +169,7 @@ class Harness:
 
     async def finished(self, number: int) -> None:
         """Wait until ``number`` comparisons have a result."""
-        async with asyncio.timeout(5):
-            while sum(self.results.values()) < number:
-                await asyncio.sleep(0.001)
+        await until(lambda: sum(self.results.values()) >= number)
 
     async def compared(self, **expected: int) -> None:
         """Wait until the comparisons have the results ``expected``."""

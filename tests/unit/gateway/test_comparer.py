@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from typing import Any
 
 import pytest
-from comparing import REQUEST, Harness, Store, output, response
+from comparing import REQUEST, Harness, Store, output, response, until
 
 from infergate.comparison.rules import ComparisonRules, OutputRule, Tolerance
 from infergate.comparison.settings import Baseline, MirrorComparison
@@ -104,8 +103,7 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     harness.offload.may_run.clear()
     for _ in range(3):
         await harness.infer()  # hangs if it waits
-    while not harness.offload.batches:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    await until(lambda: bool(harness.offload.batches))
     assert await harness.infer() == harness.own.answer
     assert not harness.results
     harness.offload.may_run.set()
@@ -117,12 +115,10 @@ async def test_comparisons_run_in_batches(monkeypatch: pytest.MonkeyPatch) -> No
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    while not harness.offload.batches:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    await until(lambda: bool(harness.offload.batches))
     for _ in range(6):
         await harness.infer()
-    while harness.counters.mirrored["ok"] < 7:
-        await asyncio.sleep(0)
+    await until(lambda: harness.counters.mirrored["ok"] >= 7)
     harness.offload.may_run.set()
     await harness.compared(equal=7)
     assert harness.offload.batches == [1, 4, 2]
@@ -169,8 +165,7 @@ async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
     harness.offload.may_run.clear()
     memory = Budget(3 + 8 + 8)
     await harness.infer(memory=memory)
-    while not harness.offload.batches:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    await until(lambda: bool(harness.offload.batches))
     assert harness.held_bytes == 3 + 8 + 8
     harness.offload.may_run.set()
     await harness.compared(equal=1)
@@ -191,11 +186,9 @@ async def test_closing_drops_what_waits() -> None:
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    while not harness.offload.batches:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    await until(lambda: bool(harness.offload.batches))
     await harness.infer()
-    while not _waiting(harness):
-        await asyncio.sleep(0)
+    await until(lambda: bool(_waiting(harness)))
     await harness.gateway.close()
     assert harness.results == {"dropped": 2}
     assert harness.offload.is_closed
@@ -247,8 +240,7 @@ async def test_a_stream_beyond_a_limit_is_mirrored_but_not_compared(
     assert len([each async for each in harness.stream(memory=memory)]) == 2
     await harness.compared(dropped=2)
     assert len(harness.mirror.requests) == 2
-    while harness.counters.mirrored["ok"] < 2:
-        await asyncio.sleep(0)
+    await until(lambda: harness.counters.mirrored["ok"] >= 2)
     assert memory.held == 0
 
 
@@ -258,8 +250,7 @@ async def test_a_sequence_is_compared_completely_or_not_at_all() -> None:
         request = InferRequest("m", "", "id", {"sequence_id": number})
         for _ in range(3):
             await harness.infer(request)
-    while len(asyncio.all_tasks()) > 1:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(asyncio.all_tasks()) <= 1)
     assert harness.results == {"equal": len(harness.mirror.requests)}
     assert len(harness.mirror.requests) % 3 == 0
     assert 0 < len(harness.mirror.requests) < 90
@@ -393,8 +384,7 @@ async def test_only_mismatches_are_stored() -> None:
     harness.mirror.answer = response(output(1, 3))
     await harness.infer(headers={"a": "b"}, request_id="7")
     await harness.compared(equal=1, different=1)
-    while not harness.counters.mismatches:
-        await asyncio.sleep(0.001)
+    await until(lambda: bool(harness.counters.mismatches))
     ((exchange, mirrored, name),) = store.kept
     assert exchange.request is REQUEST
     assert (exchange.request_id, exchange.headers) == ("7", {"a": "b"})
@@ -409,10 +399,7 @@ async def test_expired_mismatches_are_searched_for_until_the_gateway_closes() ->
     harness = Harness(store=store)
     assert harness.comparer is not None
     harness.comparer.start()
-    deadline = time.monotonic() + 5
-    while not store.searches:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
+    await until(lambda: bool(store.searches))
     await harness.gateway.close()
     assert len(asyncio.all_tasks()) == 1
 
