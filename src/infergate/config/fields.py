@@ -181,6 +181,12 @@ Name = Annotated[Text, Field(min_length=1)]
 Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
 Positive = Annotated[int, Field(ge=1)]
 MAX_WORKERS: Final = 256
+Percent = Annotated[
+    float,
+    Field(ge=0, le=100),
+    WithJsonSchema({"type": "number", "format": "percent", "minimum": 0, "maximum": 100}),
+]
+"""A percentage; fractions are allowed."""
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]

@@ -7,10 +7,10 @@ backend, belong to ``check``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from infergate.codecs.base import TransportKind
 from infergate.config import protocols
@@ -32,6 +32,7 @@ from infergate.config.fields import (
 )
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
+from infergate.config.mistakes import Mistake
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.section import Section
@@ -411,6 +412,7 @@ class Config(Section):
     tracing: TracingConfig = Field(
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )
+    _warnings: list[Mistake] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:
@@ -438,6 +440,15 @@ class Config(Section):
         for name, backend in self.backends.items():
             if backend.protocol in over_grpc and backend.tls is not None and not backend.tls.verify:
                 yield f"backends.{name}.tls.verify: 'false'"
+
+    @property
+    def warnings(self) -> tuple[Mistake, ...]:
+        """The parts of the file that have no effect."""
+        return tuple(self._warnings)
+
+    def add_warnings(self, warnings: Iterable[Mistake]) -> None:
+        """Add ``warnings`` about the file from which this configuration was read."""
+        self._warnings.extend(warnings)
 
     @classmethod
     def default(cls) -> Self:

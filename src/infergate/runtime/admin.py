@@ -14,6 +14,7 @@ import orjson
 from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.records import EMPTY_MAPPING
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
@@ -39,9 +40,12 @@ _audit = logging.getLogger("infergate.audit")
 
 
 class SubtreeApp(Protocol):
-    """An application that serves all paths below a prefix."""
+    """An application that serves a path, or all paths below a prefix."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse: ...
+
+
+NO_APPS: Final[Mapping[str, SubtreeApp]] = EMPTY_MAPPING
 
 
 class AdminApp:
@@ -58,10 +62,11 @@ class AdminApp:
         count_limit: Callable[[str], None] = lambda _: None,
         make_console: Callable[[], SubtreeApp] | None = None,
         hosts: Collection[str] = (),
+        apps: Mapping[str, SubtreeApp] = NO_APPS,
     ) -> None:
         """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
         the console on its first request, to save memory. ``hosts`` are the trusted names in the
-        Host header, in addition to IP addresses and local names."""
+        Host header, in addition to IP addresses and local names. ``apps`` serve further paths."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -70,11 +75,14 @@ class AdminApp:
         self._make_console: Final = make_console
         self._console: SubtreeApp | None = None
         self._hosts: Final = hosts
-        self._paths: Final = (*_PATHS, _CONSOLE) if make_console else _PATHS
+        self._apps: Final = apps
+        self._paths: Final = (*_PATHS, *apps, *((_CONSOLE,) if make_console else ()))
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
+        if (app := self._apps.get(wire.path)) is not None:
+            return await app.respond(wire, context)
         if self._make_console is not None and _is_console_path(wire.path):
             if self._console is None:
                 self._console = self._make_console()

@@ -36,6 +36,7 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
+from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
@@ -172,8 +173,12 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
-    gateway = Gateway(
+    table, counters_of = (
         compiled.routing_table(config),
+        shared.group.metrics.backends.route_counters,
+    )
+    gateway = Gateway(
+        table,
         backends,
         compiled.declared_models(config),
         GatewayOptions(
@@ -185,9 +190,12 @@ def _build_parts(
                 predecessor=previous.gateway.shared_memory if previous else None,
             ),
             ControlPermissions(config.control.repository, config.control.settings),
-            shared.group.metrics.backends.route_counters,
+            counters_of,
             shared.group.aggregate_statistics,
             _make_steps(tracer),
+            comparer=comparisons.make_comparer(
+                table.routes, counters_of, previous.gateway.comparer if previous else None
+            ),
         ),
         previous.gateway if previous else None,
     )
@@ -420,4 +428,9 @@ def _make_admin(
         count_limit=lambda limit: rejected.labels(limit).inc(),
         make_console=console if listener.console else None,
         hosts=listener.hosts,
+        apps={
+            comparisons.PATH: comparisons.ComparisonsApp(
+                shared.console_source, listener.hosts, allows_reset=listener.actions
+            )
+        },
     )

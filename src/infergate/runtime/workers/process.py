@@ -103,7 +103,7 @@ class _WorkerProcess:
             os._exit(1)
         self._channel.close()
 
-    async def _handle(self, message: Any) -> Any:  # noqa: C901 - one case per message
+    async def _handle(self, message: Any) -> Any:  # noqa: C901, PLR0912 - one case per message
         match message:
             case messages.ServeConfig(config, layout):
                 await self._serve(config, layout)
@@ -122,6 +122,10 @@ class _WorkerProcess:
                 return take_snapshot(group.recent_requests, group.metrics, self._number)
             case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
+            case messages.WorkerCommand.GET_COMPARISONS:
+                return self._gateway.gateway.comparisons()
+            case messages.WorkerCommand.RESET_COMPARISONS:
+                self._gateway.gateway.reset_comparisons()
             case messages.WorkerCommand.CHECK_READY:
                 return await self._gateway.gateway.readiness.is_ready()
             case messages.GetModelStatistics(model, version):
