@@ -49,8 +49,6 @@ class RouteCounters:
     mirrored: Counter[str] = field(default_factory=Counter)
     """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
     progress."""
-<<<<<<< HEAD
-=======
     comparisons: Counter[str] = field(default_factory=Counter)
     """Compared copies by result: ``equal``, ``within_noise``, ``different``, ``error`` if the
     comparison failed, or ``dropped`` because a limit was reached."""
@@ -70,7 +68,6 @@ class RouteCounters:
 MAX_DIFFERENCES: Final = 256
 """Maximum number of outputs and causes that are counted separately."""
 OTHER_OUTPUTS: Final = "(others)"
->>>>>>> 75b21aee4d643878e358cfcc4127e1dc1397fb08
 
 
 @dataclass(slots=True)

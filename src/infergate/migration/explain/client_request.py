@@ -17,7 +17,12 @@ from urllib.parse import quote, urlsplit
 from google.protobuf import json_format
 
 from infergate.codecs.protos import SCHEMA
+from infergate.core.errors import GatewayError
+from infergate.core.messages import ModelMetadata
 from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.migration.recorded import recorded_message, recorded_metadata
+from infergate.migration.replay.entries import read_entry
+from infergate.recording.format import RecordingError
 
 _HTTP_PORTS: Final = {"http": 80, "https": 443}
 _IGNORED_SWITCHES: Final = frozenset(
@@ -249,6 +254,18 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
     message = json_message(method, texts[-1] if texts else "{}")
     lines = command.values("-H", "-rpc-header")
     return rpc_request(method, message, parse_headers(lines), authority)
+
+
+def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetadata]:
+    """Return the inference ``number`` of a recording (from 1) as its client sent it, and the
+    metadata that its tensors give. Raises RequestError."""
+    try:
+        exchange = read_entry(file, number).exchange
+        return ClientRequest(recorded_message(exchange)), recorded_metadata(exchange)
+    except RecordingError as error:
+        raise RequestError(str(error)) from None
+    except GatewayError as error:
+        raise RequestError(f"{file}#{number}: {error.public}") from None
 
 
 def is_rpc_method(text: str) -> bool:

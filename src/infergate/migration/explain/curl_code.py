@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from infergate.codecs.profiles import GENERIC, TRITON
-from infergate.codecs.registry import plugins
 from infergate.codecs.wire_format import is_secret
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest
@@ -18,6 +16,7 @@ from infergate.migration.explain.client_inference import (
     NoClientCodeError,
     variable_name,
 )
+from infergate.migration.recorded import DEFAULT_PROTOCOL, client_message
 
 _MAX_ARGUMENT_BYTES: Final = 64 * 1024
 """Maximum size of a body in a command. Linux limits an argument to 128 KiB."""
@@ -73,14 +72,9 @@ def _body(body: bytes, folder: Path | None) -> tuple[str, str]:
 
 
 def _v2_rest(request: InferRequest) -> HttpRequest:
-    """Return the request in V2 REST: as JSON or, if JSON cannot carry it exactly, in binary."""
-    codec = plugins()["v2-rest"].create({})
-    failure = ""
-    for profile in (GENERIC, TRITON):
-        try:
-            wire: HttpRequest = codec.build_request(request, profile)
-        except GatewayError as error:
-            failure = error.public
-        else:
-            return wire
-    raise NoClientCodeError(failure)
+    try:
+        wire = client_message(DEFAULT_PROTOCOL, request)
+    except GatewayError as error:
+        raise NoClientCodeError(error.public) from None
+    assert isinstance(wire, HttpRequest)
+    return wire

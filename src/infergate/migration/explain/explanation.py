@@ -25,6 +25,7 @@ from infergate.migration.explain.target import (
     error_text,
 )
 
+__all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 

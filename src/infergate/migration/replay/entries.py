@@ -32,6 +32,13 @@ class DamagedFilePart:
     file: str
     part: DamagedPart
 
+    @property
+    def text(self) -> str:
+        """The file, the position and the reason."""
+        part = self.part
+        end = part.position + part.length - 1
+        return f"{self.file}: bytes {part.position} to {end}: {part.reason}"
+
 
 Entry = RecordedExchange | DamagedFilePart
 

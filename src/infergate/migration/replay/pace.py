@@ -15,8 +15,8 @@ class Pace:
     _first_time: float | None = None
 
     def due(self, index: int, time: float) -> float:
-        """Return the seconds from the beginning of the replay to inference ``index`` (from 0), which
-        was recorded at ``time`` (seconds since the Unix epoch)."""
+        """Return the seconds from the beginning of the replay to inference ``index`` (from 0),
+        which was recorded at ``time`` (seconds since the Unix epoch)."""
         if self.rate is not None:
             return index / self.rate
         if self.speed is None:

@@ -145,12 +145,8 @@ class Replayer:
         return entries
 
     def _record_damage(self, damaged: DamagedFilePart) -> None:
-        part = damaged.part
-        self._result.add_damaged(
-            f"{damaged.file}: bytes {part.position} to {part.position + part.length - 1}: "
-            f"{part.reason}"
-        )
-        self._on_progress(self._result, part.length)
+        self._result.add_damaged(damaged.text)
+        self._on_progress(self._result, damaged.part.length)
 
     async def _make_job(self, entry: RecordedExchange) -> _Job:
         # The new response is likely to be as long as the recorded one.
@@ -278,7 +274,9 @@ def _without(names: Sequence[str], outcome: Outcome) -> Outcome:
     if not names:
         return outcome
     responses = [
-        replace(response, outputs=tuple(each for each in response.outputs if each.name not in names))
+        replace(
+            response, outputs=tuple(each for each in response.outputs if each.name not in names)
+        )
         for response in outcome.responses
     ]
     return replace(outcome, responses=tuple(responses))

@@ -54,6 +54,12 @@ class ReplayResult:
         """Whether every inference was sent, and no compared response differs."""
         return self.summary.verdict() is not Verdict.DIFFERENT and not self.counts.not_sent
 
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many outcomes were compared, and how many of them are equal."""
+        models = [each for models in self.summary.routes.values() for each in models.values()]
+        return sum(each.compared for each in models), sum(each.equal for each in models)
+
     def add_damaged(self, text: str) -> None:
         """Count a damaged part, and list the first ones."""
         self.counts.damaged += 1

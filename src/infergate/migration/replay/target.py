@@ -1,5 +1,5 @@
-"""The gateways that a replay sends inferences through: one for each protocol and URL, or the gateway
-of a configuration."""
+"""The gateways that a replay sends inferences through: one for each protocol and URL, or the
+gateway of a configuration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange
-from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
 from infergate.gateway.gateway import Gateway
+from infergate.migration.recorded import recorded_metadata
 
 MODEL: Final = "{model}"
 """Replaced by the model's name in a URL, for protocols whose URL names the model."""
@@ -87,7 +87,9 @@ class UrlTarget:
         key = protocol, url
         if key not in self._gateways:
             if len(self._gateways) >= _MAX_GATEWAYS:
-                raise ReplayTargetError(f"the recording has over {_MAX_GATEWAYS} models (the limit)")
+                raise ReplayTargetError(
+                    f"the recording has over {_MAX_GATEWAYS} models (the limit)"
+                )
             declared = self._declared[key] = {}
             self._gateways[key] = _make_gateway(self._config(*key), declared)
         model = (*key, request.model, request.version)
@@ -139,22 +141,6 @@ class UrlTarget:
             await _close(gateway)
 
 
-def recorded_metadata(exchange: Exchange) -> ModelMetadata:
-    """Return the metadata that the tensors of ``exchange`` give. The first dimension may vary."""
-    request, responses = exchange.request, exchange.outcome.responses
-    outputs = responses[0].outputs if responses else ()
-    return ModelMetadata(
-        request.model, inputs=_specs(request.inputs), outputs=_specs(outputs), max_batch_size=0
-    )
-
-
-def _specs(tensors: Sequence[Tensor]) -> tuple[TensorMetadata, ...]:
-    return tuple(
-        TensorMetadata(each.name, each.datatype.value, (-1, *each.shape[1:]) if each.shape else ())
-        for each in tensors
-    )
-
-
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
     """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
     document: dict[str, Any] = {
@@ -196,5 +182,3 @@ async def _close(gateway: Gateway) -> None:
     await gateway.close()
     for backend in gateway.backends:
         await backend.close()
-
-
