@@ -300,8 +300,8 @@ _ALL: Final = (
         (_CONFIG, *_EXPLAIN, JSON),
         Operands(
             "REQUEST",
-            "a file with a curl or grpcurl command; RECORDING#NUMBER; an HTTP method and a path; or "
-            "a gRPC method such as /inference.GRPCInferenceService/ModelInfer",
+            "a file with a curl or grpcurl command; RECORDING#NUMBER; an HTTP method and a path; "
+            "or a gRPC method such as /inference.GRPCInferenceService/ModelInfer",
             "*",
         ),
     ),

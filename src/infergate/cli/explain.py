@@ -24,9 +24,15 @@ from infergate.migration.explain.client_request import (
     parse_command,
     parse_headers,
     read_file,
+    recorded_request,
     rpc_request,
 )
-from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
+from infergate.migration.explain.explanation import (
+    ExplainOptions,
+    Explanation,
+    ModelMetadata,
+    explain,
+)
 from infergate.migration.explain.explanation_text import as_json, as_text
 from infergate.migration.explain.listeners import client_addresses
 
@@ -40,8 +46,8 @@ def explain_request(arguments: Arguments) -> int:
         config = (
             Config.default() if arguments.config is None else load(arguments.config, os.environ)
         )
-        request = _request(arguments, compiled.limits(config).body)
-        options = ExplainOptions(queries_servers=arguments.metadata)
+        request, recorded = _request(arguments, compiled.limits(config).body)
+        options = ExplainOptions(arguments.metadata, recorded)
         explanation = asyncio.run(explain(config, request, options))
         code = _code(arguments, config, request, explanation)
     except ConfigError as error:
@@ -61,16 +67,24 @@ def explain_request(arguments: Arguments) -> int:
     return _EXPLAINED if is_sent and not explanation.error else _REFUSED
 
 
-def _request(arguments: Arguments, max_bytes: int) -> ClientRequest:
-    """Return the request. Raises RequestError."""
+def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, ModelMetadata | None]:
+    """Return the request, and the metadata of a recorded request or None. Raises RequestError."""
     operands = arguments.operands
-    if arguments.curl is not None:
-        if operands:
-            raise RequestError("--curl and a REQUEST exclude each other")
-        return parse_command(arguments.curl, max_bytes, Path())
+    file, _, number = operands[0].rpartition("#") if len(operands) == 1 else ("", "", "")
+    if file and number.isascii() and number.isdecimal() and Path(file).is_file():
+        return recorded_request(Path(file), int(number))
+    if arguments.curl is None:
+        return _parts(arguments, max_bytes), None
+    if operands:
+        raise RequestError("--curl and a REQUEST exclude each other")
+    return parse_command(arguments.curl, max_bytes, Path()), None
+
+
+def _parts(arguments: Arguments, max_bytes: int) -> ClientRequest:
+    """Return the request that the operands describe. Raises RequestError."""
     body = b"" if arguments.body is None else read_file(arguments.body, max_bytes)
     headers = parse_headers(arguments.header)
-    match operands:
+    match arguments.operands:
         case (method, path) if not method.startswith("/"):
             return http_request(method.upper(), path, headers, body)
         case (method,) if is_rpc_method(method):
@@ -80,8 +94,8 @@ def _request(arguments: Arguments, max_bytes: int) -> ClientRequest:
             return parse_command(text, max_bytes, Path(name).parent)
         case _:
             raise RequestError(
-                "expected a file with a curl or grpcurl command, 'METHOD PATH', a gRPC method, or "
-                "--curl"
+                "expected a file with a curl or grpcurl command, RECORDING#NUMBER, 'METHOD PATH', "
+                "a gRPC method, or --curl"
             )
 
 
