@@ -71,6 +71,7 @@ def _route(route: RouteConfig) -> Route:
         split_by=route.split_by or "",
         fallback=route.fallback,
         mirror=_mirror(route),
+        has_layers=route.record is not None,
     )
 
 

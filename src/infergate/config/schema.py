@@ -33,6 +33,7 @@ from infergate.config.fields import (
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.mistakes import Mistake
+from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.section import Section
@@ -413,6 +414,10 @@ class Config(Section):
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )
     _warnings: list[Mistake] = PrivateAttr(default_factory=list)
+    recording: RecordingConfig | None = Field(
+        default=None,
+        description="The files in which inferences of routes with `record` are stored.",
+    )
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:

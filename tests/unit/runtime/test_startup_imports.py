@@ -42,6 +42,7 @@ routes:
 """
 UNUSED = {
     "aiohttp",
+    "backports",
     "grpc",
     "jwt",
     "cryptography",
