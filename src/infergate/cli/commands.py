@@ -192,9 +192,9 @@ _HEADER: Final = Option(
 _REPLAY: Final = (
     Option(
         "--to",
-        "URL of the server; may be repeated, for HTTP and gRPC; {model} in it is replaced by the "
-        "model's name",
-        {"action": "append", "default": [], "metavar": "URL"},
+        "URL of the server; may be repeated, for HTTP and gRPC or for single protocols; {model} in "
+        "it is replaced by the model's name",
+        {"action": "append", "default": [], "metavar": "URL|PROTOCOL=URL"},
     ),
     Option(
         "--config",

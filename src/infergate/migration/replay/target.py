@@ -66,7 +66,8 @@ class ConfigTarget:
 
 class UrlTarget:
     """Servers at ``urls``. An inference is sent in ``protocol`` or, if it is empty, in its client's
-    protocol, to the first URL whose scheme the protocol has."""
+    protocol. It goes to the URL that begins with ``<protocol>=``, or else to the first URL whose
+    scheme the protocol has."""
 
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
@@ -105,10 +106,11 @@ class UrlTarget:
                 f"inferences were recorded in the protocol '{protocol}', which servers do not "
                 f"speak; choose another one with --protocol: {', '.join(plugins())}"
             )
-        schemes = protocols.schemes(protocol)
-        for url in self._urls:
-            if url.partition(":")[0] in schemes:
-                return url
+        prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
+        own = (url.removeprefix(prefix) for url in self._urls if url.startswith(prefix))
+        usable = (url for url in self._urls if url.partition(":")[0] in schemes)
+        if (found := next(own, None) or next(usable, None)) is not None:
+            return found
         raise ReplayTargetError(
             f"{protocol} needs a URL with the scheme {' or '.join(schemes)}; add --to, or choose "
             "another protocol with --protocol"
