@@ -36,7 +36,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "codecs.protos",
     ),
     "transport": ("core",),
-    "routing": ("core",),
+    "routing": ("core", "comparison.settings"),
     "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
     "comparison": ("core",),
     "recording": ("core", "codecs", "routing", "comparison"),
@@ -45,6 +45,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "observe": ("core",),
     "config": (
         "core",
+        "comparison.rules",
+        "comparison.settings",
         "routing",
         "transport.base",
         "codecs.base",
@@ -144,6 +146,8 @@ TASKS_IN = (
     "backends.endpoint_monitor",
     "gateway.mirror",
     "recording.payload_log",
+    "gateway.comparer",
+    "migration.replay.replayer",
 )
 """Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")

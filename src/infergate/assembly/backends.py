@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +33,10 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     counters: BackendCounters | None = None,
     offload: Offload | None = None,
     tracer: Tracer | None = None,
+    make: Callable[..., RemoteBackend[Any, Any]] = RemoteBackend,
 ) -> RemoteBackend[Any, Any]:
     """Build the backend ``name`` of ``gateway_config``, whose protocol must have a codec. This
-    needs a running event loop."""
+    needs a running event loop. ``make`` has the parameters of ``RemoteBackend``."""
     config = gateway_config.backends[name]
     plugin = plugins()[config.protocol]
     if config.connect_time is not None:
@@ -72,6 +74,4 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     if tracer is not None:
         propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
         upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
-    return RemoteBackend(
-        settings, codec, upstream, messages, limits, counters=counters, offload=offload
-    )
+    return make(settings, codec, upstream, messages, limits, counters=counters, offload=offload)

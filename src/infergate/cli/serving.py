@@ -23,7 +23,10 @@ def serve(arguments: Arguments) -> int:
     """Run the gateway, or check its configuration. Return the exit code."""
     try:
         if arguments.check:
-            print(summary(_configuration(arguments, TrackedFiles())), end="")
+            config = _configuration(arguments, TrackedFiles())
+            for warning in config.warnings:
+                print(f"warning: {warning}", file=sys.stderr)
+            print(summary(config), end="")
             return _STOPPED
         return _serve(arguments)
     except ConfigError as error:

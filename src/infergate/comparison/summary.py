@@ -56,6 +56,11 @@ class Summary:
         summary.add(comparison, time, request_id[:_MAX_ID])
         return summary.classify(comparison)
 
+    def classify(self, route: str, model: str, comparison: Comparison) -> Verdict:
+        """Return the verdict on ``comparison``, which has been added, given all comparisons so
+        far."""
+        return self._model(route, model).classify(comparison)
+
     def merge(self, other: Summary) -> None:
         """Add the comparisons of ``other``, which does not change."""
         for route, models in other.routes.items():

@@ -9,6 +9,7 @@ from typing import Final
 
 from infergate.config import protocols
 from infergate.config.access import check_access
+from infergate.config.comparison_checks import comparison_findings
 from infergate.config.mistakes import Finding, KeyPath, format_path, nearest, suggestion
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
@@ -47,8 +48,6 @@ def check(outline: Outline) -> Iterator[Finding]:
         if backend is not None:
             yield from _schemes(name, backend)
             yield from _loops(name, backend, outline.listeners)
-        if outline.used_backends is not None and name not in outline.used_backends:
-            yield ("backends", name), f"no route uses the backend '{name}'"
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
     yield from _rewrites(outline.routes)
@@ -58,6 +57,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _logged(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
+    yield from comparison_findings(outline)
     yield from name_findings(outline)
     if outline.access is not None:
         if outline.has_open_actions:

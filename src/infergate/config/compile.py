@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from infergate.codecs.base import TransportKind
+from infergate.comparison.rules import (
+    DEFAULT_TOLERANCES,
+    ComparisonRules,
+    OutputRule,
+    Tolerance,
+)
+from infergate.comparison.settings import Baseline, MirrorComparison, MismatchStorage
 from infergate.config import protocols, schema
+from infergate.config.comparison import CompareConfig, KeepConfig, ToleranceConfig
 from infergate.config.envelopes import EnvelopesConfig
 from infergate.config.listeners import (
     AdditionalListener,
@@ -20,7 +28,7 @@ from infergate.config.listeners import (
 from infergate.config.payload_log import HttpSinkConfig
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.values import Url
-from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.name_rules import NameRule
@@ -79,11 +87,46 @@ def _retry_policy(route: RouteConfig) -> RetryPolicy:
 
 def _mirror(route: RouteConfig) -> MirrorTarget | None:
     mirror = route.mirror
-    return (
-        None
-        if mirror is None
-        else MirrorTarget(mirror.backend, mirror.percent, mirror.max_requests)
+    if mirror is None:
+        return None
+    return MirrorTarget(
+        mirror.backend,
+        mirror.percent,
+        mirror.max_requests,
+        None if mirror.compare is None else _comparison(mirror.compare),
     )
+
+
+def _comparison(compare: CompareConfig) -> MirrorComparison:
+    baseline = compare.baseline
+    return MirrorComparison(
+        comparison_rules(compare),
+        None if baseline is None else Baseline(baseline.backend, baseline.percent),
+        None if compare.keep is None else _storage(compare.keep),
+    )
+
+
+def comparison_rules(compare: CompareConfig) -> ComparisonRules:
+    """Return the rules of ``compare``."""
+    return ComparisonRules(
+        {
+            DATATYPES_BY_NAME[name]: _tolerance(DATATYPES_BY_NAME[name], tolerance)
+            for name, tolerance in compare.tolerances.items()
+        },
+        {name: OutputRule(**dict(rule)) for name, rule in compare.outputs.items()},
+    )
+
+
+def _tolerance(datatype: Datatype, config: ToleranceConfig) -> Tolerance:
+    default = DEFAULT_TOLERANCES[datatype]
+    return Tolerance(
+        default.atol if config.atol is None else config.atol,
+        default.rtol if config.rtol is None else config.rtol,
+    )
+
+
+def _storage(keep: KeepConfig) -> MismatchStorage:
+    return MismatchStorage(keep.path, keep.count, keep.bytes, keep.age, keep.headers, keep.redact)
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:

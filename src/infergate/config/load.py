@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from infergate.config.mistakes import ConfigError, Finding, Mistake, format_path
 from infergate.config.outline import outline_config, outline_readable
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
+from infergate.config.warnings import warning_findings
 
 
 def load(path: Path, environ: Mapping[str, str], files: TrackedFiles | None = None) -> Config:
@@ -38,7 +39,7 @@ def load(path: Path, environ: Mapping[str, str], files: TrackedFiles | None = No
 def parse(
     text: str, file: str, environ: Mapping[str, str], files: TrackedFiles | None = None
 ) -> Config:
-    """Return the configuration in ``text``.
+    """Return the configuration in ``text``, with its warnings.
 
     ``file`` is the configuration's name in error messages and the base of relative paths. ``files``
     records the files that the configuration refers to. Raises ConfigError with all errors."""
@@ -53,11 +54,17 @@ def parse(
         findings += explain(error.errors(include_url=False))
         outline = outline_readable(document.data)
     findings += check(outline)
-    mistakes = document.mistakes + [
-        Mistake(file, document.line(path), format_path(path), message)
-        for path, message in findings
-        if not document.has_error(path)
-    ]
+
+    def located(found: Iterable[Finding]) -> list[Mistake]:
+        mistakes = [
+            Mistake(file, document.line(path), format_path(path), message)
+            for path, message in found
+            if not document.has_error(path)
+        ]
+        return sorted(mistakes, key=lambda mistake: mistake.line)
+
+    mistakes = document.mistakes + located(findings)
     if config is None or mistakes:
         raise ConfigError(sorted(mistakes, key=lambda mistake: mistake.line))
+    config.add_warnings(located(warning_findings(config)))
     return config

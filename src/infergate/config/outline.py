@@ -22,7 +22,7 @@ from infergate.config.listeners import (
     Listeners,
 )
 from infergate.config.mistakes import KeyPath
-from infergate.config.routes import RouteConfig, named_backends
+from infergate.config.routes import RouteConfig
 from infergate.config.schema import BackendConfig, Config, DeclaredModelConfig
 from infergate.config.section import Section
 from infergate.config.tensorflow_serving import TensorFlowServingConfig
@@ -51,8 +51,6 @@ class Outline:
     mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
-    used_backends: frozenset[str] | None
-    """Names of backends that routes refer to, or None if a reference may be unreadable."""
     has_frontend: bool
     """Whether a listener may accept requests. It is false only if it is certain that there is no
     such listener."""
@@ -87,9 +85,6 @@ def outline_config(config: Config) -> Outline:
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
-        used_backends=frozenset(
-            name for route in config.routes for _, name in named_backends(route)
-        ),
         has_frontend=bool(per_model or additional)
         or any(listeners[name] is not None for name in FRONTEND_LISTENERS),
         has_all_routes=True,
@@ -133,7 +128,6 @@ def outline_readable(data: Any) -> Outline:
             name: _readable(DeclaredModelConfig, item)
             for name, item in _mapping(top.get("models")).items()
         },
-        used_backends=_used_backends(list(route_data.values())),
         has_frontend=bool(entries or additional)
         or not all(
             name in listener_data and listener_data[name] is None for name in FRONTEND_LISTENERS
@@ -179,15 +173,6 @@ def _models(listeners: Mapping[KeyPath, Any]) -> dict[KeyPath, str]:
 
 def _entries(value: Any) -> dict[int, Any]:
     return dict(enumerate(value)) if isinstance(value, tuple) else {}
-
-
-def _used_backends(routes: list[Any]) -> frozenset[str] | None:
-    names = [_mapping(route).get("backend") for route in routes]
-    for route in map(_mapping, routes):
-        names += [_mapping(item).get("backend") for item in _entries(route.get("split")).values()]
-        names += [_mapping(route["mirror"]).get("backend")] if "mirror" in route else []
-        names += [route["fallback"]] if "fallback" in route else []
-    return frozenset(map(str, names)) if names and None not in names else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:

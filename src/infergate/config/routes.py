@@ -11,6 +11,7 @@ from infergate.config.fields import (
     Labels,
     Name,
     Pattern,
+    Percent,
     PositiveDuration,
     TensorType,
     Text,
@@ -19,7 +20,7 @@ from infergate.config.mistakes import KeyPath
 from infergate.config.payload_log import RoutePayloadLogConfig
 from infergate.config.recording import RecordConfig
 from infergate.config.section import Section
-from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, TrafficPercent
+from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
 
 
 class RewriteConfig(Section):
@@ -56,8 +57,9 @@ class TargetConfig(Section):
     backend: Name = Field(
         description="The backend's name. It may be the route's own backend, with another `rewrite`."
     )
-    percent: TrafficPercent = Field(
-        description="Percentage of the inferences, up to 100; fractions are allowed. Example: `5`."
+    percent: Percent = Field(
+        description="Percentage of the inferences, up to 100; fractions are allowed. `0` turns the "
+        "target off. Example: `5`."
     )
     rewrite: RewriteConfig | None = Field(
         default=None,
@@ -178,3 +180,6 @@ def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
         yield ("fallback",), route.fallback
     if route.mirror is not None:
         yield ("mirror", "backend"), route.mirror.backend
+        compare = route.mirror.compare
+        if compare is not None and compare.baseline is not None and compare.baseline.backend:
+            yield ("mirror", "compare", "baseline", "backend"), compare.baseline.backend

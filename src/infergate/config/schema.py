@@ -7,10 +7,10 @@ backend, belong to ``check``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from infergate.codecs.base import TransportKind
 from infergate.config import protocols
@@ -32,6 +32,7 @@ from infergate.config.fields import (
 )
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
+from infergate.config.mistakes import Mistake
 from infergate.config.payload_log import PayloadLogConfig
 from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
@@ -418,6 +419,7 @@ class Config(Section):
     tracing: TracingConfig = Field(
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )
+    _warnings: list[Mistake] = PrivateAttr(default_factory=list)
     recording: RecordingConfig | None = Field(
         default=None,
         description="The files in which inferences of routes with `record` are stored.",
@@ -449,6 +451,15 @@ class Config(Section):
         for name, backend in self.backends.items():
             if backend.protocol in over_grpc and backend.tls is not None and not backend.tls.verify:
                 yield f"backends.{name}.tls.verify: 'false'"
+
+    @property
+    def warnings(self) -> tuple[Mistake, ...]:
+        """The parts of the file that have no effect."""
+        return tuple(self._warnings)
+
+    def add_warnings(self, warnings: Iterable[Mistake]) -> None:
+        """Add ``warnings`` about the file from which this configuration was read."""
+        self._warnings.extend(warnings)
 
     @classmethod
     def default(cls) -> Self:

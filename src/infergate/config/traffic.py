@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
-from infergate.config.fields import HedgeAfter, Name, PositiveDuration, PositiveSize
+from infergate.config.comparison import CompareConfig
+from infergate.config.fields import HedgeAfter, Name, Percent, PositiveDuration, PositiveSize
 from infergate.config.section import Section
 from infergate.core.limits import FORWARDED_HEADER_BYTES
 from infergate.core.route_policy import DEFAULT_RETRY_POLICY
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
-
-TrafficPercent = Annotated[
-    float,
-    Field(gt=0, le=100),
-    WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
-]
-"""A percentage above 0; fractions are allowed."""
 
 
 class RetryConfig(Section):
@@ -90,16 +84,22 @@ class BackendLimits(Section):
 
 class MirrorConfig(Section):
     """Traffic mirroring: a backend receives copies of inferences after the client has its response.
-    Responses to the copies are discarded."""
+    Responses to the copies are compared with the served responses if `compare` is set, and then
+    discarded."""
 
     backend: Name = Field(description="The name of the backend that receives the copies.")
-    percent: TrafficPercent = Field(
+    percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "
-        "are either all copied or not at all. Example: `10`.",
+        "are either all copied or not at all. `0` turns the mirror off. Example: `10`.",
     )
     max_requests: Annotated[int, Field(ge=1)] = Field(
         default=16,
         description="Maximum number of copies in progress. Further copies are dropped and counted "
         "in `infergate_mirrored_requests_total`.",
+    )
+    compare: CompareConfig | None = Field(
+        default=None,
+        description="Compare the responses to the copies with the served responses. `{}` compares "
+        "with the default rules. By default, responses are not compared.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS, DurationHistogram
 
@@ -48,6 +49,25 @@ class RouteCounters:
     mirrored: Counter[str] = field(default_factory=Counter)
     """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
     progress."""
+    comparisons: Counter[str] = field(default_factory=Counter)
+    """Compared copies by result: ``equal``, ``within_noise``, ``different``, ``error`` if the
+    comparison failed, or ``dropped`` because a limit was reached."""
+    differences: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Differences by output and cause."""
+    mismatches: Counter[str] = field(default_factory=Counter)
+    """Mismatches by what happened to them: ``stored``, ``full`` or ``failed``."""
+
+    def count_difference(self, output: str, cause: str) -> None:
+        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, outputs share a name, since
+        servers choose their names."""
+        if len(self.differences) >= MAX_DIFFERENCES and (output, cause) not in self.differences:
+            output = OTHER_OUTPUTS
+        self.differences[output, cause] += 1
+
+
+MAX_DIFFERENCES: Final = 256
+"""Maximum number of outputs and causes that are counted separately."""
+OTHER_OUTPUTS: Final = "(others)"
 
 
 @dataclass(slots=True)

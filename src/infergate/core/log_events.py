@@ -51,6 +51,9 @@ CONFIG_TAKEN: Final = _event("config_taken")
 CONFIG_REFUSED: Final = _event(
     "config_refused", "fix the file ('infergate --config FILE --check' lists all errors)"
 )
+CONFIG_WARNING: Final = _event(
+    "config_warning", "no action is needed if this is intended; the gateway serves all routes"
+)
 UNWATCHED: Final = _event(
     "files_not_watched",
     "no action is needed; raise fs.inotify.max_user_watches to detect changes sooner",
@@ -112,6 +115,16 @@ ENDPOINT_EJECTED: Final = _event(
 ENDPOINT_DOWN: Final = _event("endpoint_down", "check that server: it is not ready")
 ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
+NOT_COMPARED: Final = _event(
+    "not_compared",
+    "the rules in 'mirror.compare' do not fit the model, or the helper process has failed; "
+    "requests are not affected",
+)
+MISMATCHES_NOT_STORED: Final = _event(
+    "mismatches_not_stored",
+    "check the disk and the permissions of the folder in 'mirror.compare.keep'; requests are not "
+    "affected",
+)
 REGION_NOT_REGISTERED: Final = _event(
     "region_not_registered",
     "clients must register the region again before they can use it with that backend",

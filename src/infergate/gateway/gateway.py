@@ -16,12 +16,14 @@ from typing import Final
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.backends.relay_support import SupportsRelay
+from infergate.comparison.summary import Summary
 from infergate.core import messages
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
+from infergate.gateway.comparer import MirrorComparer
 from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
@@ -36,7 +38,7 @@ from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import GatewayStatistics, merge_statistics
 from infergate.gateway.steps import ROUTE, UNTRACED, Steps
 from infergate.gateway.traffic_split import TrafficSplit
-from infergate.routing.table import RouteTable, mirror_only_backends
+from infergate.routing.table import RouteTable, serving_backends
 
 EXTENSIONS: Final = (
     "binary_tensor_data",
@@ -73,6 +75,8 @@ class GatewayOptions:
     """The observers of routes with layers, by the route's label. They see what the client sees."""
     layers: Mapping[str, Sequence[RouteLayer]] = field(default_factory=dict)
     """The layers of routes, by the route's label. The first is next to the client."""
+    comparer: MirrorComparer | None = None
+    """Compares the responses of mirrors. It is None if no route compares them."""
 
 
 class Gateway:
@@ -114,9 +118,14 @@ class Gateway:
         self._plans: Final[dict[RouteBinding, RouteInferences]] = {}
         """The steps of each route, compiled when the route is first used, because there may be
         thousands of routes."""
+        self.comparer: Final = options.comparer
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
-                binding, backends, options.counters_of(binding.label), self._compile
+                binding,
+                backends,
+                options.counters_of(binding.label),
+                self._compile,
+                None if self.comparer is None else self.comparer.of_route(binding.route),
             )
             for binding in self.bindings
             if binding.route.has_other_targets
@@ -125,7 +134,7 @@ class Gateway:
         for binding in self.bindings:
             if binding.route.has_layers:
                 self._plans[binding] = self._add_layers(binding, options)
-        self._mirror_only: Final = mirror_only_backends(table.routes)
+        self._serving: Final = serving_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(
             table, self.bindings, self, self.configuration, self.statistics
@@ -148,8 +157,19 @@ class Gateway:
         self.readiness.replace_check(self._is_ready)
 
     async def close(self) -> None:
-        """Cancel mirrored requests that are in progress."""
+        """Cancel mirrored requests and comparisons that are in progress."""
         await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
+        if self.comparer is not None:
+            await self.comparer.close()
+
+    def comparisons(self) -> Summary:
+        """Return a summary of all comparisons of mirrors."""
+        return Summary() if self.comparer is None else self.comparer.summary()
+
+    def reset_comparisons(self) -> None:
+        """Start new summaries of comparisons."""
+        if self.comparer is not None:
+            self.comparer.reset()
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
         """Return the label of the route that a request takes, or an empty text if no route
@@ -449,7 +469,7 @@ class Gateway:
         checks = (
             _is_backend_ready(backend, context)
             for backend in self.backends
-            if backend.name not in self._mirror_only
+            if backend.name in self._serving
         )
         return self._combine_readiness(await asyncio.gather(*checks))
 

@@ -1,10 +1,12 @@
-"""Copies of requests to a second backend, whose responses are discarded.
+"""Copies of requests to a second backend, whose responses are compared or discarded.
 
 - A copy is sent after the response to the original request, so the client never waits for it.
 - The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors,
   but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count for
   ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit is
   dropped and counted as ``dropped``.
+- Copies of one sequence are sent one after the other. If one of them is dropped, all later ones are
+  dropped, because the backend's state would differ from the state of the original.
 - ``MirrorSender`` keeps all tasks. They are finished when ``close`` returns.
 """
 
@@ -13,17 +15,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.messages import InferRequest
+from infergate.core.sequences import SequenceKey, sequence_key
 
 MAX_BYTES: Final = 256 * MIB
+_MAX_INCOMPLETE: Final = 4096
+_SEQUENCE_START: Final = "sequence_start"
 _log = logging.getLogger(__name__)
 
 
@@ -35,31 +41,64 @@ class MirrorSender:
         self._counters: Final = counters
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
         """The tasks of the running copies, with the bytes of tensors that each copy holds."""
+        self._latest: Final[dict[SequenceKey | None, asyncio.Task[None]]] = {}
+        """The latest task of each sequence."""
+        self._incomplete: Final = BoundedCache[SequenceKey | None, None](_MAX_INCOMPLETE)
+        """Sequences of which a copy was dropped."""
 
-    def admit(self, request: InferRequest, memory: MemoryAccount) -> DetachedMemoryAccount | None:
-        """Reserve memory for one more copy of ``request`` and return the copy's account. If a limit
-        is reached, count the copy as dropped and return None. ``memory`` is the account of the
-        original request."""
-        sizes, size = self._tasks.values(), _tensor_bytes(request)
-        if len(sizes) < self._max_concurrent and (not sizes or sum(sizes) + size <= MAX_BYTES):
+    def admit(
+        self, request: InferRequest, size: int, memory: MemoryAccount
+    ) -> DetachedMemoryAccount | None:
+        """Reserve memory for one more copy of ``request`` that holds ``size`` bytes of tensors, and
+        return its account. If a limit is reached, count the copy as dropped and return None.
+        ``memory`` is the account of the original request."""
+        sizes, sequence = self._tasks.values(), sequence_key(request)
+        if request.parameters.get(_SEQUENCE_START):
+            self._incomplete.pop(sequence, None)
+        if (
+            sequence not in self._incomplete
+            and len(sizes) < self._max_concurrent
+            and (not sizes or sum(sizes) + size <= MAX_BYTES)
+        ):
             with contextlib.suppress(GatewayError):
                 memory.grow(size)
                 return memory.detach(size)
         self._counters.mirrored["dropped"] += 1
+        if sequence is not None:
+            self._incomplete[sequence] = None
         return None
 
     def send(
-        self, request: InferRequest, exchange: Awaitable[object], memory: DetachedMemoryAccount
+        self,
+        request: InferRequest,
+        size: int,
+        exchange: Callable[[], Awaitable[object]],
+        memory: DetachedMemoryAccount,
     ) -> None:
-        """Await ``exchange``, which sends the copy of ``request``, in a new task."""
-        task = asyncio.get_running_loop().create_task(self._run(exchange))
-        self._tasks[task] = _tensor_bytes(request)
-        task.add_done_callback(self._tasks.pop)
-        task.add_done_callback(lambda _: memory.close())
+        """Run ``exchange``, which sends the admitted copy of ``request``, in a new task."""
+        sequence = sequence_key(request)
+        previous = self._latest.get(sequence)
+        task = asyncio.get_running_loop().create_task(self._run(exchange, previous))
+        self._tasks[task] = size
+        if sequence is not None:
+            self._latest[sequence] = task
 
-    async def _run(self, exchange: Awaitable[object]) -> None:
+        def finish(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            if self._latest.get(sequence) is task:
+                del self._latest[sequence]
+            memory.close()
+
+        task.add_done_callback(finish)
+
+    async def _run(
+        self, exchange: Callable[[], Awaitable[object]], previous: asyncio.Task[None] | None
+    ) -> None:
+        if previous is not None:
+            await asyncio.wait({previous})
+            del previous  # a reference would keep all earlier tasks alive
         try:
-            await exchange
+            await exchange()
         except GatewayError:
             self._counters.mirrored["failed"] += 1
         except Exception:  # noqa: BLE001 - logged; fails one copy only
@@ -74,5 +113,6 @@ class MirrorSender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _tensor_bytes(request: InferRequest) -> int:
+def tensor_bytes(request: InferRequest) -> int:
+    """Return the bytes of all inputs."""
     return sum(len(tensor.data) for tensor in request.inputs)

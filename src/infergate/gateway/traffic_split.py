@@ -9,9 +9,10 @@ route's own backend.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from infergate.backends.base import Backend
@@ -20,7 +21,9 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
-from infergate.gateway.mirror import MirrorSender
+from infergate.gateway.compared_mirror import ComparedMirror, KeptInference, copy_context
+from infergate.gateway.comparer import RouteComparer
+from infergate.gateway.mirror import MirrorSender, tensor_bytes
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import uses_shared_memory
@@ -29,7 +32,8 @@ from infergate.routing.table import Rewrite
 
 
 class TrafficSplit:
-    """The other targets of ``own``, a route with its backend."""
+    """The other targets of ``own``, a route with its backend. ``comparer`` compares the responses
+    of the mirror; it is None if they are not compared."""
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class TrafficSplit:
         backends: Mapping[str, Backend],
         counters: RouteCounters,
         compile_route: Callable[[RouteBinding], RoutePlan],
+        comparer: RouteComparer | None = None,
     ) -> None:
         route, mirror = own.route, own.route.mirror
 
@@ -54,52 +59,84 @@ class TrafficSplit:
         self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
         self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
         self._counters: Final = counters
+        self._compared: Final = (
+            _compared_mirror(comparer, self._mirror, target)
+            if comparer is not None and self._mirror is not None
+            else None
+        )
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        kept = self._keep(request, context, is_stream=False)
         try:
+            target = self._choose_target(request, context, kept)
             try:
-                return await self._choose_target(request, context).infer(request, context)
+                response = await target.infer(request, context)
             except GatewayError as error:
-                fallback = self._fallback_after(error, request, context)
+                fallback = self._fallback_after(error, request, context, kept)
                 if fallback is None:
                     raise
-            return await fallback.infer(request, context)
+                response = await fallback.infer(request, context)
+            if kept is not None:
+                kept.responses.append(response)
+        except BaseException as error:
+            if kept is not None:
+                kept.fail(error)
+            raise
+        else:
+            return response
         finally:
-            self._send_mirror(request, context, RoutePlan.infer)
+            self._send_mirror(request, context, kept)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        has_response = False
+        kept = self._keep(request, context, is_stream=True)
         try:
-            target = self._choose_target(request, context)
-            try:
-                async with aclosing(target.stream(request, context)) as responses:
-                    async for response in responses:
-                        has_response = True
-                        yield response
-            except GatewayError as error:
-                fallback = None if has_response else self._fallback_after(error, request, context)
-                if fallback is None:
-                    raise
-            else:
-                return
-            async with aclosing(fallback.stream(request, context)) as responses:
+            async with aclosing(self._stream(request, context, kept)) as responses:
                 async for response in responses:
+                    if kept is not None:
+                        kept.keep(response)
                     yield response
+        except BaseException as error:
+            if kept is not None:
+                kept.fail(error)
+            raise
         finally:
-            self._send_mirror(request, context, _discard_stream)
+            self._send_mirror(request, context, kept, is_stream=True)
 
-    def _choose_target(self, request: InferRequest, context: RequestContext) -> RoutePlan:
-        if not self._targets:
-            return self._own
-        index = pick_target(
-            self._percentages, f"{self._label}\0{self._split_key(request, context)}"
-        )
-        if index is None:
-            return self._own
-        self._targets[index].binding.apply_to(context)
-        return self._targets[index]
+    async def _stream(
+        self, request: InferRequest, context: RequestContext, kept: KeptInference | None
+    ) -> AsyncGenerator[InferResponse, None]:
+        has_response = False
+        target = self._choose_target(request, context, kept)
+        try:
+            async with aclosing(target.stream(request, context)) as responses:
+                async for response in responses:
+                    has_response = True
+                    yield response
+        except GatewayError as error:
+            fallback = None if has_response else self._fallback_after(error, request, context, kept)
+            if fallback is None:
+                raise
+        else:
+            return
+        async with aclosing(fallback.stream(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    def _choose_target(
+        self, request: InferRequest, context: RequestContext, kept: KeptInference | None
+    ) -> RoutePlan:
+        target = self._own
+        if self._targets:
+            key = f"{self._label}\0{self._split_key(request, context)}"
+            index = pick_target(self._percentages, key)
+            if index is not None:
+                target = self._targets[index]
+                target.binding.apply_to(context)
+        if kept is not None:
+            kept.served_by = target
+        return target
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
         sequence = sequence_key(request)
@@ -108,7 +145,11 @@ class TrafficSplit:
         return context.headers.get(self._split_header) or context.request_id
 
     def _fallback_after(
-        self, error: GatewayError, request: InferRequest, context: RequestContext
+        self,
+        error: GatewayError,
+        request: InferRequest,
+        context: RequestContext,
+        kept: KeptInference | None,
     ) -> RoutePlan | None:
         """Return the fallback for ``request`` after ``error`` and record it in ``context``. Return
         None if no fallback applies."""
@@ -117,32 +158,79 @@ class TrafficSplit:
             return None
         self._counters.fallbacks += 1
         fallback.binding.apply_to(context)
+        if kept is not None:
+            kept.served_by = fallback
         return fallback
+
+    def _keep(
+        self, request: InferRequest, context: RequestContext, *, is_stream: bool
+    ) -> KeptInference | None:
+        """Return the inference whose responses are to be kept, or None if its copy will not be
+        compared."""
+        if self._compared is None or not self._is_mirrored(request, context):
+            return None
+        return KeptInference(request, context, is_stream=is_stream)
+
+    def _is_mirrored(self, request: InferRequest, context: RequestContext) -> bool:
+        """Return whether ``request`` is selected for the mirror. Requests with shared memory are
+        not mirrored, because the client may reuse the memory before the copy is sent."""
+        if self._mirror is None or uses_shared_memory(request):
+            return False
+        key = f"{self._label}\0mirror\0{self._split_key(request, context)}"
+        return pick_target(self._mirror_percentages, key) is not None
 
     def _send_mirror(
         self,
         request: InferRequest,
         context: RequestContext,
-        send: Callable[[RoutePlan, InferRequest, RequestContext], Awaitable[object]],
+        kept: KeptInference | None,
+        *,
+        is_stream: bool = False,
     ) -> None:
-        """Send a copy of ``request`` if the route mirrors it. Requests with shared memory are not
-        mirrored, because the client may reuse the memory before the copy is sent."""
+        """Send a copy of ``request`` if it is selected for the mirror."""
+        if kept is not None:
+            self._send_compared(kept)
+            return
         mirror = self._mirror
-        if mirror is None or uses_shared_memory(request):
+        if mirror is None or self._compared is not None or not self._is_mirrored(request, context):
             return
-        key = f"{self._label}\0mirror\0{self._split_key(request, context)}"
-        if pick_target(self._mirror_percentages, key) is None:
-            return
-        memory = self._mirror_sender.admit(request, context.memory)
+        size = tensor_bytes(request)
+        memory = self._mirror_sender.admit(request, size, context.memory)
         if memory is not None:
-            child = context.child()
-            child.deadline = child.stream_deadline = None
-            child.memory = memory
+            child = copy_context(context, memory)
             mirror.binding.apply_to(child)
-            self._mirror_sender.send(request, send(mirror, request, child), memory)
+            send = _discard_stream if is_stream else RoutePlan.infer
+            self._mirror_sender.send(request, size, partial(send, mirror, request, child), memory)
+
+    def _send_compared(self, kept: KeptInference) -> None:
+        """Send a copy of an inference, to compare its responses with those of ``kept``."""
+        compared = self._compared
+        assert compared is not None
+        exchange = kept.exchange()
+        kept.release()
+        request, size = exchange.request, exchange.size
+        memory = self._mirror_sender.admit(request, size, kept.context.memory)
+        if memory is None:
+            compared.comparer.count("dropped")
+            return
+        key = f"{self._label}\0baseline\0{self._split_key(request, kept.context)}"
+        send = partial(compared.run, kept, exchange, key, memory)
+        self._mirror_sender.send(request, size, send, memory)
 
     async def close(self) -> None:
         await self._mirror_sender.close()
+
+
+def _compared_mirror(
+    comparer: RouteComparer, mirror: RoutePlan, target: Callable[[str], RoutePlan]
+) -> ComparedMirror:
+    baseline = comparer.baseline
+    return ComparedMirror(
+        comparer,
+        mirror,
+        target(baseline.backend) if baseline is not None and baseline.backend else None,
+        0.0 if baseline is None else baseline.percent,
+    )
 
 
 async def _discard_stream(

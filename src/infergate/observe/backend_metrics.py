@@ -161,6 +161,33 @@ class BackendMetrics(Collector):
             ("route", "outcome"),
             rows_by_label((route, counters.mirrored) for route, counters in rows),
         )
+        yield MetricFamily(
+            "counter",
+            "infergate_comparisons",
+            "Comparisons of mirrored with served responses, by result: equal, within_noise, "
+            "different, error (not compared), or dropped (a limit was reached).",
+            ("route", "result"),
+            rows_by_label((route, counters.comparisons) for route, counters in rows),
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_output_differences",
+            "Mirrored outputs that differ from served outputs, by cause.",
+            ("route", "output", "cause"),
+            (
+                ((*route, *output_and_cause), count)
+                for route, counters in rows
+                for output_and_cause, count in list(counters.differences.items())
+            ),
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_mismatches",
+            "Differing inferences that were to be stored: stored, full (a limit of the folder), or "
+            "failed.",
+            ("route", "outcome"),
+            rows_by_label((route, counters.mismatches) for route, counters in rows),
+        )
 
 
 def _rejections(counters: BackendCounters) -> dict[str, int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from infergate.comparison.settings import MirrorComparison
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.name_rules import STRICT_RULE, NameRule
@@ -56,11 +57,12 @@ class SplitTarget:
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
     """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` of
-    them concurrently. Its responses are discarded."""
+    them concurrently. Its responses are compared, if configured, and then discarded."""
 
     backend: str
     percent: float = 100.0
     max_concurrent: int = 16
+    comparison: MirrorComparison | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class Route:
     @property
     def has_other_targets(self) -> bool:
         """Whether an inference may go to targets other than the route's backend."""
-        return bool(self.split or self.fallback or self.mirror)
+        is_mirrored = self.mirror is not None and self.mirror.percent > 0
+        return bool(self.fallback) or is_mirrored or any(item.percent for item in self.split)
 
     @property
     def is_exact(self) -> bool:
@@ -183,15 +186,14 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
     return matches
 
 
-def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the backends that receive only mirrored requests."""
-    primary: set[str] = set()
-    mirrored: set[str] = set()
+def serving_backends(routes: Iterable[Route]) -> frozenset[str]:
+    """Return the backends whose responses clients may receive: not those that get only copies, and
+    not those that get no requests."""
+    names: set[str] = set()
     for route in routes:
-        primary.update((route.backend, route.fallback, *(target.backend for target in route.split)))
-        if route.mirror is not None:
-            mirrored.add(route.mirror.backend)
-    return frozenset(mirrored - primary)
+        names.update((route.backend, route.fallback))
+        names.update(target.backend for target in route.split if target.percent)
+    return frozenset(names)
 
 
 class RouteTable:

@@ -14,6 +14,7 @@ import orjson
 from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.records import EMPTY_MAPPING
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
@@ -40,9 +41,12 @@ _audit = logging.getLogger("infergate.audit")
 
 
 class SubtreeApp(Protocol):
-    """An application that serves all paths below a prefix."""
+    """An application that serves a path, or all paths below a prefix."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse: ...
+
+
+NO_APPS: Final[Mapping[str, SubtreeApp]] = EMPTY_MAPPING
 
 
 class AdminApp:
@@ -60,11 +64,12 @@ class AdminApp:
         make_console: Callable[[], SubtreeApp] | None = None,
         recording: SubtreeApp | None = None,
         hosts: Collection[str] = (),
+        apps: Mapping[str, SubtreeApp] = NO_APPS,
     ) -> None:
         """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
         the console on its first request, to save memory. ``recording`` serves the paths from
         ``/recording``, or is None. ``hosts`` are the trusted names in the Host header, in addition
-        to IP addresses and local names."""
+        to IP addresses and local names. ``apps`` serve further paths."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -74,13 +79,16 @@ class AdminApp:
         self._console: SubtreeApp | None = None
         self._recording: Final = recording
         self._hosts: Final = hosts
+        self._apps: Final = apps
         console_path = (_CONSOLE,) if make_console else ()
         recording_path = (_RECORDING,) if recording else ()
-        self._paths: Final = (*_PATHS, *recording_path, *console_path)
+        self._paths: Final = (*_PATHS, *apps, *recording_path, *console_path)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
+        if (app := self._apps.get(wire.path)) is not None:
+            return await app.respond(wire, context)
         if self._make_console is not None and _is_below(_CONSOLE, wire.path):
             if self._console is None:
                 self._console = self._make_console()

@@ -15,7 +15,7 @@ from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsH
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.registry import plugins
+from infergate.codecs.registry import by_claim, plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -36,6 +36,7 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
+from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
@@ -181,6 +182,7 @@ def _build_parts(
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     table = compiled.routing_table(config)
+    counters_of = shared.group.metrics.backends.route_counters
     gateway = Gateway(
         table,
         backends,
@@ -194,10 +196,13 @@ def _build_parts(
                 predecessor=previous.gateway.shared_memory if previous else None,
             ),
             ControlPermissions(config.control.repository, config.control.settings),
-            shared.group.metrics.backends.route_counters,
+            counters_of,
             shared.group.aggregate_statistics,
             _make_steps(tracer),
             make_observers(config, table, recorder, payload_log),
+            comparer=comparisons.make_comparer(
+                table.routes, counters_of, previous.gateway.comparer if previous else None
+            ),
         ),
         previous.gateway if previous else None,
     )
@@ -323,7 +328,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         return factory.make(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = {**_claims(protocols, frontend), **_envelope_claims(config, name, factory)}
+        claims = {**by_claim(protocols, frontend), **_envelope_claims(config, name, factory)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -335,7 +340,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
 
     def listen_grpc(name: str, protocols: Sequence[str]) -> None:
-        claims = _claims(protocols, frontend)
+        claims = by_claim(protocols, frontend)
         own_rpc = _own_services(claims, gateway, authorizer)
         rpc = RpcDispatch(claims, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays)
         fixed = {f"limits.{key}": getattr(limits, key) for key in transports.fixed_grpc_limits}
@@ -375,18 +380,6 @@ class _FrontendFactory:
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
-
-
-def _claims(
-    protocols: Sequence[str], frontend: Callable[[str], Frontend[Any, Any]]
-) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontend of each claim. If several protocols have a claim, the frontend of the
-    first of them serves it."""
-    claims: dict[str, Frontend[Any, Any]] = {}
-    for name in protocols:
-        for claim in plugins()[name].claims:
-            claims.setdefault(claim, frontend(name))
-    return claims
 
 
 def _envelope_claims(
@@ -454,6 +447,11 @@ def _make_admin(
         make_console=console if listener.console else None,
         recording=_make_recording_admin(config, shared.control_recording),
         hosts=listener.hosts,
+        apps={
+            comparisons.PATH: comparisons.ComparisonsApp(
+                shared.console_source, listener.hosts, allows_reset=listener.actions
+            )
+        },
     )
 
 

@@ -101,6 +101,8 @@ class GatewayParts:
         for backend in self.gateway.backends:
             if isinstance(backend, SupportsHealthWatch):
                 backend.start()
+        if self.gateway.comparer is not None:
+            self.gateway.comparer.start()
 
     async def close(self, kept: Iterable[GatewayParts]) -> None:
         """Close everything that no part in ``kept`` uses."""

@@ -21,7 +21,14 @@ from typing import Final, Protocol
 from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
-from infergate.core.log_events import BUG, DRAIN, NOTHING_TO_RELOAD, START_FAILED, STOPPED
+from infergate.core.log_events import (
+    BUG,
+    CONFIG_WARNING,
+    DRAIN,
+    NOTHING_TO_RELOAD,
+    START_FAILED,
+    STOPPED,
+)
 from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import HasAddress, print_banner
@@ -47,6 +54,7 @@ def serve(read: ReadConfig, source: Path | None) -> int:
     keep_freed_memory()
     raise_limit()
     handler = start_logging(config.log.format)
+    _log_warnings(config)
 
     async def serving() -> int:
         asyncio.get_running_loop().set_exception_handler(LoopExceptionHandler())
@@ -59,6 +67,7 @@ def serve(read: ReadConfig, source: Path | None) -> int:
         async def apply(config: Config) -> None:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
+            _log_warnings(config)
 
         reloader = None if source is None else ConfigReloader(read, apply, history, files)
         if not await _start_unless_stopped(running, signals.stop_signals):
@@ -73,6 +82,11 @@ def serve(read: ReadConfig, source: Path | None) -> int:
         except ProcessEndedError as error:
             _log.error("%s", error, extra=START_FAILED)
             return error.exit_code
+
+
+def _log_warnings(config: Config) -> None:
+    for warning in config.warnings:
+        _log.warning("%s", warning, extra=CONFIG_WARNING)
 
 
 class _GatewayService(Protocol):

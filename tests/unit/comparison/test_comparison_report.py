@@ -129,7 +129,9 @@ def test_the_atol_of_the_headline_passes() -> None:
 
 def test_the_text_has_the_figures_of_every_output() -> None:
     text = render_text(sample())
-    assert text.startswith("99.70 % of 1,000 responses equal within tolerance; 100 % with atol 0.00")
+    assert text.startswith(
+        "99.70 % of 1,000 responses equal within tolerance; 100 % with atol 0.00"
+    )
     assert "for 1 of 1 models: m.\n" in text
     assert "The noise of the old server was not measured" in text
     assert re.search(r"x +different +0.30 % +- +0.003 .*atol 1e-05, rtol 0.0001", text)

@@ -115,7 +115,9 @@ def test_equal_infinities_do_not_count() -> None:
     assert compare_arrays(Datatype.FP32, expected, [-math.inf, 1.0, 2.0], rule).cosine == -1
 
 
-@pytest.mark.parametrize("shape", [(5, CHUNK_ELEMENTS // 2 + 1), (2, 3 * CHUNK_ELEMENTS), (7, 1), ()])
+@pytest.mark.parametrize(
+    "shape", [(5, CHUNK_ELEMENTS // 2 + 1), (2, 3 * CHUNK_ELEMENTS), (7, 1), ()]
+)
 def test_rows_of_any_length_are_compared(shape: tuple[int, ...]) -> None:
     expected = np.zeros(shape, np.float32)
     expected[(..., -1) if shape else ()] = 1

@@ -210,7 +210,9 @@ def test_another_format_is_rejected(value: Any) -> None:
 def test_invalid_values_are_rejected_with_their_position(
     path: tuple[str, ...], value: Any, message: str
 ) -> None:
-    document = json.loads(json.dumps(summary_of([("a", "m", COMPARISONS[1], None, 9, "")]).as_json()))
+    document = json.loads(
+        json.dumps(summary_of([("a", "m", COMPARISONS[1], None, 9, "")]).as_json())
+    )
     target = document["routes"]["a"]["m"]
     for key in path[:-1]:
         target = target[key]

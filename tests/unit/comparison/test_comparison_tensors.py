@@ -199,7 +199,9 @@ def test_bytes_are_compared_element_by_element(drawn: list[tuple[bytes, bytes]])
     result = compare_arrays(Datatype.BYTES, [a for a, _ in drawn], [b for _, b in drawn])
     differing = [index for index, (a, b) in enumerate(drawn) if a != b]
     assert result.stats.failing == len(differing)
-    assert (result.first.index if result.first else None) == ((differing[0],) if differing else None)
+    assert (result.first.index if result.first else None) == (
+        (differing[0],) if differing else None
+    )
 
 
 def test_true_is_any_byte_but_zero() -> None:

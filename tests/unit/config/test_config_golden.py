@@ -15,6 +15,7 @@ import pytest
 
 from infergate.config import Config, ConfigError, load
 from infergate.config import compile as compiled
+from infergate.routing.table import Route
 
 FILES = Path(__file__).parents[2] / "config"
 EXAMPLES = Path(__file__).parents[3] / "config"
@@ -55,13 +56,7 @@ def as_json(config: Config) -> dict[str, Any]:
             }
             for name, backend in config.backends.items()
         },
-        "routes": [
-            {
-                **dataclasses.asdict(route),
-                "cast": {one.value: to.value for one, to in route.cast.items()},
-            }
-            for route in compiled.routing_table(config).routes
-        ],
+        "routes": [route_as_json(route) for route in compiled.routing_table(config).routes],
         "limits": dataclasses.asdict(compiled.limits(config)),
         "models": {
             name: {
@@ -80,6 +75,23 @@ def as_json(config: Config) -> dict[str, Any]:
     }
 
 
+def route_as_json(route: Route) -> dict[str, Any]:
+    """Return ``route`` without the optional parts that it does not use."""
+    fields = dataclasses.asdict(route)
+    fields["cast"] = {one.value: to.value for one, to in route.cast.items()}
+    if not route.has_layers:
+        del fields["has_layers"]
+    if route.mirror is not None and route.mirror.comparison is None:
+        del fields["mirror"]["comparison"]
+    elif route.mirror is not None and route.mirror.comparison is not None:
+        comparison = fields["mirror"]["comparison"]
+        tolerances = comparison["rules"]["tolerances"]
+        comparison["rules"]["tolerances"] = {key.value: each for key, each in tolerances.items()}
+        if comparison["storage"] is not None:
+            comparison["storage"]["path"] = comparison["storage"]["path"].name
+    return fields
+
+
 def expect(path: Path, text: str) -> None:
     if "INFERGATE_WRITE_GOLDEN" in os.environ:
         path.write_text(text, encoding="utf-8")
@@ -90,6 +102,22 @@ def expect(path: Path, text: str) -> None:
 def test_good(stem: str) -> None:
     config = load(FILES / "good" / f"{stem}.yaml", ENVIRON)
     expect(FILES / "good" / f"{stem}.json", json.dumps(as_json(config), indent=2) + "\n")
+
+
+def test_parts_without_effect_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FILES / "good")
+    config = load(Path("without-effect.yaml"), ENVIRON)
+    assert [(each.line, each.path, each.message) for each in config.warnings] == [
+        (5, "backends.spare", "no route uses the backend 'spare'"),
+        (9, "routes[0].split[0].percent", "the backend 'new' gets no requests of this split"),
+        (12, "routes[1].mirror.percent", "the mirror is off: 'new' gets no copies"),
+        (
+            12,
+            "routes[1].mirror.compare.baseline.percent",
+            "the baseline is off: no response is compared with it",
+        ),
+    ]
+    assert load(Path("branches.yaml"), ENVIRON).warnings == ()
 
 
 @pytest.mark.parametrize("stem", stems("bad"))

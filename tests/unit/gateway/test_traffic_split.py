@@ -287,6 +287,52 @@ async def test_a_share_is_mirrored_and_sequences_completely() -> None:
     assert 15 < len(copies) < 45
 
 
+def in_sequence(number: int, **parameters: bool) -> InferRequest:
+    return InferRequest("m", "", "id", {"sequence_id": number, **parameters})
+
+
+async def test_copies_of_a_sequence_are_sent_one_after_the_other() -> None:
+    harness, mirror = mirroring()
+    requests = [in_sequence(7), in_sequence(7, sequence_end=True)]
+    for request in requests:
+        await harness.send_request(request)
+    await harness.send_request(in_sequence(8))
+    await until(lambda: len(mirror.requests) == 2)  # the first copy of each sequence waits
+    mirror.let.set()
+    await until(lambda: harness.counters.mirrored["ok"] == 3)
+    sevens = [each for each in mirror.requests[2:] if each in requests]
+    assert sevens[0] is requests[0]
+    assert sevens[-1] is requests[1]
+
+
+async def test_after_a_dropped_copy_the_rest_of_its_sequence_is_dropped() -> None:
+    harness, mirror = mirroring(maximum=1)
+    await harness.send_request()
+    await harness.send_request(in_sequence(7, sequence_start=True))
+    assert harness.counters.mirrored == {"dropped": 1}
+    mirror.let.set()
+    sender = harness.gateway.traffic_splits[harness.gateway.bindings[0]]._mirror_sender
+    await until(lambda: not sender._tasks)
+    await harness.send_request(in_sequence(7, sequence_end=True))
+    assert harness.counters.mirrored["dropped"] == 2
+    await harness.send_request(in_sequence(7, sequence_start=True))  # a new sequence
+    await until(lambda: harness.counters.mirrored["ok"] == 2)
+
+
+async def test_without_a_share_the_backend_is_used_directly() -> None:
+    route = Route(
+        "m", "own", split=[SplitTarget("other", 0, Rewrite())], mirror=MirrorTarget("other", 0)
+    )
+    harness = Harness(route)
+    assert not harness.gateway.traffic_splits
+    harness.other.answer = CONNECTION_REFUSED
+    ready = await harness.gateway.perform(messages.ServerReadyRequest(), new_context())
+    assert ready == messages.HealthStatus(ok=True)
+    for _ in range(3):
+        await harness.send_request()
+    assert len(harness.own.requests) == 3 + 1  # and the request for readiness
+
+
 async def test_a_failing_mirror_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
     harness, mirror = mirroring()
     mirror.let.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from infergate.comparison.summary import Summary
 from infergate.config.schema import Config
 from infergate.gateway.gateway import Gateway
 from infergate.observe.metrics import Metrics
@@ -46,6 +47,14 @@ class ConsoleSource(Protocol):
 
     async def run_action(self, action: str, request: Json) -> Json:
         """Perform an action in one of the processes. Raises GatewayError."""
+        ...
+
+    async def comparisons(self) -> Summary:
+        """Return the summary of the comparisons of all processes."""
+        ...
+
+    async def reset_comparisons(self) -> None:
+        """Start new summaries in all processes."""
         ...
 
 
@@ -90,3 +99,9 @@ class SingleProcess:
 
         running = self._running()
         return await run_action(running.config, running.gateway, action, request)
+
+    async def comparisons(self) -> Summary:
+        return self._running().gateway.comparisons()
+
+    async def reset_comparisons(self) -> None:
+        self._running().gateway.reset_comparisons()

@@ -46,6 +46,10 @@ class WorkerCommand(enum.Enum):
     """Discard the prepared configuration, if there is one. The response is None."""
     GET_RECENT = enum.auto()
     """Return the console's data. The response is a ProcessSnapshot."""
+    GET_COMPARISONS = enum.auto()
+    """Return the comparisons of mirrors. The response is a Summary."""
+    RESET_COMPARISONS = enum.auto()
+    """Start new summaries of comparisons. The response is None."""
     CHECK_READY = enum.auto()
     """Check whether the worker can serve. The response is a bool."""
     DRAIN = enum.auto()

@@ -124,6 +124,10 @@ class _WorkerProcess:
                 return take_snapshot(group.recent_requests, group.metrics, self._number)
             case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
+            case messages.WorkerCommand.GET_COMPARISONS:
+                return self._gateway.gateway.comparisons()
+            case messages.WorkerCommand.RESET_COMPARISONS:
+                self._gateway.gateway.reset_comparisons()
             case RecordingAction() as action:
                 return await control_recorder(self._gateway.recorder, action, self._number)
             case messages.WorkerCommand.CHECK_READY:

@@ -24,6 +24,7 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
 
 from infergate.assembly.engines import load_engine
+from infergate.comparison.summary import Summary
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError, Kind
@@ -158,6 +159,16 @@ class Supervisor:
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
+
+    async def comparisons(self) -> Summary:
+        """Return the comparisons of all workers. Those of a worker that has ended are lost."""
+        total = Summary()
+        for summary in await self._request_all(messages.WorkerCommand.GET_COMPARISONS):
+            total.merge(summary)
+        return total
+
+    async def reset_comparisons(self) -> None:
+        await self._request_all(messages.WorkerCommand.RESET_COMPARISONS)
 
     @property
     def listeners(self) -> Mapping[str, HasAddress]:

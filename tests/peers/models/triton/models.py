@@ -22,6 +22,7 @@ fail               fails as INPUT0 specifies (NOT_FOUND, UNAVAILABLE … or anyt
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,7 +153,16 @@ MODELS = (
 )
 
 
-def write_repository(folder: Path) -> None:
-    """Write all models into the empty ``folder``."""
-    for model in MODELS:
+PERTURBED = Model(
+    "perturbed",
+    "perturbed",
+    (Port("INPUT0", "FP32", (-1,)), Port("CHANGE", "BYTES", (1,))),
+    (Port("SCORES", "FP32", (-1,)), Port("LABEL", "INT64", (1,))),
+)
+"""A model for servers of its own, since its responses depend on the server's environment."""
+
+
+def write_repository(folder: Path, models: Sequence[Model] = MODELS) -> None:
+    """Write ``models`` into the empty ``folder``."""
+    for model in models:
         model.write(folder)

@@ -1,0 +1,41 @@
+"""What the comparison of a mirror consists of: rules, noise baseline, and storage of mismatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infergate.comparison.rules import ComparisonRules
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The noise baseline of a comparison: ``percent`` of the compared inferences are sent to
+    ``backend`` too or, if it is empty, once more to the backend that served them."""
+
+    backend: str = ""
+    percent: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MismatchStorage:
+    """A folder that holds the inferences whose responses differ: at most ``max_count`` files of
+    together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers``
+    are stored. The data of the tensors in ``redacted`` is replaced by zeros. Both are globs."""
+
+    path: Path
+    max_count: int
+    max_bytes: int
+    max_age: float
+    headers: Sequence[str] = ()
+    redacted: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorComparison:
+    """How the responses of a mirror are compared with the served responses."""
+
+    rules: ComparisonRules = field(default_factory=ComparisonRules)
+    baseline: Baseline | None = None
+    storage: MismatchStorage | None = None

@@ -1,0 +1,140 @@
+"""The sections of routes.yaml on comparing the responses of a mirror with the served responses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, WithJsonSchema
+
+from infergate.config.fields import (
+    FilePath,
+    HeaderGlob,
+    Name,
+    Percent,
+    Positive,
+    PositiveDuration,
+    PositiveSize,
+    Text,
+)
+from infergate.config.section import Section
+from infergate.core.limits import MIB
+
+Amount = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    WithJsonSchema({"type": "number", "format": "number", "minimum": 0}),
+]
+Fraction = Annotated[
+    float,
+    Field(gt=0, le=1),
+    WithJsonSchema({"type": "number", "format": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+
+
+class ToleranceConfig(Section):
+    """The tolerance of a datatype. Two elements differ if their difference exceeds both limits.
+
+    Example: `{atol: 1e-5, rtol: 1e-4}`.
+    """
+
+    atol: Amount | None = Field(
+        default=None,
+        description="Absolute tolerance. By default, the value for the datatype applies "
+        "(docs/comparison.md).",
+    )
+    rtol: Amount | None = Field(
+        default=None,
+        description="Tolerance relative to the absolute value of the served element. By default, "
+        "the value for the datatype applies (docs/comparison.md).",
+    )
+
+
+class OutputRuleConfig(ToleranceConfig):
+    """How an output is compared. All given criteria must hold. With `top_k` or `cosine`, single
+    elements are compared only if a tolerance or `quantile` is given too."""
+
+    quantile: Fraction | None = Field(
+        default=None,
+        description="Share of the elements that must be within the tolerance. Example: `0.99`. By "
+        "default, all elements must.",
+    )
+    top_k: Positive | None = Field(
+        default=None,
+        description="Number of greatest elements of each row (the last dimension) that must be the "
+        "same, in any order. `1` compares the predicted classes.",
+    )
+    cosine: Fraction | None = Field(
+        default=None,
+        description="Minimum cosine similarity of each row (the last dimension). Example: `0.997`.",
+    )
+    ignore: bool = Field(
+        default=False,
+        description="A known difference: count it separately, and do not report it as a mismatch.",
+    )
+
+
+class BaselineConfig(Section):
+    """The noise baseline: a second response of the old server to the same request. A difference of
+    the mirror counts only if it exceeds the differences between two old servers."""
+
+    backend: Text = Field(
+        default="",
+        description="A second backend with the old server and the same model. By default, the "
+        "backend that served the request gets it once more, after its response; set this only if "
+        "an inference may run twice. Requests of a sequence are never sent to the same backend "
+        "twice.",
+    )
+    percent: Percent = Field(
+        default=1.0,
+        description="Percentage of the compared inferences that the baseline gets too. Example: "
+        "`5`.",
+    )
+
+
+class KeepConfig(Section):
+    """Stores requests whose responses differ, each in a file that `infergate replay` reads. When
+    the folder is full, no more are stored until files are removed or exceed `age`."""
+
+    path: FilePath = Field(
+        description="The folder for the files. Its files have the permissions 600."
+    )
+    count: Positive = Field(default=100, description="Maximum number of files.")
+    bytes: PositiveSize = Field(
+        default=256 * MIB, description="Maximum size of all files together. Example: `1GiB`."
+    )
+    age: PositiveDuration = Field(
+        default=7 * 24 * 3600.0, description="Age at which a file is deleted. Example: `24h`."
+    )
+    headers: tuple[HeaderGlob, ...] = Field(
+        default=(),
+        description="Names or globs of the headers to store. By default, no header is stored. "
+        "Headers that may hold credentials are never stored. Example: `[x-request-id]`.",
+    )
+    redact: tuple[Name, ...] = Field(
+        default=(),
+        description="Names or globs of inputs and outputs, as clients use them, whose data is "
+        "replaced by zeros. Example: `[image]`.",
+    )
+
+
+class CompareConfig(Section):
+    """Comparison of the mirror's responses with the served responses (docs/comparison.md). Clients
+    never wait for it."""
+
+    tolerances: dict[str, ToleranceConfig] = Field(
+        default={},
+        description="Tolerances by datatype, for example `{FP32: {atol: 1e-5, rtol: 1e-4}}`. "
+        "Integers, BOOL and BYTES are compared exactly.",
+    )
+    outputs: dict[str, OutputRuleConfig] = Field(
+        default={},
+        description="Rules of single outputs, by the name that clients use. Example: `{scores: "
+        "{top_k: 1}}`.",
+    )
+    baseline: BaselineConfig | None = Field(
+        default=None,
+        description="The noise baseline. By default, every difference beyond the tolerance counts.",
+    )
+    keep: KeepConfig | None = Field(
+        default=None, description="Storage of mismatches. By default, none is stored."
+    )

@@ -1,0 +1,75 @@
+"""Checks the rules of comparisons against the route and the declared models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from infergate.comparison.rules import ComparisonRuleError, OutputRule
+from infergate.config.comparison import CompareConfig, OutputRuleConfig
+from infergate.config.mistakes import Finding, KeyPath, suggestion
+from infergate.config.outline import Outline
+from infergate.config.routes import RouteConfig
+from infergate.config.schema import DeclaredModelConfig
+from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, Datatype
+
+_FLOAT_NAMES = tuple(datatype.value for datatype in Datatype if datatype in FLOATS)
+
+
+def comparison_findings(outline: Outline) -> Iterator[Finding]:
+    """Yield an error for each rule of a comparison that no response can fulfil or break."""
+    for index, route in outline.routes.items():
+        mirror = route.mirror
+        if mirror is None or mirror.compare is None:
+            continue
+        base: KeyPath = ("routes", index, "mirror", "compare")
+        compare = mirror.compare
+        for name in compare.tolerances:
+            if (problem := _datatype_problem(name)) is not None:
+                yield (*base, "tolerances", name), problem
+        yield from _rules(base, compare.outputs, _declared_outputs(route, outline.models))
+        yield from _baseline(base, compare, route)
+
+
+def _datatype_problem(name: str) -> str | None:
+    if name not in DATATYPES_BY_NAME:
+        return f"'{name}' is not a datatype{suggestion(name, _FLOAT_NAMES)}"
+    if name not in _FLOAT_NAMES:
+        return f"{name} is compared exactly; only {', '.join(_FLOAT_NAMES)} have a tolerance"
+    return None
+
+
+def _declared_outputs(
+    route: RouteConfig, models: Mapping[str, DeclaredModelConfig | None]
+) -> Mapping[str, Datatype]:
+    """Return the datatypes of the declared outputs of the route's model by name. They are empty if
+    the route's pattern is not the name of a model with declared outputs."""
+    model = models.get(route.model)
+    return {} if model is None else {tensor.name: tensor.datatype for tensor in model.outputs}
+
+
+def _rules(
+    base: KeyPath, rules: Mapping[str, OutputRuleConfig], declared: Mapping[str, Datatype]
+) -> Iterator[Finding]:
+    for name, rule in rules.items():
+        path: KeyPath = (*base, "outputs", name)
+        if declared and name not in declared:
+            yield path, f"the model has no output '{name}'{suggestion(name, declared)}"
+        elif declared:
+            try:
+                OutputRule(**dict(rule)).check_datatype(name, declared[name])
+            except ComparisonRuleError as error:
+                yield path, str(error)
+        if rule.ignore and rule.model_fields_set != {"ignore"}:
+            yield (*path, "ignore"), "an ignored output has no other rules"
+
+
+def _baseline(base: KeyPath, compare: CompareConfig, route: RouteConfig) -> Iterator[Finding]:
+    baseline = compare.baseline
+    if baseline is None or not baseline.backend or route.mirror is None:
+        return
+    path: KeyPath = (*base, "baseline", "backend")
+    if baseline.backend == route.mirror.backend:
+        yield path, f"'{baseline.backend}' is the mirror itself; name a second old server"
+    elif baseline.backend == route.backend:
+        twice = "without 'backend' it gets the request once more"
+        yield path, f"'{baseline.backend}' already serves this route; {twice}"

@@ -1,0 +1,131 @@
+"""Copies of inferences whose responses are compared with the served responses.
+
+- The served responses are kept until the copy has its responses. If they exceed a limit, the copy
+  is sent all the same, and the comparison is dropped and counted.
+- A share of the inferences is sent to the noise baseline as well, after the copy. The baseline is a
+  second old server, or the backend that served the inference. Requests of a sequence are never sent
+  twice to the same backend, because they would change its state.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.memory import DetachedMemoryAccount
+from infergate.core.messages import InferResponse
+from infergate.core.request_context import RequestContext
+from infergate.core.sequences import sequence_key
+from infergate.gateway.comparer import ComparisonJob, RouteComparer
+from infergate.gateway.observation import Observation
+from infergate.gateway.route_plan import RoutePlan
+from infergate.routing.split import pick_target
+
+MAX_RESPONSES: Final = 4096
+"""Maximum number of responses of a stream that is compared."""
+
+
+class KeptInference(Observation):
+    """An inference whose responses are kept for a comparison."""
+
+    served_by: RoutePlan | None = None
+    """The target that served the inference."""
+    is_complete = True
+    """Whether all responses were kept."""
+
+    def keep(self, response: InferResponse) -> None:
+        """Keep ``response`` of a stream, unless a limit was reached."""
+        if not self.is_complete:
+            return
+        if len(self.responses) == MAX_RESPONSES:
+            self.release()
+            self.is_complete = False
+        else:
+            self.is_complete = self.add(response)
+
+    def fail(self, error: BaseException) -> None:
+        """Record that ``error`` ended the inference. A caller need not read the end of a stream
+        after its last response."""
+        if not (isinstance(error, GeneratorExit) and self.responses and self.responses[-1].is_last):
+            super().fail(error)
+
+    async def run(self, target: RoutePlan) -> Outcome | None:
+        """Send the request to ``target``. Return its outcome, or None if it exceeds a limit."""
+        try:
+            if not self.is_stream:
+                self.responses.append(await target.infer(self.request, self.context))
+            else:
+                async with aclosing(target.stream(self.request, self.context)) as responses:
+                    async for response in responses:
+                        self.keep(response)
+        except GatewayError as error:
+            self.fail(error)
+        return self.outcome() if self.is_complete else None
+
+
+class ComparedMirror:
+    """Sends copies to ``mirror``, and ``baseline_percent`` of them to the baseline. ``baseline`` is
+    None if the backend that served an inference is its own baseline."""
+
+    def __init__(
+        self,
+        comparer: RouteComparer,
+        mirror: RoutePlan,
+        baseline: RoutePlan | None,
+        baseline_percent: float,
+    ) -> None:
+        self.comparer: Final = comparer
+        self._mirror: Final = mirror
+        self._baseline: Final = baseline
+        self._baseline_percentages: Final = (baseline_percent,)
+
+    async def run(
+        self, served: KeptInference, exchange: Exchange, key: str, memory: DetachedMemoryAccount
+    ) -> None:
+        """Send the copy of ``exchange``, and submit the comparison. ``key`` selects the share for
+        the baseline. ``memory`` is the account of the copy. Raises the copy's error."""
+        comparer, mirrored, baseline = self.comparer, None, None
+        try:
+            mirrored = await self._send(self._mirror, served, memory)
+            target = self._baseline_target(served, key)
+            if target is not None:
+                baseline = await self._send(target, served, memory)
+        except Exception:
+            comparer.count("error")
+            raise
+        if mirrored is None or not served.is_complete or exchange.outcome.kind == _CANCELLED:
+            comparer.count("dropped")
+        else:
+            comparer.submit(ComparisonJob(exchange, mirrored, baseline), memory)
+        if mirrored is not None and mirrored.error is not None:
+            raise mirrored.error
+
+    @staticmethod
+    async def _send(
+        target: RoutePlan, served: KeptInference, memory: DetachedMemoryAccount
+    ) -> Outcome | None:
+        context = copy_context(served.context, memory)
+        target.binding.apply_to(context)
+        return await KeptInference(served.request, context, is_stream=served.is_stream).run(target)
+
+    def _baseline_target(self, served: KeptInference, key: str) -> RoutePlan | None:
+        target = self._baseline
+        if target is None and sequence_key(served.request) is None:
+            target = served.served_by
+        if pick_target(self._baseline_percentages, key) is None:
+            return None
+        return target
+
+
+def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
+    """Return the context of a copy of a request. It has its own memory, and the timeout of its
+    route instead of the client's deadline."""
+    child = context.child()
+    child.deadline = child.stream_deadline = None
+    child.memory = memory
+    return child
+
+
+_CANCELLED: Final = Kind.CANCELLED.value

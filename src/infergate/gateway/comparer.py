@@ -1,0 +1,343 @@
+"""Compares the responses of mirrors with the served responses, off the serving path.
+
+Comparisons wait in a queue, from which a helper process takes batches. The queue is limited by
+``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``. A
+comparison beyond a limit is dropped and counted; a request never waits for a comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from infergate.comparison.batch import ComparedBatch, PackedPair, compare_batch, pack_outcome
+from infergate.comparison.outcomes import Comparison
+from infergate.comparison.rules import ComparisonRules
+from infergate.comparison.settings import Baseline, MirrorComparison
+from infergate.comparison.summary import Summary
+from infergate.comparison.verdict import Verdict
+from infergate.core.counters import RouteCounters
+from infergate.core.errors import GatewayError
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.limits import MIB
+from infergate.core.log_events import NOT_COMPARED
+from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
+from infergate.core.offload import Offload
+from infergate.core.records import record
+from infergate.routing.table import Route
+
+MAX_WAITING: Final = 512
+"""Maximum number of comparisons that wait or run, of all routes."""
+MAX_BYTES: Final = 256 * MIB
+"""Maximum bytes of their tensors. A single comparison may exceed it."""
+_MAX_BATCH: Final = 32
+_MAX_BATCH_BYTES: Final = 4 * MIB
+_BATCH_SECONDS: Final = 0.05
+"""Seconds for which comparisons are collected before a batch starts. A batch of small comparisons
+takes the event loop less time than single comparisons do."""
+_EXPIRY_SECONDS: Final = 60.0
+"""Seconds between two searches for expired mismatches."""
+_MIN_WARNING_SECONDS: Final = 60.0
+"""Minimum seconds between two log lines about comparisons that fail."""
+_CLIENT: Final = ("comparison", "")
+_log = logging.getLogger(__name__)
+
+
+@record
+class ComparisonJob:
+    """A served inference, the outcome of its copy, and the outcome of the noise baseline or
+    None."""
+
+    exchange: Exchange
+    mirrored: Outcome
+    baseline: Outcome | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of all tensors."""
+        baseline = 0 if self.baseline is None else self.baseline.size
+        return self.exchange.size + self.mirrored.size + baseline
+
+    def pack(self) -> PackedPair:
+        """Return the parts that a helper process compares."""
+        exchange, baseline = self.exchange, self.baseline
+        return PackedPair(
+            exchange.request.model,
+            exchange.started_at,
+            exchange.request_id,
+            pack_outcome(exchange.outcome),
+            pack_outcome(self.mirrored),
+            None if baseline is None else pack_outcome(baseline),
+        )
+
+
+class MismatchStore(Protocol):
+    """Stores inferences whose responses differ. All methods block, and raise nothing."""
+
+    def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
+        """Store ``exchange`` with the outcome of its copy at the backend ``mirror``, if the limits
+        allow it. Return what happened, as a label of a metric."""
+        ...
+
+    def remove_expired(self) -> None:
+        """Delete what has reached its maximum age."""
+        ...
+
+
+class ComparedRoute(NamedTuple):
+    """What a route compares. A change starts a new summary."""
+
+    label: str
+    backend: str
+    mirror: str
+    rules: ComparisonRules
+    baseline: str | None
+
+
+class RouteComparer:
+    """The comparisons of one route, as ``comparison`` describes them."""
+
+    def __init__(
+        self,
+        compared: ComparedRoute,
+        comparison: MirrorComparison,
+        queue: MirrorComparer,
+        counters: RouteCounters,
+        store: MismatchStore | None,
+    ) -> None:
+        self.compared: Final = compared
+        self.baseline: Final[Baseline | None] = comparison.baseline
+        self.store: Final = store
+        self.summary = Summary()
+        self.counters: Final = counters
+        self.compare_batch: Final = partial(compare_batch, compared.label, compared.rules)
+        """The function that the helper process runs. It is pickled only once."""
+        self._queue: Final = queue
+
+    def submit(self, job: ComparisonJob, memory: MemoryAccount) -> None:
+        """Compare ``job`` later, or drop it. ``memory`` holds the charge of the served exchange,
+        which moves to the job."""
+        self._queue.add(self, job, memory)
+
+    def count(self, result: str) -> None:
+        """Count a comparison by its result."""
+        self.counters.comparisons[result] += 1
+
+    def classify(self, model: str, comparison: Comparison) -> Verdict:
+        """Return the verdict on ``comparison``, which the summary contains, and count it."""
+        verdict = self.summary.classify(self.compared.label, model, comparison)
+        self.count(verdict.value)
+        if verdict is Verdict.DIFFERENT:
+            if comparison.cause:
+                self.counters.count_difference("", comparison.cause)
+            for output in comparison.outputs:
+                if output.cause and not output.is_known:
+                    self.counters.count_difference(output.name, output.cause)
+        return verdict
+
+
+class _WaitingJob(NamedTuple):
+    route: RouteComparer
+    job: ComparisonJob
+    memory: DetachedMemoryAccount
+    size: int
+
+
+class MirrorComparer:
+    """The comparisons of all routes. ``offload`` runs them and is closed by ``close_offload``.
+    Summaries of unchanged routes are continued from ``predecessor``, the comparer of the previous
+    configuration."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
+        self,
+        routes: Iterable[Route],
+        offload: Offload,
+        close_offload: Callable[[], Awaitable[object]],
+        counters_of: Callable[[str], RouteCounters],
+        make_store: Callable[[MirrorComparison], MismatchStore | None],
+        predecessor: MirrorComparer | None = None,
+    ) -> None:
+        self._offload: Final = offload
+        self._close_offload: Final = close_offload
+        self._queue: Final[deque[_WaitingJob]] = deque()
+        self._unfinished = self._bytes = 0
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._is_running = False
+        self._warned_at = -_MIN_WARNING_SECONDS
+        self._routes: Final[dict[int, RouteComparer]] = {}
+        for route in routes:
+            mirror = route.mirror
+            if mirror is None or mirror.comparison is None:
+                continue
+            baseline = mirror.comparison.baseline
+            compared = ComparedRoute(
+                route.label,
+                route.backend,
+                mirror.backend,
+                mirror.comparison.rules,
+                None if baseline is None else baseline.backend,
+            )
+            store = make_store(mirror.comparison)
+            comparer = RouteComparer(
+                compared, mirror.comparison, self, counters_of(route.label), store
+            )
+            for owner in filter(None, (self, predecessor)):
+                comparer.summary = owner.summary_of(compared) or comparer.summary
+            self._routes[id(route)] = comparer
+
+    def of_route(self, route: Route) -> RouteComparer | None:
+        """Return the comparer of ``route``, or None if its mirror is not compared."""
+        return self._routes.get(id(route))
+
+    def summary_of(self, compared: ComparedRoute) -> Summary | None:
+        """Return the summary of ``compared``, or None if no route compares it."""
+        found = (each.summary for each in self._routes.values() if each.compared == compared)
+        return next(found, None)
+
+    def summary(self) -> Summary:
+        """Return a copy of all summaries."""
+        total = Summary()
+        for summary in {id(each.summary): each.summary for each in self._routes.values()}.values():
+            total.merge(summary)
+        return total
+
+    def reset(self) -> None:
+        """Start new summaries."""
+        for comparer in self._routes.values():
+            comparer.summary.routes.clear()
+
+    def start(self) -> None:
+        """Delete expired mismatches from now on."""
+        stores = [each.store for each in self._routes.values() if each.store is not None]
+        if stores:
+            self._spawn(self._remove_expired(stores))
+
+    async def _remove_expired(self, stores: list[MismatchStore]) -> None:
+        while True:
+            for store in stores:
+                await asyncio.to_thread(store.remove_expired)
+            await asyncio.sleep(_EXPIRY_SECONDS)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- the queue
+
+    def add(self, route: RouteComparer, job: ComparisonJob, memory: MemoryAccount) -> None:
+        """Queue ``job``, or drop it if a limit is reached. ``memory`` holds the charge of the
+        served exchange, which moves to the job."""
+        size = job.size
+        if not self._has_room(size) or not _grow(memory, size - job.exchange.size):
+            route.count("dropped")
+            return
+        self._unfinished += 1
+        self._bytes += size
+        self._queue.append(_WaitingJob(route, job, memory.detach(size), size))
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+
+    def _has_room(self, size: int) -> bool:
+        if not self._unfinished:
+            return True
+        return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES
+
+    async def _run(self) -> None:
+        """Compare everything in the queue."""
+        try:
+            while self._queue:
+                await asyncio.sleep(_BATCH_SECONDS)
+                await self._compare(self._next_batch())
+        finally:
+            self._is_running = False
+
+    def _next_batch(self) -> list[_WaitingJob]:
+        """Take the first jobs of a single route from the queue."""
+        batch, size = [self._queue.popleft()], 0
+        while self._queue and len(batch) < _MAX_BATCH:
+            size += batch[-1].size
+            following = self._queue[0]
+            if following.route is not batch[0].route or size + following.size > _MAX_BATCH_BYTES:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _compare(self, batch: list[_WaitingJob]) -> None:
+        route, size = batch[0].route, sum(each.size for each in batch)
+        unrecorded = iter(batch)
+        try:
+            compared = await self._run_batch(route, batch, size)
+            route.summary.merge(compared.summary)
+            for position, waiting in enumerate(unrecorded):
+                await self._record(waiting, compared, position)
+        finally:
+            for waiting in unrecorded:  # the gateway closes
+                waiting.route.count("dropped")
+            for waiting in batch:
+                waiting.memory.close()
+            self._unfinished -= len(batch)
+            self._bytes -= size
+
+    async def _run_batch(
+        self, route: RouteComparer, batch: list[_WaitingJob], size: int
+    ) -> ComparedBatch:
+        """Return the result of the helper process. If it fails, all comparisons of the batch
+        fail."""
+        pairs = [each.job.pack() for each in batch]
+        try:
+            return await self._offload.run(
+                None, route.compare_batch, pairs, client=_CLIENT, cost=size
+            )
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            return ComparedBatch(Summary(), {}, dict.fromkeys(range(len(batch)), str(error)))
+
+    async def _record(self, waiting: _WaitingJob, compared: ComparedBatch, position: int) -> None:
+        """Count the result at ``position``, and store the inference if it differs."""
+        route, job = waiting.route, waiting.job
+        if position in compared.errors:
+            route.count("error")
+            self._warn(route.compared.label, compared.errors[position])
+            return
+        comparison = compared.different.get(position)
+        if comparison is None:
+            route.count(Verdict.EQUAL.value)
+            return
+        verdict = route.classify(job.exchange.request.model, comparison)
+        if verdict is Verdict.DIFFERENT and route.store is not None:
+            result = await asyncio.to_thread(
+                route.store.store, job.exchange, job.mirrored, route.compared.mirror
+            )
+            route.counters.mismatches[result] += 1
+
+    def _warn(self, label: str, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= _MIN_WARNING_SECONDS:
+            self._warned_at = now
+            _log.warning("route %s: cannot compare: %s", label, reason, extra=NOT_COMPARED)
+
+    async def close(self) -> None:
+        """Drop everything in the queue, and close the helper process."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for waiting in self._queue:
+            waiting.route.count("dropped")
+            waiting.memory.close()
+        self._queue.clear()
+        await self._close_offload()
+
+
+def _grow(memory: MemoryAccount, size: int) -> bool:
+    try:
+        memory.grow(size)
+    except GatewayError:
+        return False
+    return True

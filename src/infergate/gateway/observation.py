@@ -1,0 +1,77 @@
+"""An inference in progress whose request and responses are kept for an observer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, internal_error
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
+
+
+class Observation:
+    """Collects the responses to ``request``, or its error."""
+
+    def __init__(self, request: InferRequest, context: RequestContext, *, is_stream: bool) -> None:
+        self.request: Final = request
+        self.context: Final = context
+        self.is_stream: Final = is_stream
+        self._started_at: Final = time.time()
+        self._started: Final = time.monotonic()
+        self._offsets: Final[list[float]] = []
+        self._charged = 0
+        self.responses: Final[list[InferResponse]] = []
+        self.error: GatewayError | None = None
+
+    def add(self, response: InferResponse) -> bool:
+        """Keep ``response`` of a stream. If memory is short, release all responses and return
+        False."""
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        try:
+            self.context.memory.grow(size)
+        except GatewayError:
+            self.release()
+            return False
+        self._charged += size
+        self.responses.append(response)
+        self._offsets.append(time.monotonic() - self._started)
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Record that ``error`` ended the inference."""
+        if isinstance(error, GatewayError):
+            # A copy, because the traceback refers to the frames that hold the request.
+            self.error = error.reworded(error.public)
+        elif isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            self.error = GatewayError(Kind.CANCELLED, "the client ended the request")
+        else:
+            self.error = internal_error()
+
+    def outcome(self) -> Outcome:
+        """Return the result of the inference, which ends now."""
+        duration = time.monotonic() - self._started
+        return Outcome(tuple(self.responses), self.error, duration, tuple(self._offsets))
+
+    def exchange(self) -> Exchange:
+        """Return the inference with its outcome."""
+        context = self.context
+        return Exchange(
+            self.request,
+            self.outcome(),
+            context.record.protocol,
+            context.record.route,
+            context.record.backend,
+            context.request_id,
+            context.headers,
+            self._started_at,
+            self.is_stream,
+        )
+
+    def release(self) -> None:
+        """Release the responses."""
+        self.context.memory.shrink(self._charged)
+        self._charged = 0
+        self.responses.clear()

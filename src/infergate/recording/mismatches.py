@@ -1,0 +1,119 @@
+"""Stores inferences whose responses differ, each in a recording of its own.
+
+A file holds the request, the served outcome, and the outcome of the copy, so that it can be
+replayed alone. It appears under its name only when it is complete. All methods block; call them in
+a thread.
+
+*Rule 1.* A folder never exceeds its limits, even if several processes share it: they take turns.
+*Rule 2.* A full folder takes no more files until files expire or are removed. Keeping the latest
+files instead would write all the time if every response differs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from infergate.comparison.settings import MismatchStorage
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.log_events import MISMATCHES_NOT_STORED
+from infergate.core.tensor import Buffer
+from infergate.core.wire import total_size
+from infergate.recording.directory import SUFFIX
+from infergate.recording.encoding import UnrecordableError, encode_exchange
+from infergate.recording.redaction import Redaction
+from infergate.recording.writer import RecordingFile, max_frame_bytes
+
+STORED: Final = "stored"
+FULL: Final = "full"
+FAILED: Final = "failed"
+_PARTIAL: Final = ".partial"
+_RETRY_SECONDS: Final = 60.0
+"""Seconds for which nothing is stored after an error of the file system."""
+_log = logging.getLogger(__name__)
+
+
+class MismatchFolder:
+    """The folder of ``storage``. It is created when the first file is stored."""
+
+    def __init__(self, storage: MismatchStorage) -> None:
+        self._storage: Final = storage
+        self._redaction: Final = Redaction(storage.headers, zeroed=storage.redacted)
+        self._numbers: Final = itertools.count()
+        self._retry_at = 0.0
+
+    def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
+        """Store ``exchange`` with the outcome of its copy at the backend ``mirror``. Return STORED,
+        FULL or FAILED; nothing is raised."""
+        if time.monotonic() < self._retry_at:
+            return FAILED
+        try:
+            redacted = self._redaction.apply(exchange, {mirror: mirrored})
+            return self._store(encode_exchange(*redacted))
+        except UnrecordableError as error:
+            _log.warning("%s", error, extra=MISMATCHES_NOT_STORED)
+        except OSError as error:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            text = "%s: no mismatch is stored for %d seconds: %s"
+            path = self._storage.path
+            _log.warning(text, path, _RETRY_SECONDS, error, extra=MISMATCHES_NOT_STORED)
+        return FAILED
+
+    def _store(self, parts: list[Buffer]) -> str:
+        storage, size = self._storage, max_frame_bytes(total_size(parts))
+        with self._locked():
+            sizes = list(self._current_sizes())
+            if len(sizes) >= storage.max_count or sum(sizes) + size > storage.max_bytes:
+                return FULL
+            name = f"{time.time_ns()}-{os.getpid()}-{next(self._numbers)}"
+            partial = storage.path / f"{name}{_PARTIAL}"
+            try:
+                file = RecordingFile(partial)
+                try:
+                    file.append(parts)
+                finally:
+                    file.close()
+                partial.rename(storage.path / f"{name}{SUFFIX}")
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        return STORED
+
+    def remove_expired(self) -> None:
+        """Delete the files that have reached their maximum age."""
+        with suppress(OSError):
+            if self._storage.path.exists():
+                with self._locked():
+                    list(self._current_sizes())
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Take turns with other processes (Rule 1). Raises OSError."""
+        path = self._storage.path
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _current_sizes(self) -> Iterator[int]:
+        """Delete expired files, and yield the sizes of the other files of this class. A partial
+        file, whose writer must have ended, is deleted too."""
+        oldest = time.time() - self._storage.max_age
+        for entry in os.scandir(self._storage.path):
+            if not entry.name.endswith((SUFFIX, _PARTIAL)):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            if status.st_mtime < oldest or entry.name.endswith(_PARTIAL):
+                Path(entry).unlink(missing_ok=True)
+            else:
+                yield status.st_size

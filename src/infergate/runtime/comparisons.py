@@ -1,0 +1,90 @@
+"""Comparisons of mirrors: the helper process that compares, the folders of mismatches, and the path
+``/comparisons`` of the admin listener."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+import orjson
+
+from infergate.comparison.settings import MirrorComparison
+from infergate.comparison.summary import Summary
+from infergate.core.counters import RouteCounters
+from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.gateway.comparer import MirrorComparer
+from infergate.recording.mismatches import MismatchFolder
+from infergate.routing.table import Route
+from infergate.runtime.console import browser_checks
+from infergate.runtime.offload import HelperPool
+
+PATH: Final = "/comparisons"
+_TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
+_JSON: Final = {"content-type": "application/json"}
+_audit = logging.getLogger("infergate.audit")
+
+
+def make_comparer(
+    routes: Sequence[Route],
+    counters_of: Callable[[str], RouteCounters],
+    previous: MirrorComparer | None,
+) -> MirrorComparer | None:
+    """Return the comparer of ``routes``, or None if no route compares its mirror. It has its own
+    helper process, so that requests never wait for comparisons. It continues the summaries of
+    ``previous``."""
+    if not any(route.mirror is not None and route.mirror.comparison for route in routes):
+        return None
+    pool = HelperPool(1)
+    return MirrorComparer(routes, pool, pool.close, counters_of, _make_folder, previous)
+
+
+def _make_folder(comparison: MirrorComparison) -> MismatchFolder | None:
+    return None if comparison.storage is None else MismatchFolder(comparison.storage)
+
+
+class ComparisonSource(Protocol):
+    """The comparisons of all processes."""
+
+    async def comparisons(self) -> Summary:
+        """Return the summary of all comparisons."""
+        ...
+
+    async def reset_comparisons(self) -> None:
+        """Start new summaries."""
+        ...
+
+
+class ComparisonsApp:
+    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. Both require a trusted name in
+    the Host header, because a summary contains elements of responses."""
+
+    def __init__(
+        self, source: ComparisonSource, hosts: Collection[str], *, allows_reset: bool
+    ) -> None:
+        self._source: Final = source
+        self._hosts: Final = hosts
+        self._allows_reset: Final = allows_reset
+
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
+        if rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT):
+            return rejected
+        if wire.method in {"GET", "HEAD"}:
+            summary = await self._source.comparisons()
+            return HttpResponse(200, _JSON, [orjson.dumps(summary.as_json())])
+        if wire.method != "DELETE":
+            allowed = {**_TEXT, "allow": "GET, HEAD, DELETE"}
+            return HttpResponse(405, allowed, [b"this path supports only GET, HEAD and DELETE\n"])
+        if not self._allows_reset:
+            disabled = b"DELETE is disabled; 'listeners.admin.actions: true' enables it\n"
+            return HttpResponse(403, _TEXT, [disabled])
+        if browser_checks.is_from_browser(wire.headers) and (
+            problem := browser_checks.rejection_reason(wire.headers)
+        ):
+            return HttpResponse(403, _TEXT, [f"refused: {problem}\n".encode()])
+        await self._source.reset_comparisons()
+        fields = with_fields(AUDIT, operation="reset_comparisons", peer=context.peer, outcome="ok")
+        _audit.info("reset comparisons peer=%s", context.peer, extra=fields)
+        return HttpResponse(200, _TEXT, [b"new summaries begin now\n"])

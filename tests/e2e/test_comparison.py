@@ -1,0 +1,213 @@
+"""Compares a new Triton with an old Triton on a mirror: each known difference has its figures."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from e2e.clients import Client, client
+from e2e.running import LISTENERS, Infergate, started_infergate
+from infergate.comparison.model_summary import ModelSummary
+from infergate.comparison.summary import Summary
+from infergate.comparison.verdict import Verdict
+from infergate.recording.reader import RecordedExchange, read_recording
+from peers.models.triton.models import PERTURBED
+from peers.support.triton import Triton, started_triton
+
+REPEATS = 4
+NOISE_REPEATS = 40
+SCORES = np.array([0.1, 0.7, 0.2], np.float32)
+CASES = ("same", "1e-6", "1e-3", "swapped", "nan", "datatype", "missing")
+CONFIG = """
+workers: 2
+backends:
+  old: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
+  twin: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
+  new: {{protocol: v2-grpc, endpoints: ["grpc://{new}"]}}
+routes:
+  - model: classes
+    backend: old
+    rewrite: &perturbed {{model: perturbed, outputs: {{scores: SCORES, label: LABEL}}}}
+    mirror: {{backend: new, max_requests: 1000, compare: {{outputs: {{scores: {{top_k: 1}}}}}}}}
+  - model: with-twin
+    backend: old
+    rewrite: *perturbed
+    mirror:
+      {{backend: new, max_requests: 1000, compare: {{baseline: {{backend: twin, percent: 100}}}}}}
+  - model: asked-again
+    backend: old
+    rewrite: *perturbed
+    mirror: {{backend: new, max_requests: 1000, compare: {{baseline: {{percent: 100}}}}}}
+  - model: "*"
+    backend: old
+    rewrite: *perturbed
+    mirror:
+      backend: new
+      max_requests: 1000
+      compare: {{keep: {{path: "{kept}", count: 1, headers: ["*"]}}}}
+"""
+ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
+
+
+class Servers:
+    """The gateway between clients and the old and the new server."""
+
+    def __init__(self, gateway: Infergate, triton_client: Client, kept: Path) -> None:
+        self.gateway = gateway
+        self.kept = kept
+        self._client = triton_client
+
+    def infer(self, model: str, change: str) -> None:
+        inputs = [
+            self._client.input("INPUT0", SCORES, "FP32"),
+            self._client.input("CHANGE", np.array([change.encode()], np.object_), "BYTES"),
+        ]
+        headers = {"authorization": "Bearer secret", "x-team": "blue"}
+        answer = self._client.infer(model, inputs, headers=headers)
+        assert answer.as_numpy("scores") is not None
+
+    def admin(self, method: str, path: str) -> Any:
+        connection = http.client.HTTPConnection(self.gateway.admin, timeout=10)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, body
+            return json.loads(body) if method == "GET" else body
+        finally:
+            connection.close()
+
+    def compared(self, route: str, model: str, number: int) -> ModelSummary:
+        """Return the summary of ``model`` when it has ``number`` comparisons."""
+        deadline = time.monotonic() + 20
+        while True:
+            summary = Summary.from_json(self.admin("GET", "/comparisons"))
+            found = summary.routes.get(route, {}).get(model, ModelSummary())
+            if found.compared == number:
+                return found
+            assert found.compared < number
+            assert time.monotonic() < deadline, f"{found.compared} of {number}"
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    kept = tmp_path_factory.mktemp("comparison") / "kept"
+    models = {"models": ("perturbed",), "repository_models": (PERTURBED,)}
+    with (
+        started_triton(**models) as old,  # type: ignore[arg-type]
+        started_triton(**models, environment={"PERTURBED": "1"}) as new,  # type: ignore[arg-type]
+        started_infergate(config(old, new, kept), ACTIONS) as gateway,
+        client("http", gateway.http, gateway.grpc) as triton_client,
+    ):
+        yield Servers(gateway, triton_client, kept)
+
+
+def config(old: Triton, new: Triton, kept: Path) -> str:
+    return CONFIG.format(old=old.http, new=new.grpc, kept=kept)
+
+
+def result(servers: Servers, case: str) -> ModelSummary:
+    for _ in range(REPEATS):
+        servers.infer(case, case)
+    return servers.compared("*", case, REPEATS)
+
+
+def test_equal_responses_are_equal(servers: Servers) -> None:
+    summary = result(servers, "same")
+    assert summary.verdict() is Verdict.EQUAL
+    assert set(summary.outputs) == {"scores", "label"}
+    assert summary.outputs["scores"].stats.max_absolute == 0
+    assert summary.expected_latencies.count == summary.actual_latencies.count == REPEATS
+
+
+@pytest.mark.parametrize(("case", "verdict"), [("1e-6", "equal"), ("1e-3", "different")])
+def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: str) -> None:
+    summary = result(servers, case)
+    scores = summary.outputs["scores"]
+    changed = SCORES[0] + np.float32(float(case))
+    error = float(np.float64(changed) - np.float64(SCORES[0]))
+    assert scores.judge().verdict.value == verdict
+    assert scores.stats.max_absolute == pytest.approx(error, rel=1e-9)
+    assert (scores.stats.elements, scores.differences.compared) == (3 * REPEATS, REPEATS)
+    assert summary.equal == (REPEATS if verdict == "equal" else 0)
+    assert scores.worst[0].difference.index == (0,)
+    if verdict == "different":
+        required = error - 1e-4 * float(SCORES[0])
+        assert scores.required_atol == pytest.approx(required, rel=1e-6)
+        assert scores.causes == {"values": REPEATS}
+    assert summary.outputs["label"].judge().verdict is Verdict.EQUAL
+
+
+def test_swapped_classes_disagree(servers: Servers) -> None:
+    for change in ("swapped", "1e-3"):
+        servers.infer("classes", change)
+    scores = servers.compared("classes", "classes", 2).outputs["scores"]
+    assert (scores.rows, scores.agreeing_rows, scores.differences.differing) == (2, 1, 1)
+
+
+def test_a_single_nan_is_found(servers: Servers) -> None:
+    scores = result(servers, "nan").outputs["scores"]
+    worst = scores.worst[0].difference
+    assert (worst.index, worst.expected, worst.actual) == ((2,), "0.2", "nan")
+    assert scores.differences.differing == REPEATS
+    assert scores.stats.failing == REPEATS
+
+
+@pytest.mark.parametrize(
+    ("case", "output", "cause"),
+    [("datatype", "scores", "datatype"), ("missing", "label", "missing")],
+)
+def test_a_wrong_response_is_named(servers: Servers, case: str, output: str, cause: str) -> None:
+    summary = result(servers, case)
+    assert summary.outputs[output].causes == {cause: REPEATS}
+    assert summary.verdict() is Verdict.DIFFERENT
+
+
+@pytest.mark.parametrize("route", ["with-twin", "asked-again"])
+def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
+    servers: Servers, route: str
+) -> None:
+    servers.admin("DELETE", "/comparisons")
+    for _ in range(NOISE_REPEATS):
+        servers.infer(route, "noise")
+    summary = servers.compared(route, route, NOISE_REPEATS)
+    assert summary.outputs["scores"].noise.compared == NOISE_REPEATS
+    assert summary.equal < NOISE_REPEATS
+    assert summary.verdict() in {Verdict.WITHIN_NOISE, Verdict.EQUAL}
+    for _ in range(NOISE_REPEATS):
+        servers.infer(route, "broken noise")
+    assert servers.compared(route, route, 2 * NOISE_REPEATS).verdict() is Verdict.DIFFERENT
+
+
+def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
+    assert result(servers, "noise").verdict() is Verdict.DIFFERENT
+
+
+def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
+    servers.infer("*", "same") if False else None
+    metrics = servers.gateway.metrics()
+    assert 'infergate_comparisons_total{result="different",route="classes"} 1.0' in metrics
+    assert 'infergate_output_differences_total{cause="missing"' in metrics
+
+
+def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
+    result(servers, "broken")
+    deadline = time.monotonic() + 20
+    while not (files := list(servers.kept.glob("*.igrec"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (file,) = files
+    (found,) = read_recording(file)
+    assert isinstance(found, RecordedExchange)
+    assert found.exchange.backend == "old"
+    assert set(found.further) == {"new"}
+    assert found.exchange.headers["x-team"] == "blue"
+    assert "authorization" not in found.exchange.headers

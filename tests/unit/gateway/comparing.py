@@ -1,0 +1,180 @@
+"""A gateway that compares the responses of a mirror, with backends in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from fakes import Memory, new_context
+
+from infergate.comparison.model_summary import ModelSummary
+from infergate.comparison.settings import MirrorComparison
+from infergate.core.counters import RouteCounters
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.gateway.comparer import MirrorComparer
+from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.routing.table import MirrorTarget, Route, RouteTable
+from infergate.runtime.offload.ipc_message import pack, unpack
+
+T = TypeVar("T")
+REQUEST = InferRequest("m", "", "id", inputs=(Tensor("x", Datatype.UINT8, (3,), b"abc"),))
+
+
+def output(*values: float, name: str = "y", datatype: Datatype = Datatype.FP32) -> Tensor:
+    return tensor_from_array(name, datatype, np.array(values))
+
+
+def response(*outputs: Tensor, is_last: bool = False) -> InferResponse:
+    return InferResponse("m", "1", "id", {}, outputs, is_last)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not met():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+
+
+class Streaming(Memory):
+    """A backend whose inferences have the responses ``answers``, and then ``error``."""
+
+    answers: Sequence[InferResponse] = ()
+    error: GatewayError | None = None
+
+    async def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        self.requests.append(request)
+        for each in self.answers:
+            yield each
+        if self.error is not None:
+            raise self.error
+
+
+class InlineOffload:
+    """Runs jobs in this process when ``may_run`` is set, after a round trip through a pickle."""
+
+    def __init__(self) -> None:
+        self.may_run = asyncio.Event()
+        self.may_run.set()
+        self.error: Exception | None = None
+        self.batches: list[int] = []
+        self.is_closed = False
+
+    async def run(
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+        memory: MemoryAccount = UNLIMITED,
+        size: int = 0,
+    ) -> T:
+        self.batches.append(len(arguments[0]))
+        await self.may_run.wait()
+        if self.error is not None:
+            raise self.error
+        pickled, buffers = pack((function, arguments))
+        loaded, loaded_arguments = unpack(pickled, memoryview(b"".join(buffers)))
+        result, result_buffers = pack(loaded(*loaded_arguments))
+        value: T = unpack(result, memoryview(b"".join(result_buffers)))
+        return value
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Store:
+    """Keeps mismatches, and reports ``result``."""
+
+    def __init__(self, result: str = "stored") -> None:
+        self.result = result
+        self.kept: list[tuple[Exchange, Outcome, str]] = []
+        self.searches = 0
+
+    def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
+        self.kept.append((exchange, mirrored, mirror))
+        return self.result
+
+    def remove_expired(self) -> None:
+        self.searches += 1
+
+
+class Harness:
+    """A route to ``own``, whose copies ``mirror`` gets; ``twin`` is a second old server."""
+
+    def __init__(
+        self,
+        comparison: MirrorComparison | None = None,
+        *,
+        percent: float = 100.0,
+        store: Store | None = None,
+        **fields: Any,
+    ) -> None:
+        self.own, self.mirror, self.twin = Streaming("own"), Streaming("mirror"), Streaming("twin")
+        self.counters, self.offload, self.store = RouteCounters(), InlineOffload(), store
+        for backend in (self.own, self.mirror, self.twin):
+            backend.answer = response(output(1, 2))
+        self.comparer: MirrorComparer | None = None
+        self.configure(comparison or MirrorComparison(), percent=percent, **fields)
+
+    def configure(
+        self, comparison: MirrorComparison, percent: float = 100.0, **fields: Any
+    ) -> None:
+        """Replace the gateway, as a reload does."""
+        mirror = MirrorTarget("mirror", percent, 10_000, comparison)
+        routes = [Route("m", "own", mirror=mirror, **fields)]
+        self.comparer = MirrorComparer(
+            routes,
+            self.offload,
+            self.offload.close,
+            lambda _: self.counters,
+            lambda _: self.store,
+            self.comparer,
+        )
+        backends: Any = {each.name: each for each in (self.own, self.mirror, self.twin)}
+        self.gateway = Gateway(
+            RouteTable(routes),
+            backends,
+            {},
+            GatewayOptions(counters_of=lambda _: self.counters, comparer=self.comparer),
+        )
+
+    async def infer(self, request: InferRequest = REQUEST, **fields: Any) -> InferResponse:
+        answer = await self.gateway.perform(request, new_context(**fields))
+        assert isinstance(answer, InferResponse)
+        return answer
+
+    def stream(self, **fields: Any) -> AsyncGenerator[InferResponse, None]:
+        context = new_context(**fields)
+        return self.gateway.stream(REQUEST, self.gateway.bind("m", "", context), context)
+
+    @property
+    def results(self) -> dict[str, int]:
+        return dict(self.counters.comparisons)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of all comparisons that wait or run."""
+        assert self.comparer is not None
+        return self.comparer._bytes
+
+    async def finished(self, number: int) -> None:
+        """Wait until ``number`` comparisons have a result."""
+        await until(lambda: sum(self.results.values()) >= number)
+
+    async def compared(self, **expected: int) -> None:
+        """Wait until the comparisons have the results ``expected``."""
+        await self.finished(sum(expected.values()))
+        assert self.results == expected
+
+    def summary(self, model: str = "m") -> ModelSummary:
+        return self.gateway.comparisons().routes["m"][model]

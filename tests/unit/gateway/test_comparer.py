@@ -1,0 +1,420 @@
+"""Mirrors whose responses are compared with the served responses."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from comparing import REQUEST, Harness, Store, output, response, until
+
+from infergate.comparison.rules import ComparisonRules, OutputRule, Tolerance
+from infergate.comparison.settings import Baseline, MirrorComparison
+from infergate.comparison.verdict import Verdict
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.region_ref import RegionRef
+from infergate.core.tensor import Tensor
+from infergate.gateway import comparer as comparer_module
+from infergate.routing.table import Rewrite, SplitTarget
+from memory_budget import Budget
+
+TWIN = MirrorComparison(baseline=Baseline("twin", 100.0))
+SAME = MirrorComparison(baseline=Baseline("", 100.0))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparer_module, "_BATCH_SECONDS", 0.0)
+
+
+async def test_equal_responses_are_counted_and_summarized() -> None:
+    harness = Harness()
+    for number in range(3):
+        await harness.infer(request_id=str(number))
+    await harness.compared(equal=3)
+    summary = harness.summary()
+    assert (summary.compared, summary.equal, summary.verdict()) == (3, 3, Verdict.EQUAL)
+    assert summary.expected_latencies.count == summary.actual_latencies.count == 3
+    assert harness.counters.mirrored == {"ok": 3}
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "difference"),
+    [
+        (response(output(1, 2.5)), ("y", "values")),
+        (response(output(1, 2, datatype=Datatype.FP64)), ("y", "datatype")),
+        (response(output(1, 2, 3)), ("y", "shape")),
+        (response(), ("y", "missing")),
+        (response(output(1, 2), output(1, name="z")), ("z", "extra")),
+        (GatewayError(Kind.BACKEND_ERROR, "it broke"), ("", "outcome")),
+    ],
+)
+async def test_differences_are_counted_by_output_and_cause(
+    mirrored: InferResponse | GatewayError, difference: tuple[str, str]
+) -> None:
+    harness = Harness()
+    harness.mirror.answer = mirrored
+    await harness.infer()
+    await harness.compared(different=1)
+    assert harness.counters.differences == {difference: 1}
+    assert harness.summary().verdict() is Verdict.DIFFERENT
+    failed = isinstance(mirrored, GatewayError)
+    assert harness.counters.mirrored == {"failed" if failed else "ok": 1}
+
+
+async def test_errors_are_equal_if_their_kinds_are() -> None:
+    harness = Harness()
+    harness.own.answer = GatewayError(Kind.BAD_REQUEST, "no such input")
+    harness.mirror.answer = GatewayError(Kind.BAD_REQUEST, "unexpected input 'a'")
+    with pytest.raises(GatewayError, match="no such input"):
+        await harness.infer()
+    await harness.compared(equal=1)
+
+
+async def test_the_rules_of_the_route_apply_to_the_names_of_the_client() -> None:
+    rules = ComparisonRules(
+        {Datatype.FP32: Tolerance(1.0, 0.0)}, {"client": OutputRule(ignore=True)}
+    )
+    harness = Harness(MirrorComparison(rules), rewrite=Rewrite(outputs={"client": "server"}))
+    harness.own.answer = response(output(1), output(1, name="server"))
+    harness.mirror.answer = response(output(1.5), output(9, name="server"))
+    await harness.infer()
+    await harness.compared(equal=1)
+    assert harness.summary().known == 1
+
+
+async def test_a_rule_that_does_not_fit_the_datatype_is_an_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = Harness(MirrorComparison(ComparisonRules({}, {"y": OutputRule(atol=1.0)})))
+    harness.own.answer = harness.mirror.answer = response(output(1, datatype=Datatype.INT32))
+    for _ in range(2):
+        await harness.infer()
+    await harness.compared(error=2)
+    (line,) = [each.message for each in caplog.records if "cannot compare" in each.message]
+    assert line.startswith("route m: cannot compare: output 'y' is INT32")
+
+
+async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
+    harness = Harness()
+    harness.offload.may_run.clear()
+    for _ in range(3):
+        await harness.infer()  # hangs if it waits
+    await until(lambda: bool(harness.offload.batches))
+    assert await harness.infer() == harness.own.answer
+    assert not harness.results
+    harness.offload.may_run.set()
+    await harness.compared(equal=4)
+
+
+async def test_comparisons_run_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparer_module, "_MAX_BATCH", 4)
+    harness = Harness()
+    harness.offload.may_run.clear()
+    await harness.infer()
+    await until(lambda: bool(harness.offload.batches))
+    for _ in range(6):
+        await harness.infer()
+    await until(lambda: harness.counters.mirrored["ok"] >= 7)
+    harness.offload.may_run.set()
+    await harness.compared(equal=7)
+    assert harness.offload.batches == [1, 4, 2]
+
+
+async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness()
+    harness.offload.error = GatewayError(Kind.INTERNAL, "internal error")
+    await harness.infer()
+    await harness.compared(error=1)
+    harness.offload.error = None
+    await harness.infer()
+    await harness.compared(error=1, equal=1)
+
+
+# ---- limits ------------------------------------------------------------------------------------
+
+
+async def test_comparisons_beyond_the_limits_of_the_queue_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparer_module, "MAX_WAITING", 2)
+    harness = Harness()
+    harness.offload.may_run.clear()
+    for _ in range(5):
+        await harness.infer()
+    await harness.compared(dropped=3)
+    harness.offload.may_run.set()
+    await harness.compared(dropped=3, equal=2)
+    await harness.infer()
+    await harness.compared(dropped=3, equal=3)
+    monkeypatch.setattr(comparer_module, "MAX_BYTES", 30)  # each has 3 + 8 + 8 bytes
+    harness.offload.may_run.clear()
+    for _ in range(2):
+        await harness.infer()
+    await harness.compared(dropped=4, equal=3)
+    harness.offload.may_run.set()
+    await harness.compared(dropped=4, equal=4)
+    assert harness.counters.mirrored == {"ok": 8}
+
+
+async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
+    harness = Harness()
+    harness.offload.may_run.clear()
+    memory = Budget(3 + 8 + 8)
+    await harness.infer(memory=memory)
+    await until(lambda: bool(harness.offload.batches))
+    assert harness.held_bytes == 3 + 8 + 8
+    harness.offload.may_run.set()
+    await harness.compared(equal=1)
+    assert harness.held_bytes == memory.held == 0
+    await harness.infer(memory=Budget(3 + 8 + 7))  # the copy's response does not fit
+    await harness.compared(equal=1, dropped=1)
+    await harness.infer(memory=Budget(3 + 7))  # the served response does not fit
+    await harness.compared(equal=1, dropped=2)
+    assert harness.counters.mirrored == {"ok": 2, "dropped": 1}
+
+
+def _waiting(harness: Harness) -> list[Any]:
+    assert harness.comparer is not None
+    return list(harness.comparer._queue)
+
+
+async def test_closing_drops_what_waits() -> None:
+    harness = Harness()
+    harness.offload.may_run.clear()
+    await harness.infer()
+    await until(lambda: bool(harness.offload.batches))
+    await harness.infer()
+    await until(lambda: bool(_waiting(harness)))
+    await harness.gateway.close()
+    assert harness.results == {"dropped": 2}
+    assert harness.offload.is_closed
+    assert len(asyncio.all_tasks()) == 1
+
+
+# ---- streams and sequences -----------------------------------------------------------------------
+
+
+async def test_streams_are_compared_response_by_response() -> None:
+    harness = Harness()
+    harness.own.answers = [response(output(1)), response(output(2))]
+    harness.mirror.answers = [response(output(1)), response(output(3))]
+    assert [each async for each in harness.stream()] == harness.own.answers
+    await harness.compared(different=1)
+    assert harness.counters.differences == {("y", "values"): 1}
+    harness.mirror.answers = harness.own.answers[:1]
+    assert len([each async for each in harness.stream()]) == 2
+    await harness.compared(different=2)
+    assert harness.counters.differences["", "responses"] == 1
+
+
+async def test_a_stream_is_compared_if_it_is_closed_after_its_last_response() -> None:
+    harness = Harness()
+    harness.own.answers = harness.mirror.answers = [response(output(1), is_last=True)]
+    async with aclosing(harness.stream()) as responses:
+        await anext(responses)
+    await harness.compared(equal=1)
+
+
+async def test_what_a_client_cancelled_is_mirrored_but_not_compared() -> None:
+    harness = Harness()
+    harness.own.answers = harness.mirror.answers = [response(output(1)), response(output(2))]
+    async with aclosing(harness.stream()) as responses:
+        await anext(responses)
+    await harness.compared(dropped=1)
+    assert len(harness.mirror.requests) == 1
+
+
+async def test_a_stream_beyond_a_limit_is_mirrored_but_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.gateway.compared_mirror.MAX_RESPONSES", 2)
+    harness, memory = Harness(), Budget(100)
+    harness.own.answers = harness.mirror.answers = [response(output(n)) for n in range(3)]
+    assert len([each async for each in harness.stream(memory=memory)]) == 3
+    await harness.compared(dropped=1)
+    harness.own.answers = harness.own.answers[:2]  # now only the copy is too long
+    assert len([each async for each in harness.stream(memory=memory)]) == 2
+    await harness.compared(dropped=2)
+    assert len(harness.mirror.requests) == 2
+    await until(lambda: harness.counters.mirrored["ok"] >= 2)
+    assert memory.held == 0
+
+
+async def test_a_sequence_is_compared_completely_or_not_at_all() -> None:
+    harness = Harness(percent=40)
+    for number in range(1, 31):
+        request = InferRequest("m", "", "id", {"sequence_id": number})
+        for _ in range(3):
+            await harness.infer(request)
+    await until(lambda: len(asyncio.all_tasks()) <= 1)
+    assert harness.results == {"equal": len(harness.mirror.requests)}
+    assert len(harness.mirror.requests) % 3 == 0
+    assert 0 < len(harness.mirror.requests) < 90
+
+
+async def test_requests_with_shared_memory_are_not_compared() -> None:
+    harness = Harness()
+    region = Tensor("x", Datatype.UINT8, (3,), b"", shared_memory=RegionRef("r", 0, 3))
+    with pytest.raises(GatewayError):
+        await harness.infer(InferRequest("m", "", "id", inputs=(region,)))
+    await asyncio.sleep(0)
+    assert not harness.mirror.requests
+    assert not harness.results
+
+
+# ---- the noise baseline --------------------------------------------------------------------------
+
+
+async def test_noise_is_measured_with_a_second_old_server() -> None:
+    harness = Harness(TWIN)
+    harness.twin.answer = response(output(1, 2.25))
+    await harness.infer()
+    await harness.compared(equal=1)
+    assert [len(each.requests) for each in (harness.own, harness.twin)] == [1, 1]
+    assert harness.summary().outputs["y"].noise.differing == 1
+
+
+async def test_noise_is_measured_by_sending_the_request_once_more() -> None:
+    harness = Harness(SAME)
+    await harness.infer()
+    await harness.compared(equal=1)
+    assert len(harness.own.requests) == 2
+    assert harness.summary().outputs["y"].noise.compared == 1
+
+
+async def test_the_target_that_served_a_request_gets_it_once_more() -> None:
+    harness = Harness(SAME, split=[SplitTarget("twin", 100.0, Rewrite())])
+    await harness.infer()
+    await harness.compared(equal=1)
+    assert [len(each.requests) for each in (harness.own, harness.twin)] == [0, 2]
+    harness = Harness(SAME, fallback="twin")
+    harness.own.answer = GatewayError(Kind.CONNECT, "connection refused")
+    await harness.infer()
+    await harness.compared(equal=1)
+    assert [len(each.requests) for each in (harness.own, harness.twin)] == [1, 2]
+
+
+async def test_only_a_share_gets_the_baseline() -> None:
+    harness = Harness(MirrorComparison(baseline=Baseline("twin", 25.0)))
+    for number in range(200):
+        await harness.infer(request_id=str(number))
+    await harness.compared(equal=200)
+    assert 20 < len(harness.twin.requests) < 80
+
+
+async def test_a_request_of_a_sequence_is_never_sent_twice_to_the_same_backend() -> None:
+    request = InferRequest("m", "", "id", {"sequence_id": 7})
+    harness = Harness(SAME)
+    await harness.infer(request)
+    await harness.compared(equal=1)
+    assert len(harness.own.requests) == 1
+    harness = Harness(TWIN)
+    await harness.infer(request)
+    await harness.compared(equal=1)
+    assert len(harness.twin.requests) == 1
+
+
+async def test_differences_as_large_as_the_noise_are_within_noise() -> None:
+    harness = Harness(TWIN)
+    for number in range(40):
+        # Both servers deviate in every second response by the same amount.
+        for backend, offset in ((harness.twin, 0), (harness.mirror, 1)):
+            noise = 0.5 if (number + offset) % 2 else 0.0
+            backend.answer = response(output(1, 2 + noise))
+        await harness.infer()
+        await harness.finished(number + 1)
+    assert set(harness.results) == {"equal", "within_noise", "different"}
+    assert harness.results["within_noise"] > harness.results["different"]
+    assert harness.summary().verdict() is Verdict.WITHIN_NOISE
+    harness.mirror.answer = response(output(1, 7))
+    before = harness.results["different"]
+    await harness.infer()
+    await harness.finished(41)
+    assert harness.results["different"] == before + 1
+
+
+# ---- configurations ------------------------------------------------------------------------------
+
+
+async def test_a_reload_keeps_the_summary_of_an_unchanged_route() -> None:
+    harness = Harness()
+    await harness.infer()
+    await harness.compared(equal=1)
+    harness.configure(MirrorComparison(), percent=0)
+    assert harness.summary().compared == 1
+    await harness.infer()
+    assert len(harness.mirror.requests) == 1
+    harness.configure(MirrorComparison(), percent=50)
+    assert harness.summary().compared == 1
+    harness.configure(MirrorComparison(ComparisonRules({}, {"y": OutputRule(top_k=1)})))
+    assert not harness.gateway.comparisons().routes
+
+
+async def test_a_reset_starts_a_new_summary() -> None:
+    harness = Harness()
+    await harness.infer()
+    await harness.compared(equal=1)
+    harness.gateway.reset_comparisons()
+    assert not harness.gateway.comparisons().routes
+    await harness.infer()
+    await harness.compared(equal=2)
+    assert harness.summary().compared == 1
+
+
+async def test_the_summary_is_a_copy() -> None:
+    harness = Harness()
+    await harness.infer()
+    await harness.compared(equal=1)
+    harness.summary().compared = 7
+    assert harness.summary().compared == 1
+
+
+# ---- stored mismatches ---------------------------------------------------------------------------
+
+
+async def test_only_mismatches_are_stored() -> None:
+    store = Store()
+    harness = Harness(store=store)
+    await harness.infer()
+    await harness.compared(equal=1)
+    harness.mirror.answer = response(output(1, 3))
+    await harness.infer(headers={"a": "b"}, request_id="7")
+    await harness.compared(equal=1, different=1)
+    await until(lambda: bool(harness.counters.mismatches))
+    ((exchange, mirrored, name),) = store.kept
+    assert exchange.request is REQUEST
+    assert (exchange.request_id, exchange.headers) == ("7", {"a": "b"})
+    assert exchange.outcome.responses == (harness.own.answer,)
+    assert mirrored.responses == (harness.mirror.answer,)
+    assert name == "mirror"
+    assert harness.counters.mismatches == {"stored": 1}
+
+
+async def test_expired_mismatches_are_searched_for_until_the_gateway_closes() -> None:
+    store = Store()
+    harness = Harness(store=store)
+    assert harness.comparer is not None
+    harness.comparer.start()
+    await until(lambda: bool(store.searches))
+    await harness.gateway.close()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_differing_outputs_beyond_a_limit_share_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.core.counters.MAX_DIFFERENCES", 2)
+    harness = Harness()
+    for number in range(4):
+        harness.mirror.answer = response(output(1, 2), output(1, name=f"z{number}"))
+        await harness.infer()
+        await harness.compared(different=number + 1)
+    assert harness.counters.differences == {
+        ("z0", "extra"): 1,
+        ("z1", "extra"): 1,
+        ("(others)", "extra"): 2,
+    }

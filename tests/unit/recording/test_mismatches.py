@@ -1,0 +1,162 @@
+"""Folders of inferences whose responses differ."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.comparison.settings import MismatchStorage
+from infergate.core.datatypes import Datatype
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.recording.mismatches import FAILED, FULL, STORED, MismatchFolder
+from infergate.recording.reader import RecordedExchange, read_recording
+from infergate.recording.writer import RecordingFile
+
+HEADERS = {
+    "x-kept": "1",
+    "x-kept-token": "secret",
+    "authorization": "Bearer secret",
+    "cookie": "secret",
+    "x-other": "secret",
+}
+
+
+def tensor(name: str, *values: float) -> Tensor:
+    return tensor_from_array(name, Datatype.FP32, np.array(values))
+
+
+EXCHANGE = Exchange(
+    InferRequest("m", "", "id", inputs=(tensor("x", 1, 2),)),
+    Outcome((InferResponse("m", "1", "id", {}, (tensor("y", 3),)),), None, 0.25),
+    "v2-rest",
+    "m",
+    "old",
+    "7",
+    HEADERS,
+    1e9,
+)
+MIRRORED = Outcome((InferResponse("m", "1", "id", {}, (tensor("y", 4),)),), None, 0.5)
+
+
+def folder_at(path: Path, **limits: Any) -> MismatchFolder:
+    storage = MismatchStorage(path / "kept", 100, 1 << 20, 3600.0)
+    return MismatchFolder(replace(storage, **limits))
+
+
+def files(path: Path) -> list[Path]:
+    return sorted((path / "kept").iterdir())
+
+
+def only_record(path: Path) -> RecordedExchange:
+    (file,) = files(path)
+    (found,) = read_recording(file)
+    assert isinstance(found, RecordedExchange)
+    return found
+
+
+def test_a_mismatch_is_a_recording_with_both_responses(tmp_path: Path) -> None:
+    assert folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new") == STORED
+    found = only_record(tmp_path)
+    assert found.exchange == replace(EXCHANGE, headers={})
+    assert found.further == {"new": MIRRORED}
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new")
+    (file,) = files(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_credentials_and_redacted_tensors_are_not_stored(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, headers=("*",), redacted=("x", "y*"))
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+    found = only_record(tmp_path)
+    assert found.exchange.headers == {"x-kept": "1", "x-other": "secret"}
+    tensors = [
+        *found.exchange.request.inputs,
+        *found.exchange.outcome.responses[0].outputs,
+        *found.further["new"].responses[0].outputs,
+    ]
+    assert [bytes(each.data) for each in tensors] == [bytes(8), bytes(4), bytes(4)]
+    assert found.redacted == ("x", "y")
+
+
+@pytest.mark.parametrize("limits", [{"max_count": 2}, {"max_bytes": 1700}])
+def test_a_full_folder_takes_no_more_until_files_are_removed(
+    tmp_path: Path, limits: dict[str, int]
+) -> None:
+    first, second = folder_at(tmp_path, **limits), folder_at(tmp_path, **limits)  # two workers
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes.txt").write_bytes(bytes(5000))  # not counted
+    results = [first.store(EXCHANGE, MIRRORED, "new") for _ in range(2)]
+    while FULL not in results:
+        results.append(second.store(EXCHANGE, MIRRORED, "new"))
+    stored = [file for file in files(tmp_path) if file.suffix != ".txt"]
+    assert len(stored) == results.count(STORED) >= 2
+    stored[0].unlink()
+    assert second.store(EXCHANGE, MIRRORED, "new") == STORED
+    assert first.store(EXCHANGE, MIRRORED, "new") == FULL
+
+
+def test_files_are_deleted_at_their_maximum_age(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, max_count=1, max_age=100.0)
+    folder.remove_expired()  # there is no folder yet
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+    folder.remove_expired()
+    (file,) = files(tmp_path)
+    aged = file.stat().st_mtime - 200
+    os.utime(file, (aged, aged))
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+    (newer,) = files(tmp_path)
+    assert newer != file
+    os.utime(newer, (aged, aged))
+    folder.remove_expired()
+    assert files(tmp_path) == []
+
+
+def test_a_partial_file_of_a_killed_process_is_deleted(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "1-2-3.partial").write_bytes(b"half")
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+    only_record(tmp_path)
+
+
+def test_a_full_disk_stops_storing_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, now = folder_at(tmp_path), [1000.0]
+    monkeypatch.setattr("infergate.recording.mismatches.time.monotonic", lambda: now[0])
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordingFile, "append", fail)
+        assert folder.store(EXCHANGE, MIRRORED, "new") == FAILED
+    assert folder.store(EXCHANGE, MIRRORED, "new") == FAILED
+    assert files(tmp_path) == []
+    (line,) = [each.message for each in caplog.records]
+    assert "no mismatch is stored for 60 seconds: [Errno 28]" in line
+    now[0] += 61
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+
+
+def test_what_cannot_be_recorded_is_not_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = folder_at(tmp_path)
+    request = replace(EXCHANGE.request, parameters={"a": object()})
+    assert folder.store(replace(EXCHANGE, request=request), MIRRORED, "new") == FAILED
+    assert "cannot be recorded" in caplog.text
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
