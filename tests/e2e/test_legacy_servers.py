@@ -478,7 +478,7 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
         triton_client.infer(f"{backend}.simple", given, outputs=outputs)
 
     good = ("INPUT1", b, "INT32")
-    with fails(BAD, "tensor 'INPUT0' is FP32, model 'simple' expects INT32"):
+    with fails(BAD, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
     with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* cannot carry"):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
@@ -631,7 +631,7 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
             triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
         until(lambda: all(server(backend) for backend in BACKENDS), "the new model is known")
-        assert rejected <= {"tensor 'INPUT0' is FP32, model 'simple' expects INT32"}
+        assert rejected <= {"tensor 'INPUT0' is FP32, but model 'simple' expects INT32"}
         known = changing.descriptions()
         for backend in BACKENDS:
             with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):

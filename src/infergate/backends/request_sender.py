@@ -420,13 +420,13 @@ class RequestSender(Generic[Req, Resp]):
         the attempt has failed only if an endpoint has served that model before, because clients may
         also request models that are not loaded, or query their readiness."""
         model = context.record.model
-        has_been_served = model in self.endpoints.served_models
+        is_known = model in self.endpoints.known_models
         status = self.access.response_status(response)
         if status not in self.access.unavailable_statuses:
-            if not has_been_served and status in _SUCCESS_STATUSES:
-                self.endpoints.record_served_model(model)
+            if not is_known and status in _SUCCESS_STATUSES:
+                self.endpoints.record_known_model(model)
             return AttemptOutcome.OK
-        counts_as_failure = has_been_served and context.record.operation not in _STATUS_OPERATIONS
+        counts_as_failure = is_known and context.record.operation not in _STATUS_OPERATIONS
         return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
 
     def error_outcome(

@@ -314,7 +314,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new generation. This does not await and cannot fail."""
+        """Switch to the new generation. The switch does not await anything and cannot fail."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return

@@ -47,7 +47,7 @@ def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
         return ((), end) if outline[position:end] == _BASE64_OBJECT else None
     beginning = outline[position : position + MAX_DEPTH + 1]
     depth = len(beginning) - len(beginning.lstrip(b"["))
-    # the end if the array is regular, so that the work is bounded by its length
+    # The end of the array if it is regular. The end bounds the slices below.
     end = outline.find(b"]" * depth, position) + depth
     sizes: list[int] = []
     item = b""

@@ -112,7 +112,7 @@ class V2Grpc:
     def __reduce__(self) -> tuple[Any, ...]:
         return V2Grpc, self._options  # a pickled codec has empty caches
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Read the operation and the names from the top-level fields only."""
@@ -188,7 +188,7 @@ class V2Grpc:
         del wire
         return errors.build_error(error)
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

@@ -168,7 +168,8 @@ class ResponseRewriter:
             )
             if length > len(body):
                 raise bad_request(
-                    f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
+                    f"Inference-Header-Content-Length is {length}, "
+                    f"but the body has {len(body)} bytes"
                 )
             members = _leading_members(body, length)
         except GatewayError as error:
@@ -226,7 +227,7 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Whether the object ends in an array, which must then be ``outputs``."""
+    """Return whether the object ends in an array, which must then be ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 

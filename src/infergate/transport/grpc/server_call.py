@@ -142,7 +142,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle that the whole response has been sent."""
+        """Handle the event that the whole response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Cancel the call, because the client reset the stream."""

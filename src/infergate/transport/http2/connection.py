@@ -373,7 +373,7 @@ class Http2Connection(Http2FrameReader):
         self._events.append(Goaway(code, reason[:_MAX_REASON]))
 
     def _on_streams_rejected(self, last: int, code: int) -> None:
-        """The peer will not process streams after `last`."""
+        """Fail the streams after `last`, which the peer will not process."""
 
     def _charge_budget(self, reason: str) -> None:
         sent = self.outbound.sent_frames

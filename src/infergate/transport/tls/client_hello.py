@@ -30,8 +30,8 @@ class AlpnOffer:
         self._hello = bytearray()
 
     def excludes(self, data: memoryview) -> bool:
-        """Whether the client offers only unsupported protocols. ``data`` is the next part of its
-        bytes."""
+        """Return whether the client offers only unsupported protocols. ``data`` is the next part of
+        its bytes."""
         if self._received is None:
             return False
         self._received += data

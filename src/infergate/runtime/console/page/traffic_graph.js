@@ -225,7 +225,7 @@ export class TrafficGraph {
     if (now.p50 !== null) items.push([`p50 ${seconds(now.p50)}`], [`p99 ${seconds(now.p99)}`]);
     if (note) items.push([note]);
     if (now.errors && health !== "failing") items.push([`${percent(now.share)} errors`, "span", "bad"]);
-    if (["down", "ejected", "partly", "failing"].includes(health)) items.push([health, "span", health === "partly" ? "" : "bad"]);
+    if (["down", "ejected", "degraded", "failing"].includes(health)) items.push([health, "span", health === "degraded" ? "" : "bad"]);
     const text = JSON.stringify(items);
     if (node.text === text) return;
     node.text = text;
@@ -309,5 +309,5 @@ function portOf(listeners, plan, flow) {
 function combinedHealth(healths) {
   if (!healths.length) return "";
   if (healths.every((health) => health === healths[0])) return healths[0];
-  return healths.some((health) => ["down", "ejected", "partly", "failing"].includes(health)) ? "partly" : "up";
+  return healths.some((health) => ["down", "ejected", "degraded", "failing"].includes(health)) ? "degraded" : "up";
 }
