@@ -482,7 +482,7 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
     with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* cannot carry"):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
-    with fails(BAD, "tensor 'INPUT1': batch size 1, another input has 2"):
+    with fails(BAD, "tensor 'INPUT1' has batch size 1, but another input has 2"):
         infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
     with fails(BAD, "unexpected inference input 'OTHER' for model 'simple'"):
         infer(("OTHER", a, "INT32"), good)
