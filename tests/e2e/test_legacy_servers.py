@@ -634,7 +634,7 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
         assert rejected <= {"tensor 'INPUT0' is FP32, but model 'simple' expects INT32"}
         known = changing.descriptions()
         for backend in BACKENDS:
-            with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):
+            with fails(BAD, "tensor 'INPUT0' is INT32, but model 'simple' expects FP32"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
             assert server(backend)
         assert changing.descriptions() <= known + len(BACKENDS)  # requested at most once a second
