@@ -152,7 +152,7 @@ class RelayedExchange(Generic[Req, Resp]):
         sender, error = self.sender, self.error
         self.error = None
         begun = BegunExchange(self.started_at, self.handle, error)
-        del error  # its traceback will refer to this frame
+        del error  # the error's traceback will refer to this frame
         try:
             return await sender.exchange(self.request, self.context, begun=begun)
         finally:
@@ -167,5 +167,5 @@ class RelayedExchange(Generic[Req, Resp]):
             exchange.cancel()
         if self.error is None:  # an attempt with an error has already been recorded
             self.handle.finish_attempt(AttemptOutcome.UNKNOWN)
-        self.error = None  # its traceback may refer to this object
+        self.error = None  # the error's traceback may refer to this object
         self._finish_exchange()

@@ -150,7 +150,7 @@ class RequestSender(Generic[Req, Resp]):
                     attempts = self._make_attempts(context, None)
                     attempts.tried.append(handle)
                     attempts.record_error(add_backend_name(error, self.backend))
-                    begun = None  # the traceback of its error refers to this frame
+                    begun = None  # the error's traceback refers to this frame
             else:
                 attempts = self._make_attempts(context, sequence)
             if attempts is not None:
@@ -467,7 +467,7 @@ class RequestSender(Generic[Req, Resp]):
                 f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"
             )
         finally:
-            del error  # its traceback will refer to this frame
+            del error  # the error's traceback will refer to this frame
 
 
 def deadline_error(backend: str) -> GatewayError:

@@ -166,7 +166,7 @@ def _make_token_verifier(
         ],
         rules,
     )
-    close_callbacks.append(upstream.close)  # close it after the key sources that use it
+    close_callbacks.append(upstream.close)  # closed after the key sources that use the upstream
     return tokens
 
 

@@ -204,7 +204,7 @@ class KServeV1Codec:
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # it still has its event
+        if not isinstance(request, EventRequest):  # the request still has its event
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)

@@ -233,7 +233,7 @@ class V2Grpc:
         if isinstance(operation, InferRequest):
             return self._response_heads.read(wire.message, limits, operation)
         method = method_of(operation)
-        assert method is not None  # build_request has checked it
+        assert method is not None  # `build_request` has checked the operation
         about_all = method.operation in _ABOUT_ALL_MODELS
         try:
             message = parse(

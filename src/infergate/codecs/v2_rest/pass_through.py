@@ -261,7 +261,7 @@ def _splice_names(
         elif member[2] != text:
             replacements.append((*member.span(2), text))
     start = _OBJECT_START.match(body)
-    assert start is not None  # _leading_members has matched it
+    assert start is not None  # ``_leading_members`` has matched the same bytes
     if added_members:
         replacements.append((start.end(), start.end(), added_members))
     if not replacements:

@@ -84,7 +84,7 @@ class HttpRequestHead:
         self.query = query
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.is_chunked = "transfer-encoding" in headers  # llhttp checks that it is last
+        self.is_chunked = "transfer-encoding" in headers  # llhttp checks that chunked is last
         self.is_http10 = is_http10
         self.keep_alive = keeps_alive(headers, is_http10=is_http10)
         self.expects_continue = (

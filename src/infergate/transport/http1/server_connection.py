@@ -437,7 +437,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        elif self._state is not ConnectionState.BUSY:  # if busy, it sends a response next
+        elif self._state is not ConnectionState.BUSY:  # a busy connection sends a response next
             self._transport.abort()
 
     def _is_last(self) -> bool:
