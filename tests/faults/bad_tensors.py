@@ -173,7 +173,7 @@ shaped("more elements than announced", [1], [1, 2], _MORE)
 shaped("a dimension of -1", [-1], [1], _SHAPE)
 shaped("a dimension of 0 and an element", [0], [1], _MORE)
 shaped("a product that overflows to 0", [2**32, 2**32], [], _SIZE, model="grid")
-shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions, the limit is 64")
+shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions; the limit is 64")
 
 # ---- names -----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Final
 from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.comparison_checks import comparison_findings
-from infergate.config.mistakes import Finding, KeyPath, format_path, nearest, suggestion
+from infergate.config.mistakes import Finding, KeyPath, format_path, suggestion
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
@@ -150,14 +150,8 @@ def _targets(
     for index, route in routes.items():
         for path, name in named_backends(route):
             if name not in backends:
-                yield ("routes", index, *path), _unknown_backend(name, backends)
-
-
-def _unknown_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
-    close = nearest(name, backends)
-    if close is not None:
-        return f"there is no backend '{name}'; did you mean '{close}'?"
-    return f"there is no backend '{name}'; there are: {', '.join(backends) or 'none'}"
+                problem = f"there is no backend '{name}'{suggestion(name, backends)}"
+                yield ("routes", index, *path), problem
 
 
 def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

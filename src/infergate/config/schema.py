@@ -401,7 +401,7 @@ class Config(Section):
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
-        description="The HTTP and gRPC implementation towards clients and backends. `own` is "
+        description="The HTTP and gRPC implementation for clients and backends. `own` is "
         "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop if "
         "it is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or servers "
         "that are incompatible with `own`.",

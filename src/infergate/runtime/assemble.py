@@ -221,11 +221,11 @@ def _build_parts(
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # this stops the log's thread
+            access_log.close()  # stops the log's thread
         if tracer is not None and (previous is None or tracer is not previous.tracer):
-            tracer.close()  # this stops the tracer's thread
+            tracer.close()  # stops the tracer's thread
         if recorder is not None and (previous is None or recorder is not previous.recorder):
-            recorder.close()  # this stops the recorder's thread
+            recorder.close()  # stops the recorder's thread
         raise
     return GatewayParts(
         config,

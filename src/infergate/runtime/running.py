@@ -337,7 +337,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new generation. This does not await and cannot fail."""
+        """Switch to the new generation. The switch does not await anything and cannot fail."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return
@@ -402,7 +402,7 @@ class RunningGateway:
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
-        if ADMIN in self._listeners:  # stop it last, because it reports the drain
+        if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain
             await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
             _, pending = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)

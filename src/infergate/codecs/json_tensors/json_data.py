@@ -122,7 +122,7 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
     if count != expected:
         raise bad_request(
             f"tensor '{name}': shape {list(shape)} requires {expected} elements, "
-            f"the data holds {'more' if count > expected else count}"
+            f"but the data holds {'more' if count > expected else count}"
         )
 
 
@@ -158,8 +158,8 @@ _WIDE_DTYPES: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
 def _flatten(node: Node, max_elements: int) -> list[Node]:
-    """Return the elements of ``node`` at all depths. They may be truncated to ``max_elements`` +
-    1."""
+    """Return the elements of ``node`` at all depths. The list may be truncated to ``max_elements``
+    + 1 elements."""
     flat: list[Node] = []
     pending = [iter((node,))]
     while pending:
@@ -185,55 +185,55 @@ def _flatten(node: Node, max_elements: int) -> list[Node]:
 _ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
 
 
-def _element_error(label: ElementLabel, index: int, value: Node, expectation: str) -> GatewayError:
+def _element_error(label: ElementLabel, index: int, value: Node, problem: str) -> GatewayError:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     found = abbreviated(value) if is_number else json_kind(value)
-    return bad_request(f"{label(index)} is {found}, {expectation}")
+    return bad_request(f"{label(index)} is {found}{problem}")
 
 
 def _encode_strings(label: ElementLabel, flat: list[Node], rules: DataRules) -> list[bytes]:
-    _check_types(label, flat, frozenset({str}), "BYTES takes strings")
+    _check_types(label, flat, frozenset({str}), "; BYTES takes strings")
     try:
         return [value.encode("utf-8", rules.unicode_errors) for value in flat]
     except UnicodeEncodeError as error:
         index = flat.index(error.object)
-        raise _element_error(label, index, flat[index], "with half a surrogate pair") from None
+        raise _element_error(label, index, flat[index], ", with half a surrogate pair") from None
 
 
 def _check_types(
-    label: ElementLabel, flat: list[Node], allowed: frozenset[type], expectation: str
+    label: ElementLabel, flat: list[Node], allowed: frozenset[type], problem: str
 ) -> None:
     if not allowed.issuperset(map(type, flat)):
         index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
-        raise _element_error(label, index, flat[index], expectation)
+        raise _element_error(label, index, flat[index], problem)
 
 
 def _booleans(label: ElementLabel, flat: list[Node]) -> Array:
-    _check_types(label, flat, frozenset({bool}), "BOOL takes booleans")
+    _check_types(label, flat, frozenset({bool}), "; BOOL takes booleans")
     return np.array(flat, np.bool_)
 
 
 def _integers(label: ElementLabel, datatype: Datatype, flat: list[Node]) -> Array:
-    _check_types(label, flat, frozenset({int}), f"{datatype.value} takes integers")
+    _check_types(label, flat, frozenset({int}), f"; {datatype.value} takes integers")
     low, high = _INTEGER_BOUNDS[datatype]
     if flat and (min(flat) < low or max(flat) > high):
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        expectation = f"{datatype.value} takes integers from {low} to {high}"
-        raise _element_error(label, index, flat[index], expectation)
+        problem = f"; {datatype.value} takes integers from {low} to {high}"
+        raise _element_error(label, index, flat[index], problem)
     return np.array(flat, NUMPY_DTYPES[datatype])
 
 
 def _floats(label: ElementLabel, datatype: Datatype, flat: list[Node], rules: DataRules) -> Array:
-    expectation = f"{datatype.value} takes numbers"
+    problem = f"; {datatype.value} takes numbers"
     non_numbers = [value for value in flat if type(value) not in _NUMBER_TYPES]
     numbers = flat
     if non_numbers:
         non_finite = _NON_FINITE_TYPES if rules.allows_non_finite_text else _LITERAL_TYPES
-        _check_types(label, flat, _NUMBER_TYPES | non_finite, expectation)
+        _check_types(label, flat, _NUMBER_TYPES | non_finite, problem)
         unknown = set(non_numbers).difference(_NON_FINITE_VALUES)
         if unknown:
             index = next(i for i, value in enumerate(flat) if value in unknown)
-            raise _element_error(label, index, flat[index], expectation)
+            raise _element_error(label, index, flat[index], problem)
         numbers = [
             value if type(value) in _NUMBER_TYPES else _NON_FINITE_VALUES[value] for value in flat
         ]
@@ -245,10 +245,10 @@ def _floats(label: ElementLabel, datatype: Datatype, flat: list[Node], rules: Da
             for i, number in enumerate(numbers)
             if type(number) is int and abs(number) > _MAX_FLOAT
         )
-        raise _element_error(label, index, numbers[index], f"beyond {datatype.value}") from None
+        raise _element_error(label, index, numbers[index], f", beyond {datatype.value}") from None
     for index in infinite_indices(datatype, values).tolist():
         if type(flat[index]) in _NUMBER_TYPES:
-            raise _element_error(label, index, flat[index], f"beyond {datatype.value}")
+            raise _element_error(label, index, flat[index], f", beyond {datatype.value}")
     return values
 
 
@@ -340,7 +340,7 @@ _BASE64_NAMES: Final = frozenset({"base64", "b64"})
 
 
 def is_base64(parameters: Parameters) -> bool:
-    """Whether ``parameters`` mark BYTES as base64, in any form that rest-proxy accepts."""
+    """Return whether ``parameters`` mark BYTES as base64, in any form that rest-proxy accepts."""
     content_type = parameters.get(CONTENT_TYPE)
     return isinstance(content_type, str) and content_type.lower() in _BASE64_NAMES
 

@@ -171,7 +171,7 @@ class _Column:
                 found = _decode_base64(item)
             if found is None:
                 raise bad_request(
-                    f"{label(index)} is {json_kind(item)}, BYTES takes "
+                    f"{label(index)} is {json_kind(item)}; BYTES takes "
                     'strings and {"b64": "…"} with base64'
                 )
             encoded.append(found)
@@ -407,7 +407,7 @@ class RowReader:
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
     def _count_objects(self, count: int, owner: str) -> None:
-        """Count objects that may be base64, and are limited like other elements of BYTES."""
+        """Count objects that may be base64. They are limited like other elements of BYTES."""
         self._objects += count
         if self._objects > MAX_BYTES_ELEMENTS:
             raise GatewayError(
@@ -418,7 +418,7 @@ class RowReader:
     def _check_count(self, count: int, owner: str) -> None:
         if count > self._limits.tensors:
             raise bad_request(
-                f"{owner} has over {self._limits.tensors} inputs, the limit", limit="tensors"
+                f"{owner} has over {self._limits.tensors} inputs (the limit)", limit="tensors"
             )
 
 

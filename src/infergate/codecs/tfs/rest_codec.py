@@ -105,7 +105,7 @@ class TfsRestCodec:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation and the names in the path. The body is searched for a signature if
@@ -254,7 +254,7 @@ class TfsRestCodec:
         del profile
         return row_size_bounds(operation.inputs)[1]
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

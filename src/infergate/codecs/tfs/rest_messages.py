@@ -58,7 +58,7 @@ _CODE_NAMES: Final = (
 """The names of the gRPC status codes, by number."""
 
 
-# ---- towards clients
+# ---- for clients
 
 
 def build_error(error: GatewayError, text: str) -> HttpResponse:

@@ -477,5 +477,5 @@ def test_the_lists_of_a_tensor_are_limited(datatype: Datatype) -> None:
 def test_empty_tensors(shape: tuple[int, ...]) -> None:
     empty = Tensor("x", FP32, shape, b"")
     assert write_columns([empty]) == {1: b"[[]]", 0: b"[]", 2: b"[[],[]]"}[shape[0]]
-    with raises_kind(Kind.TOO_LARGE, "over 65536 lists"):
+    with raises_kind(Kind.TOO_LARGE, "over 65536 empty lists"):
         write_columns([replace(empty, shape=(2**63 - 1, 0))])

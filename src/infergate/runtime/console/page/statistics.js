@@ -62,8 +62,8 @@ export function changes(from, to) {
     const bounds = new Map((old.seconds?.buckets ?? []).map(([bound, count]) => [bound, count]));
     found.push({
       flow, requests, clientErrors, failures: requests - ok - clientErrors,
-      own: increase(flow.own_seconds?.sum, old.own_seconds?.sum),
-      ownCount: increase(flow.own_seconds?.count, old.own_seconds?.count),
+      own: increase(flow.gateway_seconds?.sum, old.gateway_seconds?.sum),
+      ownCount: increase(flow.gateway_seconds?.count, old.gateway_seconds?.count),
       bytesIn: increase(flow.bytes_in, old.bytes_in),
       bytesOut: increase(flow.bytes_out, old.bytes_out),
       buckets: (flow.seconds?.buckets ?? []).map(([bound, count]) => [bound, increase(count, bounds.get(bound))]),

@@ -6,7 +6,7 @@ import { LATENCY_SECONDS, recent, percent, rate, seconds } from "./statistics.js
 const MAX_SHOWN = { routes: 14, backends: 12, endpoints: 24 };
 const COLUMNS = ["listeners", "routes", "backends", "endpoints"];
 const NO_ROUTE = "(no route)";
-const UNHEALTHY = ["down", "ejected", "partly", "failing"];
+const UNHEALTHY = ["down", "ejected", "degraded", "failing"];
 
 export class TrafficGraph {
   constructor() {
@@ -239,7 +239,7 @@ export class TrafficGraph {
     if (note) items.push([note]);
     if (now.failures && health !== "failing") items.push([`${percent(now.failureShare)} failures`, "span", "bad"]);
     if (now.clientErrors) items.push([`${percent(now.clientErrorShare)} client errors`]);
-    if (UNHEALTHY.includes(health)) items.push([health, "span", health === "partly" ? "" : "bad"]);
+    if (UNHEALTHY.includes(health)) items.push([health, "span", health === "degraded" ? "" : "bad"]);
     const text = JSON.stringify(items);
     if (node.text === text) return;
     node.text = text;
@@ -333,5 +333,5 @@ function portOf(listeners, plan, flow) {
 function combinedHealth(healths) {
   if (!healths.length) return "";
   if (healths.every((health) => health === healths[0])) return healths[0];
-  return healths.some((health) => UNHEALTHY.includes(health)) ? "partly" : "up";
+  return healths.some((health) => UNHEALTHY.includes(health)) ? "degraded" : "up";
 }
