@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from infergate.cli import main
-from infergate.runtime import engines
+from infergate.assembly import engines
 
 _CHEAP = 0.03
 """CPU seconds that are cheap enough on any machine."""

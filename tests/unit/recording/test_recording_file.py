@@ -286,7 +286,7 @@ def _message(**fields: Any) -> bytes:
         ),
         (
             _message(request={"inputs": [{"name": b"x", "datatype": "FP32"}]}, tensor_data=[b"1"]),
-            "needs 4 bytes, the data holds 1",
+            "needs 4 bytes, but the data holds 1",
         ),
         (_message(tensor_data=[b""]), "data of more tensors than it describes"),
         (_message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),
