@@ -53,7 +53,7 @@ class ModelReport:
 
 
 @record
-class Report:
+class ComparisonReport:
     """The content of a report. ``total`` adds up all models; its outputs are without meaning,
     because outputs of different models may have the same name. The worst models come first."""
 
@@ -65,7 +65,7 @@ class Report:
     models: tuple[ModelReport, ...]
 
 
-def build_report(summary: Summary) -> Report:
+def build_report(summary: Summary) -> ComparisonReport:
     """Return the report on ``summary``."""
     total = ModelSummary()
     models = []
@@ -75,7 +75,7 @@ def build_report(summary: Summary) -> Report:
             models.append(_model_report(route, name, model))
     models.sort(key=lambda each: (-VERDICTS.index(each.verdict), each.route, each.name))
     verdict = worst_verdict(*(each.verdict for each in models))
-    return Report(
+    return ComparisonReport(
         verdict,
         headline(models),
         _conclusion(verdict, models),
