@@ -357,7 +357,9 @@ def in_lists(
 in_lists(CASES[0], r"'INPUT0'\[1\]: .* unexpected size: 1", "[[1, 2], [3]]", model="grid")
 in_lists(CASES[1], r"'INPUT0'\[1\]: .* unexpected size: 3", "[[1, 2], [3, 4, 5]]", model="grid")
 cannot(CASES[2:5], LISTS, "shapes are those of the lists")
-in_lists("thousands of dimensions", "'INPUT0': shape has .* dimensions", "[" * 900 + "7" + "]" * 900)
+in_lists(
+    "thousands of dimensions", "'INPUT0': shape has .* dimensions", "[" * 900 + "7" + "]" * 900
+)
 in_lists("no name", "INPUT0, INPUT1", "[7]", model="pair")
 in_lists("an empty name", r"INPUT0|named input: $", '[{"": 7}]', '{"": [7]}')
 in_lists("a name twice", "'INPUT0' twice", '[{"INPUT0": 7, "INPUT0": 7}]',

@@ -32,7 +32,6 @@ from faults.bad_tensors import (
     TFS,
     TFS_RAW,
     TFS_TYPED,
-    V1,
     Bad,
     PredictRequest,
 )
@@ -213,9 +212,7 @@ def harness() -> Iterator[Harness]:
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
         channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(
-            gateway, f"127.0.0.1:{port}", f"127.0.0.1:{v1_port}", rest, rpc_channel
-        )
+        harness = Harness(gateway, f"127.0.0.1:{port}", f"127.0.0.1:{v1_port}", rest, rpc_channel)
         harness.warm()
         with unharmed(gateway, harness.others):
             yield harness

@@ -200,7 +200,9 @@ def _encode_strings(label: ElementLabel, flat: list[Node], rules: DataRules) -> 
         raise _element_error(label, index, flat[index], "with half a surrogate pair") from None
 
 
-def _check_types(label: ElementLabel, flat: list[Node], allowed: frozenset[type], expectation: str) -> None:
+def _check_types(
+    label: ElementLabel, flat: list[Node], allowed: frozenset[type], expectation: str
+) -> None:
     if not allowed.issuperset(map(type, flat)):
         index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
         raise _element_error(label, index, flat[index], expectation)
