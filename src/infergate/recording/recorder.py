@@ -109,7 +109,7 @@ class Recorder:
             return
         self._queued += 1
         self._queued_bytes += size
-        self._writer.put(WriteJob(self._redaction.apply(exchange), size, memory.detach(size)))
+        self._writer.put(WriteJob(exchange, self._redaction, size, memory.detach(size)))
 
     def _on_report(self, report: BatchReport) -> None:
         for memory in report.memory:
