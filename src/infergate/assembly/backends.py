@@ -56,7 +56,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         max_requests=config.limits.max_requests,
         max_queue=config.limits.max_queue,
         retry_share=config.limits.retry_percent / 100,
-        min_retries=config.limits.retry_least,
+        min_retries=config.limits.min_retries,
         max_header_bytes=config.limits.forwarded_headers,
     )
     codec: Codec[Any, Any] = plugin.create({})

@@ -119,8 +119,11 @@ def merge_outputs(first: OutputComparison, second: OutputComparison) -> OutputCo
     stats.merge(second.stats)
     cosines = [each for each in (first.cosine, second.cosine) if each is not None]
     differences = [each for each in (first.worst, second.worst) if each is not None]
+    decisive = max(first, second, key=_decisiveness)
     return replace(
-        second if second.cause and not first.cause else first,
+        first,
+        cause=decisive.cause,
+        is_known=decisive.is_known,
         stats=stats,
         required_atol=max(first.required_atol, second.required_atol),
         distance=max(first.distance, second.distance),
@@ -130,6 +133,10 @@ def merge_outputs(first: OutputComparison, second: OutputComparison) -> OutputCo
         first=first.first or second.first,
         worst=max(differences, key=severity, default=None),
     )
+
+
+def _decisiveness(output: OutputComparison) -> tuple[bool, bool]:
+    return bool(output.cause) and not output.is_known, bool(output.cause)
 
 
 def severity(difference: ElementDifference) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from infergate.config.listeners import (
     HttpListener,
     SocketListenerConfig,
 )
+from infergate.config.payload_log import HttpSinkConfig
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
@@ -71,7 +72,7 @@ def _route(route: RouteConfig) -> Route:
         split_by=route.split_by or "",
         fallback=route.fallback,
         mirror=_mirror(route),
-        has_layers=route.record is not None,
+        has_layers=route.record is not None or route.payload_log is not None,
     )
 
 
@@ -187,9 +188,9 @@ def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
     }
 
 
-def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """Return the TLS settings of connections to ``backend``, or None for the system's defaults."""
-    return None if backend.tls is None else ClientTls(**dict(backend.tls))
+def client_tls(server: schema.BackendConfig | HttpSinkConfig) -> ClientTls | None:
+    """Return the TLS settings of connections to ``server``, or None for the system's defaults."""
+    return None if server.tls is None else ClientTls(**dict(server.tls))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final, Self, TextIO
 
 STYLES: Final = {
     "ok": "green", "up": "green", "ready": "green",
-    "partly": "yellow", "unknown": "yellow", "draining": "yellow",
+    "degraded": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """Colours of words. They add no information, because the word itself is always printed."""

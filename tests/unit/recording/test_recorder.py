@@ -48,7 +48,7 @@ class Recording:
 
     async def settled(self) -> None:
         """Wait until the queue is empty."""
-        while self.recorder.status()["queued"]:
+        while self.recorder.status()["queued"]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     def exchanges(self) -> list[Exchange]:
