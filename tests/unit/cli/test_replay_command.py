@@ -89,6 +89,46 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     assert not report.exists()
 
 
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["a.json"], "is replayed alone, and needs --model"),
+        (["a.json", "a.igrec", "--model", "m"], "is replayed alone, and needs --model"),
+        (["a.json", "--model", "m", "--export", "b.json"], "is replayed alone"),
+        (["a.json", "--model", "m", "--to", "http://127.0.0.1:9"], "needs --protocol"),
+        (["a.igrec", "--to", "http://h", "--export", "b.json"], "needs --model"),
+        (["a.igrec", "--export", "/no/such/b.json"], "No such file or directory"),
+        (["a.igrec", "b.igrec", "--export", "b.json"], "of one model, but there are 'm' and 'n'"),
+    ],
+)
+def test_wrong_uses_of_perf_analyzers_files_are_reported(
+    argv: list[str], reason: str, files: tuple[str, str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    del files
+    write_recording(tmp_path / "b.igrec", [exchange(1, "n")])
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(["replay", *argv]) == 2
+    assert reason in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_inferences_of_one_model_are_exported_without_a_server(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recording(tmp_path / "b.igrec", [exchange(1, "n")])
+    with (tmp_path / "b.igrec").open("ab") as file:
+        file.write(b"damaged")
+    to = tmp_path / "input.json"
+    argv = [files[1], str(tmp_path / "b.igrec"), "--model", "n", "--export", str(to)]
+    assert main(["replay", *argv]) == 0
+    captured = capsys.readouterr()
+    assert f"1 requests written to {to}" in captured.out
+    assert "b.igrec: bytes " in captured.err
+    assert len(json.loads(to.read_text())["data"]) == 1
+
+
 def test_inferences_that_cannot_be_sent_and_damaged_parts_are_listed(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
