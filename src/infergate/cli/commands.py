@@ -226,6 +226,13 @@ _REPLAY: Final = (
         {"metavar": "FILE|exact"},
     ),
     _HEADER,
+    Option("--model", "only inferences of this model", {"metavar": "NAME"}),
+    Option(
+        "--export",
+        "send nothing, and write an input file for perf_analyzer; --to or --config, with --model, "
+        "give the metadata that says whether the model has batches",
+        {"type": Path, "metavar": "FILE"},
+    ),
     Option(
         "--report",
         "write the result to this file, which ends with .html or .json",
@@ -317,7 +324,7 @@ _ALL: Final = (
         "ones",
         _replay,
         (*_REPLAY, JSON),
-        Operands("FILE", "recording files", "+"),
+        Operands("FILE", "recording files, or one .json input file of perf_analyzer", "+"),
         "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent, 2 if a file "
         "or an option is wrong.",
     ),

@@ -228,6 +228,9 @@ class Replayer:
         if exchange.outcome.kind == Kind.CANCELLED.value:
             counts.cancelled += 1
             return
+        if not (exchange.is_stream or exchange.outcome.responses or exchange.outcome.error):
+            counts.unanswered += 1
+            return
         if not _are_outputs(entry.redacted, exchange):
             counts.redacted += 1
             return

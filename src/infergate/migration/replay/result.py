@@ -29,6 +29,8 @@ class ReplayCounts:
     cancelled: int = 0
     """Inferences whose client had ended the recorded request, so that there is nothing to compare
     with."""
+    unanswered: int = 0
+    """Inferences without a recorded response, which an input file of perf_analyzer may have."""
     redacted: int = 0
     """Inferences that were not compared, because inputs were redacted in the recording."""
     not_sent: int = 0
