@@ -55,7 +55,7 @@ class TrafficSplit:
         self._percentages: Final = tuple(item.percent for item in route.split)
         self._targets: Final = tuple(target(item.backend, item.rewrite) for item in route.split)
         self._fallback: Final = target(route.fallback) if route.fallback else None
-        self._mirror: Final = target(mirror.backend) if mirror else None
+        self._mirror: Final = target(mirror.backend, mirror.rewrite) if mirror else None
         self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
         self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
         self._counters: Final = counters
