@@ -31,6 +31,7 @@ backends:
   old: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
   twin: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
   new: {{protocol: v2-grpc, endpoints: ["grpc://{new}"]}}
+  spare: {{protocol: builtin}}
 routes:
   - model: classes
     backend: old
@@ -197,6 +198,12 @@ def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
 
 def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
     assert result(servers, "noise").verdict() is Verdict.DIFFERENT
+
+
+def test_a_backend_that_no_route_uses_is_a_warning_in_the_log(servers: Servers) -> None:
+    lines = map(json.loads, servers.gateway.log.read_text().splitlines()[:2])
+    (warning,) = [line for line in lines if line.get("event") == "config_warning"]
+    assert warning["message"].endswith("backends.spare: no route uses the backend 'spare'")
 
 
 def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
