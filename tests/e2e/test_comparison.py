@@ -54,7 +54,7 @@ routes:
       max_requests: 1000
       compare: {{keep: {{path: "{kept}", count: 1, headers: ["*"]}}}}
 """
-ACTIONS = LISTENERS.replace("{0}\"}}", "{0}\", actions: true}}")
+ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
 
 
 class Servers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -36,8 +36,8 @@ class Source:
     def __init__(self, *routes: str) -> None:
         self.summary = summary_of(*routes)
 
-    async def comparisons(self) -> Summary:
-        return self.summary
+    async def comparisons(self) -> Sequence[Summary]:
+        return (self.summary, summary_of("a"))
 
     async def reset_comparisons(self) -> None:
         self.summary = Summary()
@@ -59,13 +59,12 @@ async def response_for(
     return reply.status, b"".join(bytes(part) for part in reply.body)
 
 
-async def test_the_summary_is_returned_as_json() -> None:
+async def test_the_merged_summaries_are_returned_as_json() -> None:
     source = Source("a", "b")
     status, body = await response_for(admin(source))
     assert status == 200
-    assert Summary.from_json(json.loads(body)) == source.summary
-    status, body = await response_for(admin(Source()))
-    assert Summary.from_json(json.loads(body)) == Summary()
+    assert Summary.from_json(json.loads(body)) == summary_of("a", "b", "a")
+    assert source.summary == summary_of("a", "b")
     paths = json.loads((await response_for(admin(source), path="/"))[1])["paths"]
     assert PATH in paths
 
@@ -97,7 +96,7 @@ async def test_a_reset_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["reset comparisons peer=test"]
 
 
-async def test_the_supervisor_merges_the_summaries_of_all_workers(
+async def test_the_supervisor_collects_the_summaries_of_all_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listeners = {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None}
@@ -117,7 +116,7 @@ async def test_the_supervisor_merges_the_summaries_of_all_workers(
     workers = [(None, summary_of("a")), (None, summary_of("a", "b"))]
     monkeypatch.setattr(supervisor, "_request", respond)
     monkeypatch.setattr(supervisor, "_serving", lambda: workers)
-    assert await supervisor.comparisons() == summary_of("a", "a", "b")
+    assert await supervisor.comparisons() == [summary_of("a"), summary_of("a", "b")]
     await supervisor.reset_comparisons()
     assert commands.count(WorkerCommand.RESET_COMPARISONS) == 2
     await supervisor.stop(0)

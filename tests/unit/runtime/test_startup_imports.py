@@ -42,6 +42,7 @@ routes:
 """
 UNUSED = {
     "aiohttp",
+    "backports",  # zstd
     "grpc",
     "jwt",
     "cryptography",
