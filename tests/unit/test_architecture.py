@@ -99,6 +99,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "runtime",
         "matrix",
         "migration",
+        "recording",
         "terminal",
         "access.keys",
         "core.compilation",

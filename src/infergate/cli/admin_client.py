@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 _TIMEOUT_SECONDS: Final = 10.0
+KEY_VARIABLE: Final = "INFERGATE_ADMIN_KEY"
+"""The environment variable with the key of the admin listener."""
 _MAX_ERROR_BYTES: Final = 300
 Json = dict[str, Any]
 
@@ -25,23 +28,33 @@ def parse_admin_url(text: str) -> str:
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 
-def get_json(admin: str, path: str) -> Json:
-    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminQueryError.
+def get_json(
+    admin: str,
+    path: str,
+    method: str = "GET",
+    not_found: str = "its console is off, or its version is older",
+) -> Json:
+    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminQueryError, whose
+    reason is ``not_found`` if the path does not exist. The key in INFERGATE_ADMIN_KEY is sent with
+    methods other than GET.
 
     Proxies in the environment are ignored, because admin listeners are local. For https, the
     authorities of the system or of SSL_CERT_FILE are trusted."""
     # Imported here, because every command imports this module and most commands need no HTTP
     # client.
     from http.client import HTTPException  # noqa: PLC0415
-    from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
+    from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
 
+    key = os.environ.get(KEY_VARIABLE) if method != "GET" else None
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     opener = build_opener(ProxyHandler({}))
     try:
-        with opener.open(f"{admin}{path}", timeout=_TIMEOUT_SECONDS) as response:
+        request = Request(f"{admin}{path}", method=method, headers=headers)  # noqa: S310 - http only
+        with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
             data: Any = json.load(response)
     except HTTPError as error:
         text = error.read(_MAX_ERROR_BYTES).decode(errors="replace").strip()
-        reason = "its console is off, or its version is older" if error.code == 404 else text
+        reason = not_found if error.code == 404 else text
         raise AdminQueryError(f"{admin}{path} returned HTTP {error.code}: {reason}") from None
     except URLError as error:
         raise AdminQueryError(

@@ -15,7 +15,7 @@ from typing import Final
 
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
-from infergate.cli.command import Arguments, Command, Option
+from infergate.cli.command import Arguments, Command, Operands, Option
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
@@ -30,7 +30,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     0: "success: clean shutdown, or for --check a valid configuration",
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
-    "not ready (health), a wrong result (matrix)",
+    "not ready (health), a wrong result (matrix), a damaged recording (record)",
     130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
 }
 """The exit codes and their meanings."""
@@ -102,6 +102,12 @@ def _query(arguments: Arguments) -> int:
     from infergate.cli.output import run_query
 
     return run_query(arguments.command, arguments.admin, as_json=arguments.json)
+
+
+def _record(arguments: Arguments) -> int:
+    from infergate.cli.recording import run
+
+    return run(arguments.operands, arguments.admin, as_json=arguments.json)
 
 
 # ---- options
@@ -182,6 +188,20 @@ _ALL: Final = (
         "show whether a running gateway is ready, with its listeners and endpoints",
         _query,
         _QUERY,
+    ),
+    Command(
+        "record",
+        "start or stop recording in a running gateway, show its status, or list recording files",
+        _record,
+        _QUERY,
+        Operands(
+            "ACTION",
+            "start, stop or status, which query the gateway at --admin with the key in "
+            "INFERGATE_ADMIN_KEY, if it is set; or show FILE…, which lists the inferences and the "
+            "damaged parts of recordings",
+            "+",
+        ),
+        "examples:\n  infergate record status\n  infergate record show recordings/*.igrec",
     ),
 )
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for command in _ALL}

@@ -31,6 +31,7 @@ _OPEN_ACTIONS: Final = (
     "anyone who can connect to the admin port could send requests to every model, bypassing "
     "'access': set listeners.admin.keys"
 )
+_NO_RECORDING: Final = "record requires the section 'recording', which names a folder"
 _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
@@ -50,6 +51,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _rewrites(outline.routes)
     yield from _options(outline.routes)
     yield from _casts(outline.routes)
+    yield from _recording(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from comparison_findings(outline)
@@ -212,6 +214,12 @@ def _cast_problem(name: str, to: Datatype) -> str | None:
         allowed = ", ".join(datatype.value for datatype in Datatype if datatype in exact)
         return f"{name} cannot be cast to {to.value}; expected one of: {allowed}"
     return None
+
+
+def _recording(outline: Outline) -> Iterator[Finding]:
+    for index, route in outline.routes.items():
+        if route.record is not None and not outline.has_recording:
+            yield ("routes", index, "record"), _NO_RECORDING
 
 
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

@@ -71,6 +71,7 @@ def _route(route: RouteConfig) -> Route:
         split_by=route.split_by or "",
         fallback=route.fallback,
         mirror=_mirror(route),
+        has_layers=route.record is not None,
     )
 
 
@@ -119,7 +120,15 @@ def _tolerance(datatype: Datatype, config: ToleranceConfig) -> Tolerance:
 
 
 def _storage(keep: KeepConfig) -> MismatchStorage:
-    return MismatchStorage(keep.path, keep.count, keep.bytes, keep.age, keep.headers, keep.redact)
+    return MismatchStorage(
+        keep.path,
+        keep.count,
+        keep.bytes,
+        keep.age,
+        keep.headers,
+        keep.redact.remove,
+        keep.redact.zero,
+    )
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:

@@ -68,6 +68,8 @@ class Outline:
     """The section ``tensorflow_serving``, or None if it is unreadable."""
     allows_slash: bool = False
     """Whether model names may contain "/"."""
+    has_recording: bool = False
+    """Whether there is a section ``recording``."""
 
 
 def outline_config(config: Config) -> Outline:
@@ -90,6 +92,7 @@ def outline_config(config: Config) -> Outline:
         has_open_actions=_has_open_actions(config.listeners.admin),
         tensorflow_serving=config.tensorflow_serving,
         allows_slash=config.allow_slash_in_model_names,
+        has_recording=config.recording is not None,
     )
 
 
@@ -135,6 +138,7 @@ def outline_readable(data: Any) -> Outline:
         ),
         tensorflow_serving=_validated(TensorFlowServingConfig, top.get("tensorflow_serving")),
         allows_slash=top.get("allow_slash_in_model_names") is True,
+        has_recording=top.get("recording") is not None,
     )
 
 

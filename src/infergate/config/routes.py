@@ -17,6 +17,7 @@ from infergate.config.fields import (
     Text,
 )
 from infergate.config.mistakes import KeyPath
+from infergate.config.recording import RecordConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
 
@@ -134,6 +135,11 @@ class RouteConfig(Section):
     mirror: MirrorConfig | None = Field(
         default=None,
         description="Traffic mirroring (shadowing): a backend that receives copies of inferences.",
+    )
+    record: RecordConfig | None = Field(
+        default=None,
+        description="Record inferences in files (docs/recording.md). By default, nothing is "
+        "recorded.",
     )
     validate_: bool = Field(
         default=True,

@@ -33,6 +33,7 @@ from infergate.config.fields import (
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.mistakes import Mistake
+from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.section import Section
@@ -411,6 +412,10 @@ class Config(Section):
     log: LogConfig = Field(default=LogConfig(), description="Access log and log format.")
     tracing: TracingConfig = Field(
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
+    )
+    recording: RecordingConfig | None = Field(
+        default=None,
+        description="The files in which inferences of routes with `record` are stored.",
     )
     _warnings: list[Mistake] = PrivateAttr(default_factory=list)
 

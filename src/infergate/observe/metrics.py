@@ -22,6 +22,7 @@ from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.family import MetricFamily
 from infergate.observe.label_names import MetricNames
 from infergate.observe.listener_metrics import ListenerMetrics
+from infergate.observe.recording_metrics import RecordingMetrics
 from infergate.observe.request_counters import RequestCounters
 
 
@@ -39,7 +40,14 @@ class Metrics:
         self.endpoints: Final = EndpointMetrics()
         self.listeners: Final = ListenerMetrics()
         self.backends: Final = BackendMetrics()
-        for collector in (self._requests, self.endpoints, self.listeners, self.backends):
+        self.recording: Final = RecordingMetrics()
+        for collector in (
+            self._requests,
+            self.endpoints,
+            self.listeners,
+            self.backends,
+            self.recording,
+        ):
             registry.register(collector)
         self.flows: Final = self._requests.flows
         self.record: Final = self._requests.record

@@ -5,7 +5,6 @@ written, recording stops; serving is not affected."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any, Final
 
@@ -54,6 +53,7 @@ class Recorder:
         self._settings: Final = settings
         self._redaction: Final = redaction
         self._counters: Final = counters
+        counters.exchanges.update(dict.fromkeys(RESULTS, 0))
         self._queued = self._queued_bytes = 0
         self._problem = ""
         """Why recording stopped by itself, or empty."""
@@ -73,10 +73,10 @@ class Recorder:
         self.is_active = False
         await self._writer.close_file()
 
-    async def close(self) -> None:
-        """Stop recording and the thread."""
+    def close(self) -> None:
+        """Stop recording and the thread. This blocks for up to a few seconds."""
         self.is_active = False
-        await asyncio.to_thread(self._writer.close)
+        self._writer.close()
 
     def status(self) -> dict[str, Any]:
         """Return the state and the counters as JSON data."""

@@ -31,6 +31,7 @@ _STATUSES: Final = {
     Kind.OVERLOADED: 503,
 }
 _CONSOLE: Final = "/console"
+_RECORDING: Final = "/recording"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
 """Paths that expose the configuration. Requests for these paths must have a trusted name in the
@@ -61,12 +62,14 @@ class AdminApp:
         allows_reload: bool = False,
         count_limit: Callable[[str], None] = lambda _: None,
         make_console: Callable[[], SubtreeApp] | None = None,
+        recording: SubtreeApp | None = None,
         hosts: Collection[str] = (),
         apps: Mapping[str, SubtreeApp] = NO_APPS,
     ) -> None:
         """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
-        the console on its first request, to save memory. ``hosts`` are the trusted names in the
-        Host header, in addition to IP addresses and local names. ``apps`` serve further paths."""
+        the console on its first request, to save memory. ``recording`` serves the paths from
+        ``/recording``, or is None. ``hosts`` are the trusted names in the Host header, in addition
+        to IP addresses and local names. ``apps`` serve further paths."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -74,19 +77,24 @@ class AdminApp:
         self._count_limit: Final = count_limit
         self._make_console: Final = make_console
         self._console: SubtreeApp | None = None
+        self._recording: Final = recording
         self._hosts: Final = hosts
         self._apps: Final = apps
-        self._paths: Final = (*_PATHS, *apps, *((_CONSOLE,) if make_console else ()))
+        console_path = (_CONSOLE,) if make_console else ()
+        recording_path = (_RECORDING,) if recording else ()
+        self._paths: Final = (*_PATHS, *apps, *recording_path, *console_path)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
         if (app := self._apps.get(wire.path)) is not None:
             return await app.respond(wire, context)
-        if self._make_console is not None and _is_console_path(wire.path):
+        if self._make_console is not None and _is_below(_CONSOLE, wire.path):
             if self._console is None:
                 self._console = self._make_console()
             return await self._console.respond(wire, context)
+        if self._recording is not None and _is_below(_RECORDING, wire.path):
+            return await self._recording.respond(wire, context)
         if wire.method not in {"GET", "HEAD"}:
             return _not_allowed("GET, HEAD")
         return await self._respond_read(wire)
@@ -189,8 +197,8 @@ class _ExpositionStream:
         """Do nothing, because nothing has to be released."""
 
 
-def _is_console_path(path: str) -> bool:
-    return path == _CONSOLE or path.startswith(f"{_CONSOLE}/")
+def _is_below(prefix: str, path: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")
 
 
 def _accepts_html(headers: Mapping[str, str]) -> bool:

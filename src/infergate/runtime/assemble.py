@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
@@ -27,6 +27,7 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
 from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.inference_gateway import InferenceGateway
+from infergate.gateway.observed_route import ExchangeObserver
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices, gateway_services
 from infergate.gateway.shared_memory import SharedMemory
@@ -36,6 +37,7 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
+from infergate.routing.table import RouteTable
 from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
@@ -44,6 +46,7 @@ from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
 from infergate.runtime.offload import HelperPool
+from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
@@ -51,6 +54,9 @@ from infergate.transport.base import Address, Server
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
+
+if TYPE_CHECKING:
+    from infergate.recording.recorder import Recorder  # imported only if it is configured
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
@@ -94,6 +100,8 @@ def assemble(
         make_builtin,
         history or ConfigHistory(),
         group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
+        group.control_recording
+        or (lambda action: control_recorder(running.recorder, action, group.number)),
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
@@ -104,6 +112,7 @@ def assemble(
     metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
     metrics.backends.concurrency = lambda: _concurrency_stats(running.gateway.backends)
     metrics.restrict_labels(lambda: _label_names(running.all_parts))
+    metrics.recording.is_active = lambda: running.is_recording
     metrics.draining.set_function(lambda: running.gateway.readiness.is_draining)
     for name in _EXPORTED_LIMITS:
         metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
@@ -150,6 +159,7 @@ class _SharedState:
     make_builtin: Callable[[str, float], Backend]
     history: ConfigHistory
     console_source: ConsoleSource
+    control_recording: ControlRecording
 
 
 def _build_parts(
@@ -173,10 +183,9 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
-    table, counters_of = (
-        compiled.routing_table(config),
-        shared.group.metrics.backends.route_counters,
-    )
+    recorder = _make_recorder(config, shared.group, previous)
+    table = compiled.routing_table(config)
+    counters_of = shared.group.metrics.backends.route_counters
     gateway = Gateway(
         table,
         backends,
@@ -193,6 +202,7 @@ def _build_parts(
             counters_of,
             shared.group.aggregate_statistics,
             _make_steps(tracer),
+            _observers(config, table, recorder),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
@@ -217,10 +227,36 @@ def _build_parts(
             access_log.close()  # this stops the log's thread
         if tracer is not None and (previous is None or tracer is not previous.tracer):
             tracer.close()  # this stops the tracer's thread
+        if recorder is not None and (previous is None or recorder is not previous.recorder):
+            recorder.close()  # this stops the recorder's thread
         raise
     return GatewayParts(
-        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer
+        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer, recorder
     )
+
+
+def _make_recorder(
+    config: Config, group: WorkerGroup, previous: GatewayParts | None
+) -> Recorder | None:
+    """Return the recorder of ``previous`` if it has the same settings, or a new recorder. Return
+    None if no route is recorded."""
+    if config.recording is None or all(route.record is None for route in config.routes):
+        return None
+    if previous is not None and previous.config.recording == config.recording and previous.recorder:
+        return previous.recorder
+    from infergate.runtime.recording import make_recorder  # noqa: PLC0415 - only if configured
+
+    return make_recorder(config.recording, config.workers, group)
+
+
+def _observers(
+    config: Config, table: RouteTable, recorder: Recorder | None
+) -> Mapping[str, Sequence[ExchangeObserver]]:
+    if recorder is None:
+        return {}
+    from infergate.runtime.recording import route_recorders  # noqa: PLC0415 - only if configured
+
+    return route_recorders(config.routes, table.routes, recorder)
 
 
 def _make_tracer(config: Config) -> Tracer | None:
@@ -439,6 +475,7 @@ def _make_admin(
         allows_reload=reloads,
         count_limit=lambda limit: rejected.labels(limit).inc(),
         make_console=console if listener.console else None,
+        recording=_make_recording_admin(config, shared.control_recording),
         hosts=listener.hosts,
         apps={
             comparisons.PATH: comparisons.ComparisonsApp(
@@ -446,3 +483,13 @@ def _make_admin(
             )
         },
     )
+
+
+def _make_recording_admin(config: Config, control: ControlRecording) -> SubtreeApp | None:
+    listener, section = config.listeners.admin, config.recording
+    if listener is None or section is None:
+        return None
+    from infergate.runtime.recording import RecordingAdmin  # noqa: PLC0415 - only if configured
+
+    actions = section.post or listener.actions
+    return RecordingAdmin(control, allows_actions=actions, hosts=listener.hosts)

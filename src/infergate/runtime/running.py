@@ -18,7 +18,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from infergate.access.authorizer import Authorizer
 from infergate.backends.base import Backend, SupportsHealthWatch
@@ -33,6 +33,9 @@ from infergate.runtime.offload import HelperPool
 from infergate.transport.base import Address, BindFunction, Server
 from infergate.transport.net.buffer_pool import limit_unused_bytes
 from infergate.transport.server.connection_gate import ConnectionGate
+
+if TYPE_CHECKING:
+    from infergate.recording.recorder import Recorder  # imported only if it is configured
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
@@ -74,8 +77,8 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name; ``access_log``, ``helper_pool``, ``authorizer`` and ``tracer`` are None if
-    they are disabled."""
+    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer`` and
+    ``recorder`` are None if they are disabled."""
 
     config: Config
     limits: Limits
@@ -85,6 +88,7 @@ class GatewayParts:
     helper_pool: HelperPool | None
     authorizer: Authorizer | None = None
     tracer: Tracer | None = None
+    recorder: Recorder | None = None
 
     def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update shared state."""
@@ -109,6 +113,8 @@ class GatewayParts:
             closing.append(self.helper_pool.close())
         if self.access_log and all(self.access_log is not item.access_log for item in kept):
             closing.append(asyncio.to_thread(self.access_log.close))
+        if self.recorder and all(self.recorder is not item.recorder for item in kept):
+            closing.append(asyncio.to_thread(self.recorder.close))
         if self.authorizer and all(self.authorizer is not item.authorizer for item in kept):
             closing.append(self.authorizer.close())
         await asyncio.gather(*closing)
@@ -163,6 +169,16 @@ class RunningGateway:
     def gateway(self) -> Gateway:
         """The active gateway."""
         return self._active.gateway
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The recorder of the active configuration, or None."""
+        return self._active.recorder
+
+    @property
+    def is_recording(self) -> bool | None:
+        """Whether inferences are recorded now, or None if no route is recorded."""
+        return None if self.recorder is None else self.recorder.is_active
 
     @property
     def listeners(self) -> Mapping[str, Server]:

@@ -13,6 +13,7 @@ from infergate.observe.exposition import Exposition
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import RecentRequests
 from infergate.runtime.console.sources import ConsoleSource
+from infergate.runtime.recording_actions import ControlRecording
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class WorkerGroup:
     and the optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
+    number: int = 0
+    """The number of this process among the workers."""
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
     """Returns the metrics of all processes in the format that an Accept header requests."""
     check_ready: Callable[[], Awaitable[bool]] | None = None
@@ -33,6 +36,8 @@ class WorkerGroup:
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
     console_source: ConsoleSource | None = None
     """The console's data source for the whole group."""
+    control_recording: ControlRecording | None = None
+    """Starts or stops recording in all processes."""
     log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     """The lock that is held while lines of the access log are written."""
 

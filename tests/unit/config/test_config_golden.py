@@ -39,7 +39,9 @@ def as_json(config: Config) -> dict[str, Any]:
     """Return everything that the rest of infergate reads from a Config."""
     addresses = compiled.addresses(config)
     envelopes = {name: compiled.envelope_options(config, name) for name in addresses}
+    recording = config.recording and config.recording.model_dump(mode="json", exclude={"path"})
     return {
+        **({"recording": recording} if recording else {}),
         **({"envelopes": envelopes} if any(envelopes.values()) else {}),
         "listeners": {name: str(each) for name, each in addresses.items()},
         "bound_listeners": {

@@ -42,7 +42,7 @@ routes:
 """
 UNUSED = {
     "aiohttp",
-    "backports",  # zstd
+    "backports",
     "grpc",
     "jwt",
     "cryptography",

@@ -8,6 +8,7 @@ from typing import Any
 
 from infergate.config.schema import Config
 from infergate.core.errors import Kind
+from infergate.runtime.recording_actions import RecordingAction
 from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
@@ -23,6 +24,8 @@ class ServeConfig:
 
     config: Config
     sockets: SocketLayout
+    recording: RecordingAction | None = None
+    """The last action that an operator performed on the recorders of all workers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from infergate.observe.recent_requests import take_snapshot
 from infergate.runtime.assemble import assemble
 from infergate.runtime.descriptors import LoopExceptionHandler
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
+from infergate.runtime.recording_actions import RecordingAction, control_recorder
 from infergate.runtime.running import ConfigRejectedError, PreparedConfig, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.runtime.workers import messages
@@ -72,6 +73,7 @@ class _WorkerProcess:
         self._number: Final = number
         self._descriptor_socket: Final = descriptor_socket
         self._group: Final = WorkerGroup(
+            number=number,
             aggregate_statistics=self._aggregate_statistics,
             rate_buckets=functools.partial(SharedBuckets, files.rate_buckets),
             log_lock=LogLock(files.log_lock),
@@ -105,8 +107,8 @@ class _WorkerProcess:
 
     async def _handle(self, message: Any) -> Any:  # noqa: C901, PLR0912 - one case per message
         match message:
-            case messages.ServeConfig(config, layout):
-                await self._serve(config, layout)
+            case messages.ServeConfig():
+                await self._serve(message)
             case messages.PrepareConfig(config, layout):
                 await self._prepare(config, layout)
             case messages.WorkerCommand.APPLY_PREPARED:
@@ -126,6 +128,8 @@ class _WorkerProcess:
                 return self._gateway.gateway.comparisons()
             case messages.WorkerCommand.RESET_COMPARISONS:
                 self._gateway.gateway.reset_comparisons()
+            case RecordingAction() as action:
+                return await control_recorder(self._gateway.recorder, action, self._number)
             case messages.WorkerCommand.CHECK_READY:
                 return await self._gateway.gateway.readiness.is_ready()
             case messages.GetModelStatistics(model, version):
@@ -148,12 +152,15 @@ class _WorkerProcess:
 
     # ---- configurations
 
-    async def _serve(self, config: Config, layout: messages.SocketLayout) -> None:
+    async def _serve(self, message: messages.ServeConfig) -> None:
+        config = message.config
         self._handler = start_logging(config.log.format)
-        self._receive_sockets(layout)
+        self._receive_sockets(message.sockets)
         try:
             self._gateway = assemble(config, group=self._group)
             self._gateway.on_retired = freeze_objects
+            if message.recording is not None:
+                await control_recorder(self._gateway.recorder, message.recording, self._number)
             await self._gateway.start(self._bind)
         except OSError as error:
             raise RequestFailedError(str(error)) from error

@@ -42,6 +42,7 @@ from infergate.runtime.banner import HasAddress
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
 from infergate.runtime.memory import freeze_objects
+from infergate.runtime.recording_actions import RecordingAction
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup
 from infergate.runtime.workers import messages
@@ -75,6 +76,8 @@ _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
 """Timeout of a readiness check, which may send requests to backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
 """Timeout of a console action. The action's own limit is shorter."""
+_RECORDING_TIMEOUT_SECONDS: Final = 30.0
+"""Seconds within which a worker must complete its recording file."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
 """Seconds within which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
@@ -87,7 +90,11 @@ class Supervisor:
         metrics = self._metrics = Metrics()
         self._config = config
         group = WorkerGroup(
-            metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_source=self
+            metrics=metrics,
+            scrape=self._scrape,
+            check_ready=self._check_ready,
+            console_source=self,
+            control_recording=self._control_recording,
         )
         self._admin_gateway: Final = assemble(
             supervisor_config(config), history=history, group=group
@@ -103,6 +110,8 @@ class Supervisor:
         self._change_lock: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
+        self._recording_action: RecordingAction | None = None
+        """The last action that started or stopped recording, which also applies to new workers."""
         self._is_stopping = False
         serving = Gauge(
             "infergate_workers", "Worker processes that serve.", registry=metrics.registry
@@ -229,8 +238,9 @@ class Supervisor:
         try:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+                config = self._worker_config(self._config, self._sockets)
                 await worker.channel.request(
-                    messages.ServeConfig(self._worker_config(self._config, self._sockets), layout)
+                    messages.ServeConfig(config, layout, self._recording_action)
                 )
         except ChannelClosedError:
             code = await asyncio.shield(worker.exited)
@@ -295,6 +305,12 @@ class Supervisor:
         slot.last_metrics = []
         for sockets in self._sockets.values():
             sockets.loads.mark_absent(slot.number)
+
+    async def _control_recording(self, action: RecordingAction) -> list[dict[str, Any]]:
+        if action is not RecordingAction.GET_STATUS:
+            self._recording_action = action
+        responses = await self._request_all(action, _RECORDING_TIMEOUT_SECONDS)
+        return [*chain.from_iterable(responses)]
 
     async def _handle(self, message: Any) -> Any:
         match message:
@@ -402,6 +418,8 @@ class Supervisor:
                 await own_change.discard()
                 raise
             self._sockets = sockets
+            if config.recording != self._config.recording:
+                self._recording_action = None
             self._config = config
             own_change.apply()
             await self._request_all(messages.WorkerCommand.APPLY_PREPARED)

@@ -1,0 +1,93 @@
+"""``infergate record``: controls the recording of a running gateway, and lists recording files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.recording.format import RecordingError
+from infergate.recording.listing import as_json, as_text
+from infergate.recording.reader import DamagedPart, read_recording
+from infergate.terminal import Table, print_tables
+
+SHOW: Final = "show"
+STATUS: Final = "status"
+ACTIONS: Final = ("start", "stop", STATUS)
+_NO_RECORDING: Final = "its configuration has no section 'recording', or its version is older"
+
+
+def run(operands: Sequence[str], admin: str, *, as_json: bool) -> int:
+    """Run ``infergate record`` with ``operands``: an action, and for SHOW the names of files.
+    Return the exit code: 1 if a file is damaged or cannot be read, or if the gateway cannot be
+    queried or recording has stopped because of a problem; 2 for invalid operands."""
+    action, *files = operands
+    if action == SHOW and files:
+        return max([_show(file, lines=as_json) for file in files])
+    if action in ACTIONS and not files:
+        return _control(action, admin, as_json=as_json)
+    usage = f"record {'|'.join(ACTIONS)}, or: infergate record {SHOW} FILE…"
+    print(f"infergate: expected: infergate {usage}", file=sys.stderr)
+    return 2
+
+
+def _control(action: str, admin: str, *, as_json: bool) -> int:
+    path = "/recording" if action == STATUS else f"/recording/{action}"
+    method = "GET" if action == STATUS else "POST"
+    try:
+        data = get_json(admin, path, method, _NO_RECORDING)
+    except AdminQueryError as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return 1
+    processes = data["processes"]
+    if as_json:
+        print(json.dumps(data, indent=2))
+    else:
+        _print_processes(processes)
+    return int(any(process["problem"] for process in processes))
+
+
+def _print_processes(processes: Sequence[Json]) -> None:
+    rows = []
+    for process in processes:
+        exchanges = dict(process["exchanges"])
+        recorded = exchanges.pop("recorded")
+        state = "recording" if process["active"] else "stopped"
+        rows.append(
+            (
+                str(process["worker"]),
+                state,
+                str(recorded),
+                str(sum(exchanges.values())),
+                str(process["bytes"]),
+                process["file"] or "-",
+                process["problem"] or "-",
+            )
+        )
+    headings = ("WORKER", "STATE", "RECORDED", "DROPPED", "BYTES", "FILE", "PROBLEM")
+    title = f"recording in {processes[0]['path']}"
+    print_tables([Table(title, headings, rows, frozenset({2, 3, 4}))])
+
+
+def _show(file: str, *, lines: bool) -> int:
+    """Print the records and the damaged parts of ``file``, with ``lines`` as lines of JSON."""
+    records = damaged = 0
+    try:
+        for part in read_recording(file):
+            damaged += isinstance(part, DamagedPart)
+            records += not isinstance(part, DamagedPart)
+            print(
+                json.dumps({"file": file} | as_json(part)) if lines else _printable(as_text(part))
+            )
+    except (RecordingError, OSError) as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return 1
+    if not lines:
+        print(f"{file}: {records} records, {damaged} damaged parts")
+    return int(damaged > 0)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

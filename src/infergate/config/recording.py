@@ -1,0 +1,106 @@
+"""The sections of routes.yaml on recording inferences."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from infergate.config.fields import FilePath, Name, Percent, PositiveSize
+from infergate.config.section import Section
+from infergate.config.values import parse_header_glob
+from infergate.core.credential_names import may_hold_credentials
+from infergate.core.limits import MIB
+
+
+def _without_credentials(glob: str) -> str:
+    if may_hold_credentials(glob):
+        raise ValueError(f"'{glob}' may hold credentials, which are never recorded")
+    return glob
+
+
+RecordedHeader = Annotated[
+    str,
+    BeforeValidator(parse_header_glob),
+    AfterValidator(_without_credentials),
+    WithJsonSchema({"type": "string", "format": "header glob"}),
+]
+
+
+class RedactConfig(Section):
+    """Tensors that are removed or zeroed before anything is written, by the client's names or
+    globs of names.
+
+    Example: `redact: {remove: [comment], zero: [patient_*]}`.
+    """
+
+    remove: tuple[Name, ...] = Field(
+        default=(), description="Inputs and outputs to remove. Example: `[comment]`."
+    )
+    zero: tuple[Name, ...] = Field(
+        default=(),
+        description="Inputs and outputs whose data is replaced by zeros of the same size. The "
+        "elements of BYTES tensors become empty. Example: `[patient_*]`.",
+    )
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        if both := set(self.remove) & set(self.zero):
+            raise ValueError(f"'{min(both)}' is in both remove and zero")
+        return self
+
+
+class RecordConfig(Section):
+    """Recording of a route's inferences. It requires the section `recording`.
+
+    Example: `record: {percent: 5}`.
+    """
+
+    percent: Percent = Field(
+        default=100.0,
+        description="Percentage of the inferences to record. The inferences of a sequence are "
+        "either all recorded or not at all. Example: `5`.",
+    )
+
+
+class RecordingConfig(Section):
+    """The files in which inferences of routes with `record` are stored (docs/recording.md)."""
+
+    path: FilePath = Field(
+        description="The folder of the files, relative to this file. It is created if it does not "
+        "exist. Each gateway needs a folder of its own. Example: `/var/lib/infergate/recordings`."
+    )
+    active: bool = Field(
+        default=True,
+        description="Start recording with the gateway. With `false`, recording starts on "
+        "`infergate record start`.",
+    )
+    post: bool = Field(
+        default=False,
+        description="Start and stop recording on POST /recording/start and POST /recording/stop on "
+        "the admin listener. `listeners.admin.actions` also enables this, and "
+        "`listeners.admin.keys` restricts it to holders of a key.",
+    )
+    file_bytes: PositiveSize = Field(
+        default=256 * MIB,
+        description="Size at which a file is complete and a new file is begun. A larger record "
+        "gets its own file.",
+    )
+    total_bytes: PositiveSize = Field(
+        default=10 * 1024 * MIB,
+        description="Maximum size of all files together. Each of several workers may use an equal "
+        "part. Example: `100GiB`.",
+    )
+    when_full: Literal["stop", "remove_oldest"] = Field(
+        default="stop",
+        description="What happens when the files reach `total_bytes`: recording stops, or the "
+        "oldest files are removed.",
+    )
+    headers: tuple[RecordedHeader, ...] = Field(
+        default=(),
+        description="Client request headers (gRPC: metadata) to record, by name or glob. Headers "
+        "that may hold credentials are never recorded. Example: `[x-tenant, traceparent]`.",
+    )
+    redact: RedactConfig = Field(
+        default=RedactConfig(), description="Tensors that are not recorded, or not their data."
+    )

@@ -1,0 +1,190 @@
+"""infergate record: control of a gateway with a scripted admin port, and lists of files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from exchange_samples import sample_exchange
+from infergate.cli import main
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.messages import InferRequest
+from infergate.recording.encoding import encode_exchange
+from infergate.recording.writer import RecordingFile
+
+PROCESS: dict[str, Any] = {
+    "worker": 0, "active": True, "problem": "", "path": "/records", "file": "f.igrec", "bytes": 700,
+    "exchanges": {"recorded": 5, "queue_full": 2, "memory_short": 1}, "queued": 0,
+}  # fmt: skip
+STOPPED = {**PROCESS, "worker": 1, "active": False, "file": "", "problem": "disk full"}
+
+
+class Server:
+    """An admin port that reports ``processes``, or has no recording if they are None."""
+
+    def __init__(self) -> None:
+        self.processes: list[dict[str, Any]] | None = [PROCESS]
+        self.requests: list[tuple[str, str, str | None]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _respond(self) -> None:
+                key = self.headers.get("authorization")
+                server.requests.append((self.command, self.path, key))
+                self.send_response(200 if server.processes is not None else 404)
+                self.end_headers()
+                self.wfile.write(json.dumps({"processes": server.processes}).encode())
+
+            do_GET = do_POST = _respond  # noqa: N815 - http.server's names
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("action", "method", "path"),
+    [
+        ("status", "GET", "/recording"),
+        ("start", "POST", "/recording/start"),
+        ("stop", "POST", "/recording/stop"),
+    ],
+)
+def test_an_action_prints_the_state_of_every_process(
+    server: Server, capsys: pytest.CaptureFixture[str], action: str, method: str, path: str
+) -> None:
+    assert main(["record", action, "--admin", server.url]) == 0
+    assert server.requests == [(method, path, None)]
+    text = capsys.readouterr().out
+    assert "recording in /records" in text
+    assert text.splitlines()[-1].split() == ["0", "recording", "5", "3", "700", "f.igrec", "-"]
+
+
+def test_a_problem_of_a_process_is_a_failure(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.processes = [PROCESS, STOPPED]
+    assert main(["record", "status", "--admin", server.url]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].split()[-2:] == ["disk", "full"]
+
+
+def test_programs_get_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "status", "--json", "--admin", server.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"processes": [PROCESS]}
+
+
+def test_the_key_in_the_environment_is_sent_with_changes_only(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERGATE_ADMIN_KEY", "k")
+    main(["record", "status", "--admin", server.url])
+    main(["record", "stop", "--admin", server.url])
+    assert [key for _, _, key in server.requests] == [None, "Bearer k"]
+
+
+def test_a_gateway_without_recording_is_explained(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.processes = None
+    assert main(["record", "start", "--admin", server.url]) == 1
+    assert "its configuration has no section 'recording'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operands", [["pause"], ["show"], ["start", "x"]])
+def test_other_operands_are_explained(
+    operands: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["record", *operands]) == 2
+    expected = "expected: infergate record start|stop|status, or: infergate record show FILE…"
+    assert expected in capsys.readouterr().err
+
+
+# ---- show
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with a success in a sequence, a failure, and two outcomes of one request."""
+    path = tmp_path / "file.igrec"
+    writing = RecordingFile(path)
+    writing.append(encode_exchange(sample_exchange(1, sequence_id=7)))
+    error = GatewayError(Kind.TIMEOUT, "too late")
+    failed = Exchange(InferRequest("bad\nname\ud800"), Outcome((), error, 0.25), is_stream=True)
+    writing.append(encode_exchange(failed, {"mirror": sample_exchange().outcome}, ["secret"]))
+    writing.close()
+    return path
+
+
+def test_show_prints_a_line_for_each_record(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "show", str(file)]) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.split()[:5] == ["24", "1970-01-01T00:00:00.000000+00:00", "v2-rest", "m", "ok"]
+    assert "in=16  out=16  sequence=7" in first
+    assert "bad\\nname\\ud800  timeout  250 ms  in=0  out=0  responses=0  mirror=ok" in second
+    assert last == f"{file}: 2 records, 0 damaged parts"
+
+
+def test_show_prints_json_lines_for_programs(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["record", "show", "--json", str(file)]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    tensor = {"name": "x", "datatype": "UINT8", "shape": [16], "bytes": 16}
+    assert first["inputs"] == [tensor]
+    assert first["responses"] == [[tensor]]
+    assert (first["file"], first["position"], first["sequence"]) == (str(file), 24, 7)
+    assert (second["model"], second["error"]) == ("bad\nname\ud800", "too late")
+    assert second["further"]["mirror"]["outcome"] == "ok"
+    assert second["redacted"] == ["secret"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_damage_is_printed_and_is_a_failure(
+    file: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    assert main(["record", "show", *options, str(file)]) == 1
+    text = capsys.readouterr().out
+    assert "the checksum of the record is wrong" in text
+    assert "timeout" in text
+    if not options:
+        assert f"{file}: 1 records, 1 damaged parts" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"PK", "byte 0: this is not a recording"), (None, "No such file")]
+)
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(
+    file: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, reason: str
+) -> None:
+    other = file.with_name("other")
+    if content is not None:
+        other.write_bytes(content)
+    assert main(["record", "show", str(other), str(file)]) == 1
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert str(other) in printed.err
+    assert "2 records" in printed.out

@@ -1,0 +1,333 @@
+"""The recorder: sampling, bounds, memory, and what happens when files cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exchange_samples import comparable, sample_exchange
+from infergate.core.counters import RecordingCounters
+from infergate.core.exchange import Exchange
+from infergate.core.limits import Limits
+from infergate.core.memory import UNLIMITED
+from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
+from infergate.recording import background_writer
+from infergate.recording import recorder as module
+from infergate.recording.directory import DirectorySettings, RecordingDirectory
+from infergate.recording.encoding import RecordedExchange
+from infergate.recording.reader import read_recording
+from infergate.recording.recorder import Recorder, RouteRecorder
+from infergate.recording.redaction import Redaction
+from infergate.recording.sampling import is_sampled
+from infergate.transport.server.admission import Admission, RequestAccount
+from memory_budget import Budget
+
+
+class Recording:
+    """A recorder with its counters and its files."""
+
+    def __init__(self, path: Path, **fields: Any) -> None:
+        self.path = path / "records"
+        self.counters = RecordingCounters()
+        settings = replace(DirectorySettings(self.path, 1 << 20, 1 << 24), **fields)
+        self.recorder = Recorder(settings, Redaction(), self.counters)
+
+    @property
+    def results(self) -> dict[str, int]:
+        return {result: count for result, count in self.counters.exchanges.items() if count}
+
+    async def settled(self) -> None:
+        """Wait until the queue is empty."""
+        while self.recorder.status()["queued"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    def exchanges(self) -> list[Exchange]:
+        parts = [part for file in sorted(self.path.iterdir()) for part in read_recording(file)]
+        assert all(isinstance(part, RecordedExchange) for part in parts)
+        return [part.exchange for part in parts if isinstance(part, RecordedExchange)]
+
+
+@asynccontextmanager
+async def recording(path: Path, **fields: Any) -> AsyncIterator[Recording]:
+    found = Recording(path, **fields)
+    try:
+        yield found
+    finally:
+        await asyncio.to_thread(found.recorder.close)
+
+
+class Disk:
+    """Holds the writer's thread before it appends a record, until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._append = RecordingDirectory.append
+        self.released = threading.Event()
+        self.reached = threading.Event()
+        self.error: Exception | None = None
+        disk = self
+
+        def append(directory: RecordingDirectory, parts: Any) -> int:
+            disk.reached.set()
+            disk.released.wait(60)
+            if disk.error is not None:
+                raise disk.error
+            return disk._append(directory, parts)
+
+        monkeypatch.setattr(RecordingDirectory, "append", append)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.released.set()
+
+
+async def test_exchanges_are_recorded_in_order_and_the_memory_is_released(tmp_path: Path) -> None:
+    memory = Budget(1 << 20)
+    async with recording(tmp_path) as found:
+        sent = [sample_exchange(number) for number in range(500)]
+        for exchange in sent:
+            found.recorder.record(exchange, memory)
+        await found.recorder.stop()
+        assert comparable(found.exchanges()) == comparable(sent)
+        assert found.results == {"recorded": 500}
+        assert found.counters.bytes == sum(f.stat().st_size - 24 for f in found.path.iterdir())
+    assert memory.held == 0
+    assert memory.peak == sent[0].size
+
+
+async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk: Disk) -> None:
+    admission = Admission(Limits())
+    account = RequestAccount(admission)
+    account.admit(0)
+    async with recording(tmp_path) as found:
+        exchange = sample_exchange(size=1000)
+        found.recorder.record(exchange, account)
+        account.release()
+        await asyncio.to_thread(disk.reached.wait, 60)
+        assert admission.bytes == exchange.size == 2000
+        disk.released.set()
+        await found.settled()
+        assert admission.bytes == 0
+
+
+async def test_redacted_data_counts_as_memory_because_its_message_is_kept(
+    tmp_path: Path, disk: Disk
+) -> None:
+    memory = Budget(10_000)
+    recorder = Recorder(
+        DirectorySettings(tmp_path, 1 << 20, 1 << 20), Redaction(removed=["*"]), RecordingCounters()
+    )
+    recorder.record(sample_exchange(size=1000), memory)
+    assert memory.peak == 2000
+    disk.released.set()
+    await asyncio.to_thread(recorder.close)
+
+
+async def test_the_queue_is_bounded_by_count(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED", 3)
+    async with recording(tmp_path) as found:
+        for number in range(5):
+            found.recorder.record(sample_exchange(number), UNLIMITED)
+        disk.released.set()
+        await found.settled()
+        assert found.results == {"recorded": 3, "queue_full": 2}
+
+
+async def test_the_queue_is_bounded_by_bytes_but_holds_any_single_exchange(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 1000)
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(size=5000), UNLIMITED)
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        disk.released.set()
+        await found.settled()
+        assert found.results == {"recorded": 1, "queue_full": 1}
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await found.settled()
+        assert found.results == {"recorded": 2, "queue_full": 1}
+
+
+async def test_an_exchange_without_memory_is_dropped(tmp_path: Path) -> None:
+    memory = Budget(100)
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(size=1000), memory)
+        assert found.results == {"memory_short": 1}
+    assert memory.held == 0
+
+
+async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        for parameters in ({}, {"p": object()}, {}):
+            found.recorder.record(sample_exchange(**parameters), UNLIMITED)
+        await found.settled()
+        assert found.results == {"recorded": 2, "unrecordable": 1}
+        assert found.recorder.is_active
+
+
+# ---- stopping and starting
+
+
+async def test_after_a_stop_the_file_is_complete_and_nothing_is_recorded(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await found.recorder.stop()
+        assert len(found.exchanges()) == 1
+        assert not found.recorder.status()["file"]
+        found.recorder.record(sample_exchange(), UNLIMITED)  # in progress during the stop
+        assert found.results == {"recorded": 1, "not_written": 1}
+        found.recorder.start()
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await found.settled()
+        assert found.results == {"recorded": 2, "not_written": 1}
+        assert len(list(found.path.iterdir())) == 2
+
+
+async def test_closing_writes_what_is_waiting(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        for number in range(200):
+            found.recorder.record(sample_exchange(number), UNLIMITED)
+    assert len(found.exchanges()) == 200
+
+
+async def test_closing_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_writer, "_CLOSE_TIMEOUT_SECONDS", 0.01)
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await asyncio.to_thread(disk.reached.wait, 60)
+    assert not disk.released.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), "Input/output error"),
+        (RuntimeError("a bug"), "internal error, see the log"),
+    ],
+)
+async def test_a_failure_stops_recording_with_one_log_line(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture, error: Exception, problem: str
+) -> None:
+    memory = Budget(1 << 20)
+    disk.released.set()
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(1), memory)
+        await found.settled()
+        disk.error = error
+        for number in range(100):
+            found.recorder.record(sample_exchange(number), memory)
+        await found.settled()
+        assert not found.recorder.is_active
+        assert problem in found.recorder.status()["problem"]
+        assert found.results == {"recorded": 1, "not_written": 100}
+        assert [exchange.request.id for exchange in found.exchanges()] == ["id-1"]
+        events = [getattr(entry, "event", "") for entry in caplog.records]
+        assert events.count("recording_stopped") == 1
+        disk.error = None
+        found.recorder.start()
+        found.recorder.record(sample_exchange(2), memory)
+        await found.settled()
+        assert found.recorder.status()["problem"] == ""
+        assert [exchange.request.id for exchange in found.exchanges()] == ["id-1", "id-2"]
+    assert memory.held == 0
+
+
+async def test_a_full_folder_stops_recording_and_keeps_every_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with recording(tmp_path, total_bytes=20_000) as found:
+        while found.recorder.is_active:
+            found.recorder.record(sample_exchange(size=1000), UNLIMITED)
+            await found.settled()
+        assert "have reached their total size of 20000 bytes" in caplog.text
+        assert len(found.exchanges()) == found.results["recorded"] > 10
+        assert found.results["not_written"] == 1
+
+
+async def test_a_folder_that_cannot_be_created_stops_recording(tmp_path: Path) -> None:
+    (tmp_path / "records").write_text("a file")
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await found.settled()
+        assert not found.recorder.is_active
+        assert "records" in found.recorder.status()["problem"]
+
+
+# ---- sampling
+
+
+def _context(request_id: str) -> RequestContext:
+    return RequestContext("peer", request_id=request_id)
+
+
+def _shares(selects: Callable[[int], bool]) -> float:
+    return sum(map(selects, range(2000))) / 20
+
+
+@pytest.mark.parametrize("percent", [0.5, 10, 50, 100])
+def test_a_percentage_of_the_requests_is_selected(percent: float) -> None:
+    request = InferRequest("m")
+    found = _shares(lambda number: is_sampled(percent, "m", request, f"id-{number}"))
+    assert found == pytest.approx(percent, abs=3)
+
+
+def test_a_sequence_is_selected_as_a_whole() -> None:
+    selected = set()
+    for sequence in range(200):
+        request = InferRequest("m", parameters={"sequence_id": sequence + 1})
+        results = {is_sampled(50, "m", request, f"id-{number}") for number in range(20)}
+        assert len(results) == 1
+        selected |= results
+    assert selected == {False, True}
+
+
+async def test_a_route_selects_nothing_while_recording_is_stopped(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        observer = RouteRecorder(found.recorder, "m", 100)
+        assert observer.selects(InferRequest("m"), _context("id"))
+        await found.recorder.stop()
+        assert not observer.selects(InferRequest("m"), _context("id"))
+
+
+async def test_a_route_records_what_it_observes(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        RouteRecorder(found.recorder, "m", 50).observe(sample_exchange(3), UNLIMITED)
+        await found.settled()
+        assert [exchange.request.id for exchange in found.exchanges()] == ["id-3"]
+
+
+async def test_a_busy_recorder_wakes_its_thread_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = 0
+    on_report = Recorder._on_report
+
+    def count(recorder: Recorder, report: Any) -> None:
+        nonlocal reports
+        reports += 1
+        on_report(recorder, report)
+
+    monkeypatch.setattr(Recorder, "_on_report", count)
+    async with recording(tmp_path) as found:
+        for number in range(6400):
+            found.recorder.record(sample_exchange(number), UNLIMITED)
+        await found.settled()
+        assert found.results == {"recorded": 6400}
+    assert reports <= 110

@@ -1,0 +1,200 @@
+"""The recording files of a process: rotation, and the limit on their total size."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exchange_samples import sample_exchange
+from infergate.core.datatypes import Datatype
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import Buffer, Tensor
+from infergate.core.wire import total_size
+from infergate.recording import directory as module
+from infergate.recording.directory import (
+    DirectoryFullError,
+    DirectorySettings,
+    RecordingDirectory,
+)
+from infergate.recording.encoding import RecordedExchange, UnrecordableError, encode_exchange
+from infergate.recording.reader import read_recording
+from infergate.recording.writer import RecordingFile, max_frame_bytes
+
+KIB = 1024
+
+
+def record(size: int = 1000) -> list[Buffer]:
+    tensor = Tensor("x", Datatype.UINT8, (size,), os.urandom(size))
+    return encode_exchange(Exchange(InferRequest("m", inputs=(tensor,)), Outcome()))
+
+
+def settings(path: Path, **fields: object) -> DirectorySettings:
+    return replace(DirectorySettings(path / "records", 10 * KIB, 100 * KIB), **fields)
+
+
+def files(path: Path) -> list[Path]:
+    return sorted((path / "records").iterdir())
+
+
+def sizes(path: Path) -> int:
+    return sum(file.stat().st_size for file in files(path))
+
+
+def count_records(path: Path) -> int:
+    parts = [part for file in files(path) for part in read_recording(file)]
+    assert all(isinstance(part, RecordedExchange) for part in parts)
+    return len(parts)
+
+
+def fill(directory: RecordingDirectory, size: int = 1000) -> int:
+    """Append records until the folder is full, and return their number."""
+    count = 0
+    while True:
+        try:
+            directory.append(record(size))
+        except DirectoryFullError:
+            directory.close_file()
+            return count
+        count += 1
+
+
+def test_the_folder_and_its_files_are_only_for_the_owner(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    assert not (tmp_path / "records").exists()
+    directory.append(record())
+    directory.close_file()
+    (file,) = files(tmp_path)
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert str(os.getpid()) in file.name
+
+
+def test_a_file_is_complete_at_its_size(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    for _ in range(30):
+        directory.append(record())
+    directory.close_file()
+    assert len(files(tmp_path)) > 2
+    assert all(file.stat().st_size <= 10 * KIB for file in files(tmp_path))
+    assert count_records(tmp_path) == 30
+
+
+def test_a_record_over_the_file_size_has_its_own_file(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    for size in (10, 30_000, 10):
+        directory.append(record(size))
+    directory.close_file()
+    assert len(files(tmp_path)) == 3
+    assert count_records(tmp_path) == 3
+
+
+def test_recording_ends_at_the_total_size_and_removes_nothing(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    count = fill(directory)
+    assert 95 * KIB < sizes(tmp_path) <= 100 * KIB
+    assert count_records(tmp_path) == count
+
+
+def test_it_continues_when_files_were_moved_away(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    fill(directory)
+    before = files(tmp_path)
+    before[0].rename(tmp_path / "moved")
+    assert fill(directory) > 0
+    assert set(before[1:]) < set(files(tmp_path))
+    assert sizes(tmp_path) <= 100 * KIB
+
+
+def test_the_oldest_files_are_removed_if_this_is_wanted(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
+    for _ in range(300):
+        directory.append(record())
+        directory.flush()
+        assert sizes(tmp_path) <= 100 * KIB
+    directory.close_file()
+    assert 70 < count_records(tmp_path) < 100
+    names = [file.name for file in files(tmp_path)]
+    assert names == sorted(names)
+
+
+def test_a_record_that_can_never_fit_removes_nothing(tmp_path: Path) -> None:
+    directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
+    directory.append(record())
+    with pytest.raises(UnrecordableError, match="larger than the recording may become"):
+        directory.append(record(100 * KIB))
+    directory.close_file()
+    assert count_records(tmp_path) == 1
+
+
+def test_workers_share_the_total_size_and_the_files_of_earlier_ones(tmp_path: Path) -> None:
+    alone = RecordingDirectory(settings(tmp_path, worker=3, workers=4))
+    fill(alone)
+    assert sizes(tmp_path) <= 25 * KIB
+    for worker in range(2):
+        fill(RecordingDirectory(settings(tmp_path, worker=worker, workers=2)))
+    assert 90 * KIB < sizes(tmp_path) <= 100 * KIB
+
+
+def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
+    other = RecordingDirectory(settings(tmp_path, worker=1, workers=2))
+    fill(other)
+    kept = files(tmp_path)
+    own = RecordingDirectory(settings(tmp_path, worker=0, workers=2, removes_oldest=True))
+    for _ in range(100):
+        own.append(record())
+    own.close_file()
+    assert set(kept) < set(files(tmp_path))
+    assert sizes(tmp_path) <= 100 * KIB
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "x.igrec", "20261126T024800.123456Z-0-1.igrec.bak"])
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / name).write_bytes(bytes(200 * KIB))
+    directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
+    for _ in range(200):
+        directory.append(record())
+    directory.close_file()
+    assert (tmp_path / "records" / name).exists()
+
+
+@given(st.integers(0, 300_000), st.booleans())
+def test_no_record_needs_more_space_than_is_reserved(size: int, compressible: bool) -> None:
+    data = bytes(size) if compressible else os.urandom(size)
+    tensor = Tensor("x", Datatype.UINT8, (size,), data)
+    parts = encode_exchange(replace(sample_exchange(), request=InferRequest("m", inputs=(tensor,))))
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = RecordingFile(f"{folder}/file")
+        file.append(parts)
+        file.close()
+        assert Path(folder, "file").stat().st_size <= max_frame_bytes(total_size(parts))
+
+
+def test_a_file_that_fails_is_closed_and_the_next_record_begins_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RecordingDirectory(settings(tmp_path))
+    directory.append(record())
+    directory.flush()
+    first = files(tmp_path)
+    monkeypatch.setattr(module.RecordingFile, "flush", _fail)
+    with pytest.raises(OSError, match="broken"):
+        directory.close_file()
+    monkeypatch.undo()
+    directory.append(record())
+    directory.close_file()
+    assert len(files(tmp_path)) == len(first) + 1
+    assert count_records(tmp_path) == 2
+
+
+def _fail(*_: object) -> None:
+    raise OSError("broken")
