@@ -79,7 +79,7 @@ backends:
     health: &health {{interval: 1s, timeout: 5s, rise: 1, fall: 2}}
     outliers: &outliers {{base_ejection_time: 1s, max_ejection_time: 2s}}
     balance: &balance {{slow_start: 1s}}
-    limits: &limits {{retry_percent: 100, retry_least: 50, max_requests: 200}}
+    limits: &limits {{retry_percent: 100, min_retries: 50, max_requests: 200}}
   rpc:
     protocol: v2-grpc
     endpoints: ["grpcs://{left.grpc}", "grpcs://{right.grpc}"]

@@ -59,7 +59,7 @@ PHRASES = re.compile(
     r"\b(?:(?:is|are|was|were|be|been) (?:told|asked|had|let alone)\b(?! (?:for|to)\b)"
     r"|of itself\b|(?-i:that is none)\b|(?:says?|said) so\b|to be had\b|lets? it alone\b"
     r"|goes along\b|comes to nothing\b|as they are\b(?! \w+ed\b)"
-    r"|whoever\b|whom\b|nobody\b|somebody\b)",
+    r"|whoever\b|whom\b|nobody\b|somebody\b|towards\b)",
     re.IGNORECASE,
 )
 SEE = re.compile(r"See\s+\S+?\.?\s*$")

@@ -304,7 +304,7 @@ def test_tritons_models_in_both_clouds(before_triton: Infergate, backend: str) -
 
 def test_messages_pass_through_to_triton(before_triton: Infergate) -> None:
     check_simple(before_triton, "/invocations", SAGEMAKER_TYPE, {})
-    until(lambda: '"way":"forward"' in before_triton.log.read_text(), "forwarded")
+    until(lambda: '"pipeline":"forward"' in before_triton.log.read_text(), "forwarded")
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])

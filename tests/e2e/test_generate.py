@@ -351,7 +351,11 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
 
     until(lambda: len(lines()) == 1, "it is logged")
     (line,) = lines()
-    assert (line["operation"], line["outcome"], line["way"]) == ("stream_infer", "ok", "translate")
+    assert (line["operation"], line["outcome"], line["pipeline"]) == (
+        "stream_infer",
+        "ok",
+        "translate",
+    )
     assert line["messages"] == 3
     assert line["bytes_out"] == len(b"".join(answer.split(b"\r\n")[1:-3:2]))
 

@@ -478,11 +478,11 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
         triton_client.infer(f"{backend}.simple", given, outputs=outputs)
 
     good = ("INPUT1", b, "INT32")
-    with fails(BAD, "tensor 'INPUT0' is FP32, model 'simple' expects INT32"):
+    with fails(BAD, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
     with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* cannot carry"):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
-    with fails(BAD, "tensor 'INPUT1': batch size 1, another input has 2"):
+    with fails(BAD, "tensor 'INPUT1' has batch size 1, but another input has 2"):
         infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
     with fails(BAD, "unexpected inference input 'OTHER' for model 'simple'"):
         infer(("OTHER", a, "INT32"), good)
@@ -631,10 +631,10 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
             triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
         until(lambda: all(server(backend) for backend in BACKENDS), "the new model is known")
-        assert rejected <= {"tensor 'INPUT0' is FP32, model 'simple' expects INT32"}
+        assert rejected <= {"tensor 'INPUT0' is FP32, but model 'simple' expects INT32"}
         known = changing.descriptions()
         for backend in BACKENDS:
-            with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):
+            with fails(BAD, "tensor 'INPUT0' is INT32, but model 'simple' expects FP32"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
             assert server(backend)
         assert changing.descriptions() <= known + len(BACKENDS)  # requested at most once a second

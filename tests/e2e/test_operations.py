@@ -83,7 +83,7 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
 def test_all_log_lines_are_json(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
-    assert (line["event"], line["level"], line["logger"]) == ("config_taken", "INFO", "infergate")
+    assert (line["event"], line["level"], line["logger"]) == ("config_loaded", "INFO", "infergate")
 
 
 SECRET = "SECRET-4711"

@@ -499,7 +499,7 @@ def ways(gateway: Infergate, one: Client) -> set[str]:
         lines = [line for line in gateway.log.read_text().splitlines() if spoken in line]
         document = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
         if document:
-            return {line["way"] for line in document if line["outcome"] == "ok"}
+            return {line["pipeline"] for line in document if line["outcome"] == "ok"}
         time.sleep(0.01)
     raise AssertionError(gateway.log.read_text())
 

@@ -1,4 +1,5 @@
-"""Invalid tensors in the request formats of the legacy, GraphPipe and TensorFlow Serving frontends.
+"""Invalid tensors in the request formats of the legacy, GraphPipe, TensorFlow Serving and KServe V1
+frontends.
 
 ``faults.payloads`` has those of V2.
 
@@ -25,7 +26,12 @@ OLD_GRPC: Final = "trtis-grpc"
 TFS_RAW: Final = "tfs-grpc tensor_content"
 TFS_TYPED: Final = "tfs-grpc values"
 TFS: Final = (TFS_RAW, TFS_TYPED)
-FRONTENDS: Final = (PIPE, FRAMES, OLD_HTTP, OLD_GRPC, *TFS)
+TFS_ROWS: Final = "tfs-rest rows"
+TFS_COLUMNS: Final = "tfs-rest columns"
+V1: Final = "kserve-v1"
+ROWS: Final = (TFS_ROWS, V1)
+LISTS: Final = (*ROWS, TFS_COLUMNS)
+FRONTENDS: Final = (PIPE, FRAMES, OLD_HTTP, OLD_GRPC, *TFS, *LISTS)
 GRAPHPIPE: Final = (PIPE, FRAMES)
 OLD: Final = (OLD_HTTP, OLD_GRPC)
 
@@ -167,7 +173,7 @@ shaped("more elements than announced", [1], [1, 2], _MORE)
 shaped("a dimension of -1", [-1], [1], _SHAPE)
 shaped("a dimension of 0 and an element", [0], [1], _MORE)
 shaped("a product that overflows to 0", [2**32, 2**32], [], _SIZE, model="grid")
-shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions, the limit is 64")
+shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions; the limit is 64")
 
 # ---- names -----------------------------------------------------------------------------------
 
@@ -333,6 +339,40 @@ cannot(_OFFSETS, TFS, "only flatbuffers have offsets")
 in_tfs("a vector of 4 GiB", "Predict", b"\x12" + _LENGTH, b"\x12\x0c\x0a\x00\x12\x08" + _LENGTH)
 cannot(_LINES, TFS, "no header tells of tensors")
 
+# ---- nested lists ----------------------------------------------------------------------------
+
+
+def in_lists(
+    case: str, names: str, rows: str, columns: str = "", *, v1: str = "", model: str = "m"
+) -> None:
+    """Return the case in rows, and in ``columns``, which are the same lists by default. KServe's
+    error matches ``v1`` if its text differs."""
+    for frontend in ROWS:
+        text = v1 if v1 and frontend == V1 else names
+        BAD[case, frontend] = Bad(text, b'{"instances": %b}' % rows.encode(), model=model)
+    body = b'{"inputs": %b}' % (columns or rows).encode()
+    BAD[case, TFS_COLUMNS] = Bad(names, body, model=model)
+
+
+in_lists(CASES[0], r"'INPUT0'\[1\]: .* unexpected size: 1", "[[1, 2], [3]]", model="grid")
+in_lists(CASES[1], r"'INPUT0'\[1\]: .* unexpected size: 3", "[[1, 2], [3, 4, 5]]", model="grid")
+cannot(CASES[2:5], LISTS, "shapes are those of the lists")
+in_lists(
+    "thousands of dimensions", "'INPUT0': shape has .* dimensions", "[" * 900 + "7" + "]" * 900
+)
+in_lists("no name", "INPUT0, INPUT1", "[7]", model="pair")
+in_lists("an empty name", r"INPUT0|named input: $", '[{"": 7}]', '{"": [7]}')
+in_lists("a name twice", "'INPUT0' twice", '[{"INPUT0": 7, "INPUT0": 7}]',
+         '{"INPUT0": [7], "INPUT0": [7]}')  # fmt: skip
+cannot(["an unknown datatype"], LISTS, "a message tells no datatypes")
+in_lists("data for the first of two inputs only", "INPUT1", '[{"INPUT0": 7}]', '{"INPUT0": [7]}',
+         model="pair")  # fmt: skip
+cannot([*_SIZES, "a string's length past the end", "a vector of 4 GiB"], LISTS, "no size is told")
+for _case, _element in zip(_ELEMENTS, ("true", "2147483648", "NaN", '"7"'), strict=True):
+    in_lists(_case, "'INPUT0': element 1 is", f"[7, {_element}]", v1="'INPUT0': element 1|char 18")
+cannot(_OFFSETS, LISTS, "only flatbuffers have offsets")
+cannot(_LINES, LISTS, "no header tells of tensors")
+
 # ---- good ones -------------------------------------------------------------------------------
 
 GOOD: Final[dict[str, Bad]] = {
@@ -351,5 +391,7 @@ GOOD: Final[dict[str, Bad]] = {
     ),
     TFS_RAW: Bad("", predict(_one_raw)),
     TFS_TYPED: Bad("", predict(_one_typed)),
+    **{each: Bad("", b'{"instances": [7]}') for each in ROWS},
+    TFS_COLUMNS: Bad("", b'{"inputs": [7]}'),
 }
 """Valid requests with one INT32 of 7 for the model ``m``."""

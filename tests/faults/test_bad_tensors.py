@@ -5,6 +5,7 @@ test_tensor_payloads tests V2."""
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import struct
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from faults.bad_tensors import (
     FRAMES,
     FRONTENDS,
     GOOD,
+    LISTS,
     OLD_GRPC,
     OLD_HTTP,
     PIPE,
@@ -72,6 +74,7 @@ CODES = {
     OLD_GRPC: {**TRTIS, "": "SUCCESS"},
     TFS_RAW: {**GRPC, "": "OK"},
     TFS_TYPED: {**GRPC, "": "OK"},
+    **{each: {**HTTP, "": "200"} for each in LISTS},
 }
 """The outcome in each protocol's terms. It is empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
@@ -91,6 +94,7 @@ class Reported:
 class Harness:
     gateway: Infergate
     frames: str
+    v1: str
     rest: Backend
     channel: grpc.Channel
     refused: list[str] = field(default_factory=list)
@@ -116,6 +120,8 @@ class Harness:
                 return FrontendClient(frontend, self.channel)
             case "graphpipe tcp":
                 return FrontendClient(frontend, stack.enter_context(Client(self.frames)))
+            case "kserve-v1":
+                return FrontendClient(frontend, stack.enter_context(Client(self.v1)))
         return FrontendClient(frontend, stack.enter_context(Client(self.gateway.http)))
 
 
@@ -133,6 +139,8 @@ class FrontendClient:
                 head = PredictRequest(model_spec={"name": bad.model}).SerializeToString()
                 status = call(self.peer, head + bad.body, PREDICT)
                 return Reported(status.code.name, status.details)
+            case each if each in LISTS:
+                return self._lists(bad)
             case "graphpipe http":
                 return self._graphpipe(bad)
             case "graphpipe tcp":
@@ -161,6 +169,14 @@ class FrontendClient:
         assert answer.body.endswith(b"\n")
         return Reported(str(answer.status), answer.body.decode())
 
+    def _lists(self, bad: Bad) -> Reported:
+        answer = self._posted(f"/v1/models/{bad.model}:predict", bad)
+        document = json.loads(answer.body)
+        if answer.status == 200:
+            assert list(document.values()) == [[7]]
+            return Reported("200")
+        return Reported(str(answer.status), document["error"])
+
     def _framed(self, bad: Bad) -> Reported:
         assert isinstance(self.peer, Client)
         self.peer.send(struct.pack("<I", len(bad.body)) + bad.body)
@@ -185,16 +201,18 @@ class FrontendClient:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    (port,) = free_ports(1)
+    port, v1_port = free_ports(2)
     listeners = f"""{LISTENERS}  graphpipe:
     - {{{{address: "tcp://127.0.0.1:{port}", model: m, framing: size-prefixed}}}}
+  additional:
+    v1: {{{{address: "127.0.0.1:{v1_port}", protocols: [kserve-v1]}}}}
 """
     with (
         scripted(good_http) as rest,
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
         channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(gateway, f"127.0.0.1:{port}", rest, rpc_channel)
+        harness = Harness(gateway, f"127.0.0.1:{port}", f"127.0.0.1:{v1_port}", rest, rpc_channel)
         harness.warm()
         with unharmed(gateway, harness.others):
             yield harness

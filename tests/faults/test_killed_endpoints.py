@@ -34,7 +34,7 @@ backends:
     profile: {profile}
     endpoints: [{endpoints}]
     health: {{interval: 200ms, timeout: 2s, rise: 1}}
-    limits: {{retry_percent: 100, retry_least: 20}}
+    limits: {{retry_percent: 100, min_retries: 20}}
   ours: {{protocol: builtin}}
 routes:
   - {{model: identity, backend: ours}}

@@ -36,7 +36,7 @@ from faults.watch import assert_healthy, closes_descriptors, counted, metric, un
 FAULTS = ("refused", "broken", "declined", "silent", "outage", "slow", "full")
 PROTOCOLS = {"rest": ("v2-rest", "http"), "grpc": ("v2-grpc", "grpc")}
 LIMITS = {
-    "outage": "limits: {retry_percent: 20, retry_least: 1}",
+    "outage": "limits: {retry_percent: 20, min_retries: 1}",
     "full": "limits: {max_requests: 1, max_queue: 1}",
 }
 ROUTES = {

@@ -140,6 +140,54 @@ async def test_search_finds_matching_rows(page: Page) -> None:
     await page.until(f"JSON.stringify({names}) === '[\"camera-7\"]'")
 
 
+DETACHED = """
+[...document.querySelectorAll("#wires g")].filter((edge) => {
+  const card = (key) =>
+    document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.getBoundingClientRect();
+  const origin = document.getElementById("wires").getBoundingClientRect();
+  const points = edge.querySelector("path").getAttribute("d").match(/-?[\\d.]+/g).map(Number);
+  return [[edge.dataset.from, points[1]], [edge.dataset.to, points.at(-1)]].some(([key, y]) => {
+    const rect = card(key);
+    return rect && (y + origin.top < rect.top || y + origin.top > rect.bottom);
+  });
+}).length
+"""
+
+
+async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards() -> None:
+    backends = "".join(f"  b{i}: {{protocol: builtin}}\n" for i in range(49))
+    backends += "  b49: {protocol: v2-rest, endpoints: ['http://127.0.0.1:9']}\n"
+    routes = "".join(f"  - {{model: m{i}, backend: b{i % 49}}}\n" for i in range(199))
+    config = f"backends:\n{backends}routes:\n{routes}  - {{model: broken, backend: b49}}\n"
+    first = "document.querySelector('#column-{} .node')?.dataset.key"
+    with started_infergate(config, LISTENERS) as running:
+        async with opened_page() as page:
+            await page.look(*WIDE)
+            await page.open(f"http://{running.admin}/console/")
+            await page.until(f"{first.format('routes')} === 'route:m0'", "it is idle")
+            url = f"http://{running.http}/v2/models/broken"
+            with pytest.raises(urllib.error.HTTPError):
+                await asyncio.to_thread(urllib.request.urlopen, url)
+            await page.until(f"{first.format('routes')} === 'route:broken'")
+            await page.until(f"{first.format('backends')} === 'back:b49'")
+            assert await page.eval("document.querySelectorAll('#wires g').length") > 10
+            await page.until(f"{DETACHED} === 0", "every edge ends at its card")
+            await page.eval("document.querySelector('.port').style.marginTop = '90px'")
+            await page.until(f"{DETACHED} === 0", "the ports below a taller port keep their edges")
+
+
+async def test_client_errors_do_not_mark_a_backend_as_failing(page: Page, harness: Harness) -> None:
+    request = urllib.request.Request(
+        f"http://{harness.gateway.http}/v2/models/resnet50/infer", b'{"inputs": 1}'
+    )
+    for _ in range(20):
+        with pytest.raises(urllib.error.HTTPError):
+            await asyncio.to_thread(urllib.request.urlopen, request)
+    card = "document.querySelector('[data-key=\"route:resnet50\"]')"
+    await page.until(f"{card}.textContent.includes('client errors')")
+    assert await page.eval(f"{card}.dataset.health") == "up"
+
+
 async def test_the_table_shows_translated_and_passed_through_requests(page: Page) -> None:
     await open_part(page, "translation")
     await page.until(
@@ -148,7 +196,7 @@ async def test_the_table_shows_translated_and_passed_through_requests(page: Page
     await page.until(
         "document.querySelectorAll('#matrix .pipeline[data-pipeline=forward]').length > 0"
     )
-    assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 5
+    assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 8
 
 
 async def test_errors_are_explained(page: Page, harness: Harness) -> None:

@@ -33,7 +33,7 @@ access:
   keys: [{{name: a, sha256: "{digest}"}}]
   rules: [{{who: ["key:a"]}}]
   rates: [{{requests: 4/h}}]
-  redis: {{url: "redis://127.0.0.1:{port}/0", timeout: 2s, away: {away}}}
+  redis: {{url: "redis://127.0.0.1:{port}/0", timeout: 2s, when_unavailable: {when_unavailable}}}
 """
 
 
@@ -54,9 +54,10 @@ def port() -> int:
 
 
 @contextmanager
-def gateway(port: int, away: str) -> Iterator[Infergate]:
+def gateway(port: int, when_unavailable: str) -> Iterator[Infergate]:
     digest = digest_of(SECRET).hex()
-    with started_infergate(CONFIG.format(digest=digest, port=port, away=away)) as running:
+    config = CONFIG.format(digest=digest, port=port, when_unavailable=when_unavailable)
+    with started_infergate(config) as running:
         yield running
 
 
@@ -72,13 +73,13 @@ def test_two_gateways_share_counters(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("away", "expected"),
+    ("when_unavailable", "expected"),
     [("closed", [503] * 6), ("open", [200] * 6), ("local", [200] * 4 + [429] * 2)],
 )
-def test_the_away_setting_applies_while_redis_is_unavailable(
-    port: int, away: str, expected: list[int]
+def test_when_unavailable_applies_while_redis_is_unavailable(
+    port: int, when_unavailable: str, expected: list[int]
 ) -> None:
-    with gateway(port, away) as one:
+    with gateway(port, when_unavailable) as one:
         assert [send_request(one) for _ in range(6)] == expected
         assert 'infergate_access_failures_total{source="redis"}' in one.metrics()
         with redis_server(port):

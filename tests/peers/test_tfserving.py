@@ -163,7 +163,10 @@ VALUES = {
     "OUTPUT0": ["DT_INT32", [1, 16], "int_val", SUM],
     "OUTPUT1": ["DT_INT32", [1, 16], "int_val", DIFFERENCE],
 }
-LIMIT = "tensor parsing error: INPUT0: shape [1099511627776] of INT32 makes it 4398046511104 bytes"
+LIMIT = (
+    "tensor parsing error: INPUT0: with shape [1099511627776] of INT32, "
+    "the tensors of the message have 4398046511104 bytes"
+)
 STUBS: dict[str, Any] = {
     "simple": {"ok": [["simple", 1, "serving_default"], VALUES]},
     "one_output": {

@@ -40,6 +40,7 @@ what the server says so
         ('"""See `Gateway`."""', 1, "docstring only refers to another place"),
         ('"""State.\n\nThe backend is told."""', 3, "docstring: 'is told'"),
         ("x = 1  # nobody waits", 1, "comment: 'nobody'"),
+        ("x = 1  # towards clients", 1, "comment: 'towards'"),
     ],
 )
 def test_coined_names_and_riddles_in_code_are_reported(

@@ -23,7 +23,7 @@ from jwt.exceptions import PyJWTError
 
 from infergate.access.watched_file import WatchedFile
 from infergate.core.errors import GatewayError
-from infergate.core.log_events import JWT_KEY_UNUSABLE, JWT_KEYS_AWAY
+from infergate.core.log_events import JWT_KEY_UNUSABLE, JWT_KEYS_UNAVAILABLE
 
 _log = logging.getLogger("infergate.access")
 
@@ -206,15 +206,15 @@ class JwkUrlSource:
         except (GatewayError, ValueError) as error:
             self._on_failure()
             consequence = (
-                "there are none yet" if self._keys is None else "the previous ones stay in force"
+                "no keys are loaded" if self._keys is None else "the previous keys stay valid"
             )
             _log.error(
-                "jwt '%s': keys cannot be fetched, %s: %s %s",
+                "jwt '%s': the keys cannot be fetched; %s: %s %s",
                 self._name,
                 consequence,
                 error,
                 getattr(error, "detail", ""),
-                extra=JWT_KEYS_AWAY,
+                extra=JWT_KEYS_UNAVAILABLE,
             )
         finally:
             self._next_fetch = now + (

@@ -55,7 +55,8 @@ def parse_hash(value: Any) -> bytes:
     may be the key itself."""
     if not isinstance(value, str) or _HASH.fullmatch(value) is None:
         raise ValueError(
-            "expected the SHA-256 of a key, 64 hexadecimal digits ('infergate key' makes both)"
+            "expected the SHA-256 of a key, 64 hexadecimal digits "
+            "('infergate key' prints it with a new key)"
         )
     return bytes.fromhex(value)
 

@@ -25,7 +25,7 @@ from infergate.access.rate_limits import (
     RateBuckets,
     RateStoreUnavailableError,
 )
-from infergate.core.log_events import RATES_AWAY, RATES_BACK
+from infergate.core.log_events import REDIS_AVAILABLE, REDIS_UNAVAILABLE
 
 _log = logging.getLogger("infergate.access")
 
@@ -116,11 +116,11 @@ class RedisRateStore:
                 self._is_unavailable = True
                 _log.error(
                     "redis cannot count rates (%s); until it can, the fallback is '%s'",
-                    type(error).__name__, self._fallback, extra=RATES_AWAY)  # fmt: skip
+                    type(error).__name__, self._fallback, extra=REDIS_UNAVAILABLE)  # fmt: skip
             return self._charge_fallback(charges, now)
         if self._is_unavailable:
             self._is_unavailable = False
-            _log.info("redis counts rates again", extra=RATES_BACK)
+            _log.info("redis counts rates again", extra=REDIS_AVAILABLE)
         return ExceededLimit(index - 1, float(wait)) if index else None
 
     def _charge_fallback(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:

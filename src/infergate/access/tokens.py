@@ -113,8 +113,8 @@ class JwtVerifier:
         return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
     def _read_unverified(self, token: str) -> tuple[Issuer, str | None, str]:
-        """Return the issuer, key id and algorithm that the token claims. They are not verified
-        yet."""
+        """Return the issuer, key id and algorithm that the token claims. These values are not
+        verified yet."""
         try:
             header = jwt.get_unverified_header(token)
             unverified = jwt.decode(token, options={"verify_signature": False})

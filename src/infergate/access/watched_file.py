@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from infergate.core.log_events import ACCESS_FILE_REFUSED, ACCESS_FILE_TAKEN
+from infergate.core.log_events import ACCESS_FILE_LOADED, ACCESS_FILE_REFUSED
 
 T = TypeVar("T")
 _log = logging.getLogger("infergate.access")
@@ -64,7 +64,8 @@ class WatchedFile(Generic[T]):
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                 await asyncio.to_thread(self._read)
         except (OSError, TimeoutError) as error:
-            self._report_failure(getattr(error, "strerror", None) or "it did not respond in time")
+            reason = getattr(error, "strerror", None) or "the file system did not respond in time"
+            self._report_failure(reason)
         except ValueError as error:
             self._report_failure(str(error))
 
@@ -80,7 +81,7 @@ class WatchedFile(Generic[T]):
             self._stamp = stamp  # set even if parsing fails, so that the error is logged only once
             self._value = self._parse(data)
             if self._data is not None:
-                _log.info("%s was read again", self._path, extra=ACCESS_FILE_TAKEN)
+                _log.info("%s was read again", self._path, extra=ACCESS_FILE_LOADED)
             self._data = data
         self._stamp = stamp
         self._last_error = ""
@@ -90,7 +91,7 @@ class WatchedFile(Generic[T]):
         if reason != self._last_error:
             self._last_error = reason
             _log.error(
-                "%s cannot be used, its previous content stays in force: %s",
+                "%s cannot be used; its previous content stays valid: %s",
                 self._path,
                 reason,
                 extra=ACCESS_FILE_REFUSED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +33,10 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     counters: BackendCounters | None = None,
     offload: Offload | None = None,
     tracer: Tracer | None = None,
+    make: Callable[..., RemoteBackend[Any, Any]] = RemoteBackend,
 ) -> RemoteBackend[Any, Any]:
     """Build the backend ``name`` of ``gateway_config``, whose protocol must have a codec. This
-    needs a running event loop."""
+    needs a running event loop. ``make`` has the parameters of ``RemoteBackend``."""
     config = gateway_config.backends[name]
     plugin = plugins()[config.protocol]
     if config.connect_time is not None:
@@ -54,7 +56,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         max_requests=config.limits.max_requests,
         max_queue=config.limits.max_queue,
         retry_share=config.limits.retry_percent / 100,
-        min_retries=config.limits.retry_least,
+        min_retries=config.limits.min_retries,
         max_header_bytes=config.limits.forwarded_headers,
     )
     codec: Codec[Any, Any] = plugin.create({})
@@ -72,6 +74,4 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     if tracer is not None:
         propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
         upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
-    return RemoteBackend(
-        settings, codec, upstream, messages, limits, counters=counters, offload=offload
-    )
+    return make(settings, codec, upstream, messages, limits, counters=counters, offload=offload)

@@ -192,4 +192,4 @@ class Attempts:
         try:
             return error
         finally:
-            del error  # avoids a reference cycle: its traceback will refer to this frame
+            del error  # avoids a reference cycle with the error's traceback

@@ -41,7 +41,7 @@ from infergate.routing.health import EndpointHealth
 from infergate.transport.base import Endpoint
 
 __all__ = ["AttemptOutcome", "BalanceSettings", "ConfiguredEndpoint", "EndpointHandle", "Endpoints"]
-_MAX_SERVED_MODELS: Final = 4096
+_MAX_KNOWN_MODELS: Final = 4096
 _log = logging.getLogger(__name__)
 
 
@@ -146,8 +146,8 @@ class Endpoints:
         )
 
         self._note_single()
-        self.served_models: Final[set[str]] = set()
-        """Models that any endpoint has served, under the clients' names."""
+        self.known_models: Final[set[str]] = set()
+        """Models that at least one endpoint has served, under the clients' names."""
         self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
         """Callback that starts a health check of an endpoint if its failures may have been caused
         by the requests. The check must end with a call of ``finish_suspect_check``."""
@@ -197,10 +197,10 @@ class Endpoints:
             handle.is_suspected = True
             self.on_suspected(handle)
 
-    def record_served_model(self, model: str) -> None:
+    def record_known_model(self, model: str) -> None:
         """Record that an endpoint has served ``model``."""
-        if len(self.served_models) < _MAX_SERVED_MODELS:
-            self.served_models.add(model)
+        if len(self.known_models) < _MAX_KNOWN_MODELS:
+            self.known_models.add(model)
 
     def finish_suspect_check(self, handle: EndpointHandle, *, is_healthy: bool) -> None:
         """Record the result of checking a suspected endpoint."""

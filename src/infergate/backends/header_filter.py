@@ -115,7 +115,7 @@ class HeaderFilter:
         if remaining < 0:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"the headers for the backend take {size} bytes, the limit is {self._max_bytes}",
+                f"the headers for the backend take {size} bytes; the limit is {self._max_bytes}",
                 limit="forwarded_headers",
             )
         max_baggage = remaining - len(trace_headers.BAGGAGE) - _FIELD_OVERHEAD

@@ -27,7 +27,7 @@ class RelayState(enum.Enum):
     """The state of a relayed request."""
 
     LOCAL = enum.auto()
-    """The gateway reads the request, or the response; a task that does so may be about to start."""
+    """The gateway is reading the request or the response, or is about to read it in a task."""
     EXCHANGING = enum.auto()
     """The exchange is in progress, holds a slot of the queue and counts in the retry budget. If it
     needs a task, the task is about to start."""
@@ -112,7 +112,7 @@ class RelayedExchange(Generic[Req, Resp]):
         self.exchange = None
         if (
             access.response_status(response) not in access.unavailable_statuses
-            and context.record.model in sender.endpoints.served_models
+            and context.record.model in sender.endpoints.known_models
         ):  # almost every response has this outcome
             self.handle.record_success()
         else:
@@ -152,7 +152,7 @@ class RelayedExchange(Generic[Req, Resp]):
         sender, error = self.sender, self.error
         self.error = None
         begun = BegunExchange(self.started_at, self.handle, error)
-        del error  # its traceback will refer to this frame
+        del error  # the error's traceback will refer to this frame
         try:
             return await sender.exchange(self.request, self.context, begun=begun)
         finally:
@@ -167,5 +167,5 @@ class RelayedExchange(Generic[Req, Resp]):
             exchange.cancel()
         if self.error is None:  # an attempt with an error has already been recorded
             self.handle.finish_attempt(AttemptOutcome.UNKNOWN)
-        self.error = None  # its traceback may refer to this object
+        self.error = None  # the error's traceback may refer to this object
         self._finish_exchange()

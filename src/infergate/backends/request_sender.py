@@ -150,7 +150,7 @@ class RequestSender(Generic[Req, Resp]):
                     attempts = self._make_attempts(context, None)
                     attempts.tried.append(handle)
                     attempts.record_error(add_backend_name(error, self.backend))
-                    begun = None  # the traceback of its error refers to this frame
+                    begun = None  # the error's traceback refers to this frame
             else:
                 attempts = self._make_attempts(context, sequence)
             if attempts is not None:
@@ -420,13 +420,13 @@ class RequestSender(Generic[Req, Resp]):
         the attempt has failed only if an endpoint has served that model before, because clients may
         also request models that are not loaded, or query their readiness."""
         model = context.record.model
-        has_been_served = model in self.endpoints.served_models
+        is_known = model in self.endpoints.known_models
         status = self.access.response_status(response)
         if status not in self.access.unavailable_statuses:
-            if not has_been_served and status in _SUCCESS_STATUSES:
-                self.endpoints.record_served_model(model)
+            if not is_known and status in _SUCCESS_STATUSES:
+                self.endpoints.record_known_model(model)
             return AttemptOutcome.OK
-        counts_as_failure = has_been_served and context.record.operation not in _STATUS_OPERATIONS
+        counts_as_failure = is_known and context.record.operation not in _STATUS_OPERATIONS
         return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
 
     def error_outcome(
@@ -467,7 +467,7 @@ class RequestSender(Generic[Req, Resp]):
                 f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"
             )
         finally:
-            del error  # its traceback will refer to this frame
+            del error  # the error's traceback will refer to this frame
 
 
 def deadline_error(backend: str) -> GatewayError:

@@ -80,7 +80,7 @@ class TracedUpstream(Generic[Req, Resp]):
         finally:
             if span is not None:
                 span.end(failure)
-            del failure  # its traceback refers to this frame
+            del failure  # the error's traceback refers to this frame
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
         """Return ``wire`` with the trace header of ``span``. If the header has to be added, return

@@ -130,7 +130,7 @@ def _unknown_command_message(name: str) -> str:
     text = f"unknown command '{name}'; "
     if Path(name).suffix in _CONFIGURATION_SUFFIXES:
         return f"{text}to serve a configuration: infergate --config {name}"
-    return text + (_suggestion(name, COMMANDS) or f"there are: {', '.join(COMMANDS)}")
+    return text + (_suggestion(name, COMMANDS) or f"expected one of: {', '.join(COMMANDS)}")
 
 
 def _unknown_argument_message(unknown: Sequence[str], command: Command) -> str:

@@ -8,6 +8,7 @@ takes a second, which would delay a readiness probe with ``infergate health``.""
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from infergate.cli.command import Arguments, Command, Operands, Option
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
+_MAX_COUNT: Final = 10**9
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:8002"
 
 SIGNALS: Final[Mapping[str, str]] = {
@@ -64,6 +66,19 @@ def _admin_url(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _positive(text: str) -> float:
+    value = float(text)  # argparse reports a ValueError
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_COUNT):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MAX_COUNT}")
+    return int(text)
+
+
 def _workers(text: str) -> int:
     from infergate.config.fields import MAX_WORKERS  # only needed by serve
 
@@ -96,6 +111,24 @@ def _key(arguments: Arguments) -> int:
 
     print(new_key_text(arguments.name), end="")
     return 0
+
+
+def _explain(arguments: Arguments) -> int:
+    from infergate.cli.explain import explain_request
+
+    return explain_request(arguments)
+
+
+def _replay(arguments: Arguments) -> int:
+    from infergate.cli.replay import replay
+
+    return replay(arguments)
+
+
+def _report(arguments: Arguments) -> int:
+    from infergate.cli.report import report
+
+    return report(arguments)
 
 
 def _query(arguments: Arguments) -> int:
@@ -141,6 +174,106 @@ _ADMIN: Final = Option(
     {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
 )
 JSON: Final = Option("--json", "print JSON")
+_CLIENT_CODE: Final = (
+    "curl",
+    "tritonclient",
+    "tritonclient-grpc",
+    "kserve",
+    "tensorflow-serving-api",
+    "tensorrtserver",
+    "graphpipe",
+    "all",
+)
+_HEADER: Final = Option(
+    "--header",
+    "a header or, for gRPC, metadata; may be repeated",
+    {"action": "append", "default": [], "metavar": "NAME:VALUE"},
+)
+_REPLAY: Final = (
+    Option(
+        "--to",
+        "URL of the server; may be repeated, for HTTP and gRPC or for single protocols; {model} in "
+        "it is replaced by the model's name",
+        {"action": "append", "default": [], "metavar": "URL|PROTOCOL=URL"},
+    ),
+    Option(
+        "--config",
+        "send through the routes of this routes.yaml instead",
+        {"type": Path, "metavar": "FILE"},
+    ),
+    Option(
+        "--protocol",
+        "send in this protocol (default: the protocol of the recorded client)",
+        {"metavar": "NAME"},
+    ),
+    Option(
+        "--speed",
+        "multiple of the recorded pace (default: 1)",
+        {"type": _positive, "default": 1.0, "metavar": "FACTOR"},
+    ),
+    Option("--rate", "inferences a second", {"type": _positive, "metavar": "NUMBER"}),
+    Option("--fast", "send as fast as possible"),
+    Option("-n", "number of inferences to send (default: all)", {"type": _count, "metavar": "N"}),
+    Option(
+        "--concurrency",
+        "maximum number of inferences in progress (default: 32)",
+        {"type": _count, "default": 32, "metavar": "N"},
+    ),
+    Option(
+        "--compare",
+        "file with rules as in mirror.compare, or 'exact' (default: the tolerances of each "
+        "datatype)",
+        {"metavar": "FILE|exact"},
+    ),
+    _HEADER,
+    Option(
+        "--report",
+        "write the result to this file, which ends with .html or .json",
+        {"type": Path, "metavar": "FILE"},
+    ),
+)
+_REPORT: Final = (
+    Option(
+        "--replay",
+        "show a result that replay --report has written as JSON",
+        {"type": Path, "metavar": "FILE"},
+    ),
+    Option(
+        "--mismatches",
+        "show the mismatches in this folder (mirror.compare.keep)",
+        {"type": Path, "metavar": "FOLDER"},
+    ),
+    Option("--html", "write one HTML page to this file", {"type": Path, "metavar": "FILE"}),
+)
+_EXPLAIN: Final = (
+    Option(
+        "--curl",
+        "a curl or grpcurl command, in quotes; it is parsed and not executed",
+        {"metavar": "COMMAND"},
+    ),
+    Option(
+        "--body",
+        "file with the body or, for a gRPC method, the serialized message",
+        {"type": Path, "metavar": "FILE"},
+    ),
+    _HEADER,
+    Option(
+        "--metadata",
+        "query the servers for the model's metadata and for their kind; without it, nothing is "
+        "sent",
+    ),
+    Option("--bytes", "also print the beginning of each message in hexadecimal"),
+    Option(
+        "--code",
+        "also print the request as code for a client",
+        {"choices": _CLIENT_CODE},
+    ),
+    Option(
+        "--save",
+        "folder for the tensors that are too long for the code",
+        {"type": Path, "metavar": "FOLDER"},
+    ),
+)
 
 _SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)
 _QUERY: Final = (_ADMIN, JSON)
@@ -164,6 +297,35 @@ _ALL: Final = (
         "converted or refused",
         _matrix,
         (_PAGE,),
+    ),
+    Command(
+        "explain",
+        "show which route a request takes and why, what each backend would receive, and the "
+        "request as code of several clients; no inference is sent",
+        _explain,
+        (_CONFIG, *_EXPLAIN, JSON),
+        Operands(
+            "REQUEST",
+            "a file with a curl or grpcurl command; RECORDING#NUMBER; an HTTP method and a path; "
+            "or a gRPC method such as /inference.GRPCInferenceService/ModelInfer",
+            "*",
+        ),
+    ),
+    Command(
+        "replay",
+        "send recorded inferences to another server, and compare the responses with the recorded "
+        "ones",
+        _replay,
+        (*_REPLAY, JSON),
+        Operands("FILE", "recording files", "+"),
+        "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent, 2 if a file "
+        "or an option is wrong.",
+    ),
+    Command(
+        "report",
+        "show the compared responses of a running gateway, of a replay, or of stored mismatches",
+        _report,
+        (_ADMIN, *_REPORT, JSON),
     ),
     Command(
         "key",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
 from infergate.terminal import Table, print_tables
 
-_NUMBERS: Final = "REQUESTS", "ERRORS", "MEAN", "P50", "P99"
+_NUMBERS: Final = "REQUESTS", "FAILED", "CLIENT ERRORS", "MEAN", "P50", "P99"
 
 
 def run_query(command: str, admin: str, *, as_json: bool) -> int:
@@ -77,7 +77,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
             "backends",
             ("BACKEND", "PROTOCOL", "RETRIES", "WAITING", *_NUMBERS),
             rows,
-            _right_aligned(2, 9),
+            _right_aligned(2, 10),
         )
     ]
     if endpoint_rows:
@@ -141,12 +141,13 @@ QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
 
 
 def _totals(flows: Iterable[Json]) -> Json:
-    requests = errors = total = 0.0
+    requests = errors = client_errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:
         outcomes = flow.get("outcomes", {})
         requests += sum(outcomes.values())
         errors += sum(outcomes.values()) - outcomes.get("ok", 0)
+        client_errors += flow.get("client_errors", 0)
         times = flow.get("seconds", {"sum": 0.0, "buckets": []})
         total += times["sum"]
         for bound, count in times["buckets"]:
@@ -156,6 +157,8 @@ def _totals(flows: Iterable[Json]) -> Json:
     return {
         "requests": int(requests),
         "errors": int(errors),
+        "client_errors": int(client_errors),
+        "failures": int(errors - client_errors),
         "mean_seconds": total / requests if requests else None,
         "p50_seconds": quantile(ordered, 0.5),
         "p99_seconds": quantile(ordered, 0.99),
@@ -182,7 +185,8 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
 def _cells(totals: Json) -> tuple[str, ...]:
     return (
         str(totals["requests"]),
-        str(totals["errors"]),
+        str(totals["failures"]),
+        str(totals["client_errors"]),
         *(_seconds(totals[f"{key}_seconds"]) for key in ("mean", "p50", "p99")),
     )
 
@@ -193,7 +197,7 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def _right_aligned(first: int, end: int = 8) -> frozenset[int]:
+def _right_aligned(first: int, end: int = 9) -> frozenset[int]:
     return frozenset(range(first, end))
 
 

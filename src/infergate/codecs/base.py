@@ -161,7 +161,7 @@ class Codec(Protocol[Req, Resp]):
     """The gRPC methods that carry a stream of inferences. The responses have the order of the
     inferences."""
 
-    # ---- towards clients
+    # ---- for clients
     def summarize(self, wire: Req) -> RequestSummary:
         """Return the operation, the model and the version. Raises the client's errors."""
 
@@ -177,7 +177,7 @@ class Codec(Protocol[Req, Resp]):
     def build_error(self, error: GatewayError, wire: Req | None = None) -> Resp:
         """Write ``error`` as the response to ``wire``. Never raises."""
 
-    # ---- towards backends
+    # ---- for backends
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> Req:
@@ -304,7 +304,7 @@ class SupportsStreaming(Protocol[Req, Resp]):
     streaming_method: str
     """The gRPC method. It is empty over HTTP, where the request selects a stream."""
 
-    # ---- towards clients
+    # ---- for clients
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:
         """Write one response to ``parsed``. Raises UNSUPPORTED."""
 
@@ -315,9 +315,10 @@ class SupportsStreaming(Protocol[Req, Resp]):
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
         """Write ``error`` as the last response. An error with a code ends the stream."""
 
-    # ---- towards backends
+    # ---- for backends
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Whether the methods below need the model's metadata for a server of ``profile``."""
+        """Return whether the methods below need the model's metadata for a server of
+        ``profile``."""
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None

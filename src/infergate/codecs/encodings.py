@@ -84,7 +84,7 @@ def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int
 
 
 def is_unencoded(headers: Mapping[str, str]) -> bool:
-    """Whether the body has no content encoding."""
+    """Return whether the body has no content encoding."""
     encoding = headers.get(CONTENT_ENCODING)
     return encoding is None or encoding.strip().lower() in {"identity", ""}
 

@@ -43,7 +43,8 @@ class MessageHeadCache(Generic[T]):
         """``byte_weight`` is the maximum memory of an entry per byte of its head."""
         self._byte_weight: Final = byte_weight
         self.entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
-        """Callers look up each head here first, which saves a call, then with ``get``."""
+        """The newer entries by head. Callers look here first, then call ``get``, which saves a call
+        for most heads."""
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:

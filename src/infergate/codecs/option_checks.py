@@ -18,5 +18,5 @@ def read_choice(options: Mapping[str, Any], name: str, choices: Collection[str])
     value that is not in ``choices``."""
     choice = options.get(name, next(iter(choices)))
     if not isinstance(choice, str) or choice not in choices:
-        raise ValueError(f"{name} is {choice!r}, expected one of {list(choices)}")
+        raise ValueError(f"{name} is {choice!r}; expected one of {list(choices)}")
     return choice

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import entry_points
+from typing import TypeVar
 
 from infergate.codecs.base import CodecPlugin
 
+T = TypeVar("T")
 ENTRY_POINT_GROUP = "infergate.codecs"
 
 
@@ -20,3 +23,14 @@ def plugins() -> dict[str, CodecPlugin]:
             raise RuntimeError(f"two codecs are installed for protocol '{plugin.name}'")
         plugins_by_name[plugin.name] = plugin
     return plugins_by_name
+
+
+def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
+    """Return ``make(protocol)`` for each claim of ``protocols``. If several protocols have a claim,
+    it belongs to the first of them."""
+    made: dict[str, T] = {}
+    for name in protocols:
+        for claim in plugins()[name].claims:
+            if claim not in made:
+                made[claim] = make(name)
+    return made

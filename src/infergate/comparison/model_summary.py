@@ -14,7 +14,7 @@ from infergate.comparison.error_stats import ErrorStats, bin_of
 from infergate.comparison.json_types import Count, Counts, Name, Size, Text
 from infergate.comparison.latencies import Latencies
 from infergate.comparison.outcomes import MAX_OUTPUTS, OTHER, Comparison
-from infergate.comparison.tensors import CAUSES, ElementDifference, OutputComparison
+from infergate.comparison.tensors import CAUSES, VALUES, ElementDifference, OutputComparison
 from infergate.comparison.timeline import Timeline
 from infergate.comparison.verdict import (
     DifferenceCounts,
@@ -77,8 +77,8 @@ class WorstCase:
 class OutputSummary:
     """The comparisons of an output. ``known`` counts the differences of an ignored output, which
     are not in ``differences``. ``required_atol`` is the smallest ``atol`` with which all
-    comparisons pass, except those that pass with none. ``rules`` and ``datatypes`` are those that
-    applied, the first four in alphabetical order."""
+    comparisons pass, except ``unresolvable`` ones, which pass with none. ``rules`` and
+    ``datatypes`` are those that applied, the first four in alphabetical order."""
 
     datatypes: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
     rules: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
@@ -88,11 +88,14 @@ class OutputSummary:
     causes: Causes = field(default_factory=Counter)
     """The causes of all differences, including known ones."""
     required_atol: Size = 0.0
+    unresolvable: Count = 0
     stats: ErrorStats = field(default_factory=ErrorStats)
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
     rows: Count = 0
-    agreeing_rows: Count = 0
-    worst: Annotated[list[WorstCase], Field(max_length=MAX_WORST)] = field(default_factory=list)
+    differing_rows: Count = 0
+    worst: Annotated[list[WorstCase], Field(max_length=MAX_WORST + len(CAUSES))] = field(
+        default_factory=list
+    )
 
     def add(self, output: OutputComparison, request_id: str) -> None:
         self.datatypes = _first_texts(self.datatypes | {output.datatype})
@@ -102,10 +105,11 @@ class OutputSummary:
         self.known += bool(output.cause) and output.is_known
         if output.cause:
             self.causes[output.cause] += 1
+        self.unresolvable += bool(output.cause) and output.required_atol == math.inf
         if output.required_atol < math.inf:
             self.required_atol = max(self.required_atol, output.required_atol)
         self.stats.merge(output.stats)
-        self._add_rows(output.cosine, output.rows, output.agreeing_rows)
+        self._add_rows(output.cosine, output.rows, output.differing_rows)
         if output.worst is not None:
             self._add_worst([WorstCase(output.worst, output.cause, request_id)])
 
@@ -117,21 +121,31 @@ class OutputSummary:
         self.known += other.known
         self.causes.update(other.causes)
         self.required_atol = max(self.required_atol, other.required_atol)
+        self.unresolvable += other.unresolvable
         self.stats.merge(other.stats)
-        self._add_rows(other.min_cosine, other.rows, other.agreeing_rows)
+        self._add_rows(other.min_cosine, other.rows, other.differing_rows)
         self._add_worst(other.worst)
 
     def judge(self) -> Judgement:
         return judge(self.differences, self.noise)
 
-    def _add_rows(self, cosine: float | None, rows: int, agreeing_rows: int) -> None:
+    def _add_rows(self, cosine: float | None, rows: int, differing_rows: int) -> None:
         if cosine is not None:
             self.min_cosine = min(cosine, 1.0 if self.min_cosine is None else self.min_cosine)
         self.rows += rows
-        self.agreeing_rows += agreeing_rows
+        self.differing_rows += differing_rows
 
     def _add_worst(self, cases: list[WorstCase]) -> None:
-        self.worst = sorted([*self.worst, *cases], key=WorstCase.sort_key)[:MAX_WORST]
+        kept: Counter[str] = Counter()
+        cases = sorted([*self.worst, *cases], key=WorstCase.sort_key)
+        self.worst = []
+        for case in cases:
+            # Outputs that cannot be compared are all alike, and must not displace values.
+            has_values = case.cause in ("", VALUES)
+            kind = VALUES if has_values else case.cause
+            kept[kind] += 1
+            if kept[kind] <= (MAX_WORST if has_values else 1):
+                self.worst.append(case)
 
 
 @dataclass(slots=True)

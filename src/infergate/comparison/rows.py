@@ -15,15 +15,15 @@ from infergate.core.tensor import Tensor
 
 @dataclass(slots=True)
 class RowStats:
-    """The result for all rows. ``min_cosine`` is None if no similarity was computed; ``agreeing``
-    is the number of rows with the same largest elements."""
+    """The result for all rows. ``min_cosine`` is None if no similarity was computed; ``differing``
+    is the number of rows with other largest elements."""
 
     rows: int = 0
-    agreeing: int = 0
+    differing: int = 0
     min_cosine: float | None = None
 
     def passes(self, rule: OutputRule) -> bool:
-        if rule.top_k is not None and self.agreeing < self.rows:
+        if rule.top_k is not None and self.differing:
             return False
         return rule.cosine is None or self.min_cosine is None or self.min_cosine >= rule.cosine
 
@@ -32,7 +32,7 @@ class RowStats:
         larger."""
         distance = 0.0
         if rule.top_k is not None and self.rows:
-            distance = (self.rows - self.agreeing) / self.rows
+            distance = self.differing / self.rows
         return distance if self.min_cosine is None else max(distance, 1 - self.min_cosine)
 
 
@@ -51,7 +51,7 @@ def compare_rows(rule: OutputRule, expected: Tensor, actual: Tensor) -> RowStats
         second = theirs.read(start, stop).reshape(-1, length)
         stats.rows += len(first)
         if rule.top_k is not None:
-            stats.agreeing += _count_agreeing(first, second, min(rule.top_k, length))
+            stats.differing += len(first) - _count_agreeing(first, second, min(rule.top_k, length))
         if rule.cosine is not None:
             cosine = float(_cosines(first, second).min())
             stats.min_cosine = min(cosine, 1.0 if stats.min_cosine is None else stats.min_cosine)
@@ -105,4 +105,5 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
 def _scaled(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return each row divided by its largest element, so that no square overflows or vanishes."""
     scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)
-    return np.nan_to_num(scaled, copy=False)  # 0 / 0
+    scaled[np.isnan(scaled)] = 0.0  # 0 / 0
+    return scaled

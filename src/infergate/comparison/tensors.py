@@ -59,7 +59,8 @@ class OutputComparison:
     ``distance`` is the size of the difference, which is weighed against that of noise: the
     smallest ``atol`` if the elements are checked with a tolerance, otherwise the share of elements
     or rows that differ, or one minus the cosine similarity. ``cosine`` is the smallest of all
-    rows, or None if the rule does not need it."""
+    ``rows``, or None if the rule has no ``cosine``; ``differing_rows`` have other largest
+    elements."""
 
     name: str
     cause: str = ""
@@ -71,7 +72,7 @@ class OutputComparison:
     distance: float = 0.0
     cosine: float | None = None
     rows: int = 0
-    agreeing_rows: int = 0
+    differing_rows: int = 0
     first: ElementDifference | None = None
     """The first failing element."""
     worst: ElementDifference | None = None
@@ -105,7 +106,7 @@ def compare_tensors(check: OutputCheck, expected: Tensor, actual: Tensor) -> Out
         distance,
         rows.min_cosine,
         rows.rows,
-        rows.agreeing,
+        rows.differing,
         elements.first,
         elements.worst,
     )
@@ -118,17 +119,24 @@ def merge_outputs(first: OutputComparison, second: OutputComparison) -> OutputCo
     stats.merge(second.stats)
     cosines = [each for each in (first.cosine, second.cosine) if each is not None]
     differences = [each for each in (first.worst, second.worst) if each is not None]
+    decisive = max(first, second, key=_decisiveness)
     return replace(
-        second if second.cause and not first.cause else first,
+        first,
+        cause=decisive.cause,
+        is_known=decisive.is_known,
         stats=stats,
         required_atol=max(first.required_atol, second.required_atol),
         distance=max(first.distance, second.distance),
         cosine=min(cosines, default=None),
         rows=first.rows + second.rows,
-        agreeing_rows=first.agreeing_rows + second.agreeing_rows,
+        differing_rows=first.differing_rows + second.differing_rows,
         first=first.first or second.first,
         worst=max(differences, key=severity, default=None),
     )
+
+
+def _decisiveness(output: OutputComparison) -> tuple[bool, bool]:
+    return bool(output.cause) and not output.is_known, bool(output.cause)
 
 
 def severity(difference: ElementDifference) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from infergate.comparison.json_types import Count
 
 MAX_INTERVALS: Final = 128
 _MAX_DOUBLINGS: Final = 40
-_MAX_TIME: Final = 253_402_300_799  # the end of the year 9999, the latest time of datetime
+MAX_TIME: Final = 253_402_300_799  # the end of the year 9999, the latest time of datetime
 
 Intervals = Annotated[dict[Count, tuple[Count, Count]], Field(max_length=MAX_INTERVALS)]
 
@@ -29,7 +29,7 @@ class Timeline:
     since the Unix epoch divided by the length of an interval."""
 
     def __post_init__(self) -> None:
-        if self.intervals and max(self.intervals) << self.doublings > _MAX_TIME:
+        if self.intervals and max(self.intervals) << self.doublings > MAX_TIME:
             raise ValueError("an interval is after the year 9999")
 
     @property
@@ -39,7 +39,7 @@ class Timeline:
 
     def add(self, time: float, *, is_equal: bool) -> None:
         """Count a comparison at ``time``, in seconds since the Unix epoch."""
-        self._add(int(min(max(time, 0), _MAX_TIME)) >> self.doublings, 1, int(is_equal))
+        self._add(int(min(max(time, 0), MAX_TIME)) >> self.doublings, 1, int(is_equal))
 
     def merge(self, other: Timeline) -> None:
         while self.doublings < other.doublings:

@@ -334,7 +334,7 @@ class RedisConfig(Section):
         default=0.1,
         description="Maximum time that a request waits for Redis, including connecting.",
     )
-    away: Literal["local", "open", "closed"] = Field(
+    when_unavailable: Literal["local", "open", "closed"] = Field(
         default="local",
         description="Behavior while Redis does not respond. With `local`, each gateway applies "
         "the limits on its own. With `open`, requests are not limited. With `closed`, requests "

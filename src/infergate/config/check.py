@@ -10,7 +10,7 @@ from typing import Final
 from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.comparison_checks import comparison_findings
-from infergate.config.mistakes import Finding, KeyPath, format_path, nearest, suggestion
+from infergate.config.mistakes import Finding, KeyPath, format_path, suggestion
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
@@ -22,6 +22,7 @@ from infergate.routing import table
 from infergate.transport.base import Address
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared, not bound
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
 ONE_WORKER: Final = (
     "shared memory requires a single worker: a region is registered with one process, but another "
@@ -46,12 +47,14 @@ def check(outline: Outline) -> Iterator[Finding]:
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)
+            yield from _loops(name, backend, outline.listeners)
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
     yield from _rewrites(outline.routes)
     yield from _options(outline.routes)
     yield from _casts(outline.routes)
     yield from _recording(outline)
+    yield from _logged(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from comparison_findings(outline)
@@ -103,6 +106,25 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
             yield path, f"'{url.display_name}' {reason}"
 
 
+def _loops(
+    name: str, backend: BackendConfig, listeners: Mapping[KeyPath, Address]
+) -> Iterator[Finding]:
+    """Find endpoints that are listeners of this gateway, because requests would go in circles."""
+    for index, url in enumerate(backend.endpoints):
+        if url.scheme in protocols.UNIX_SCHEMES:
+            target = Address("", 0, unix=url.path)
+        else:
+            target = Address(url.host, url.port or protocols.DEFAULT_PORTS.get(url.scheme, 0))
+        for path, address in listeners.items():
+            is_local = target.unix or _host(target) in _LOOPBACK or _host(target) == _host(address)
+            if is_local and _collide(target, address):
+                yield (
+                    ("backends", name, "endpoints", index),
+                    f"'{url.display_name}' is the listener '{format_path(path)}' of this gateway, "
+                    "so requests would go in circles",
+                )
+
+
 def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.scheme not in schemes:
         expected = " or ".join(_url_form(scheme) for scheme in schemes)
@@ -128,14 +150,8 @@ def _targets(
     for index, route in routes.items():
         for path, name in named_backends(route):
             if name not in backends:
-                yield ("routes", index, *path), _unknown_backend(name, backends)
-
-
-def _unknown_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
-    close = nearest(name, backends)
-    if close is not None:
-        return f"there is no backend '{name}'; did you mean '{close}'?"
-    return f"there is no backend '{name}'; there are: {', '.join(backends) or 'none'}"
+                problem = f"there is no backend '{name}'{suggestion(name, backends)}"
+                yield ("routes", index, *path), problem
 
 
 def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
@@ -194,6 +210,18 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
         yield ("split_by",), "split_by has no effect without split"
     if route.fallback == route.backend:
         yield ("fallback",), f"'{route.fallback}' is already the backend of this route"
+
+
+def _logged(outline: Outline) -> Iterator[Finding]:
+    logged = {index: item for index, item in outline.routes.items() if item.payload_log is not None}
+    first: dict[tuple[str, str], int] = {}
+    for index, route in logged.items():
+        path = ("routes", index, "payload_log")
+        if not outline.has_payload_log:
+            yield path, "requires the top-level section payload_log, which names the sink"
+        earlier = first.setdefault((route.model, route.version), index)
+        if outline.routes[earlier].payload_log != route.payload_log:
+            yield path, f"must equal that of routes[{earlier}], which has the same model"
 
 
 def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

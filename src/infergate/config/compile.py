@@ -25,6 +25,7 @@ from infergate.config.listeners import (
     HttpListener,
     SocketListenerConfig,
 )
+from infergate.config.payload_log import HttpSinkConfig
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
@@ -71,7 +72,7 @@ def _route(route: RouteConfig) -> Route:
         split_by=route.split_by or "",
         fallback=route.fallback,
         mirror=_mirror(route),
-        has_layers=route.record is not None,
+        has_layers=route.record is not None or route.payload_log is not None,
     )
 
 
@@ -99,15 +100,20 @@ def _mirror(route: RouteConfig) -> MirrorTarget | None:
 def _comparison(compare: CompareConfig) -> MirrorComparison:
     baseline = compare.baseline
     return MirrorComparison(
-        ComparisonRules(
-            {
-                DATATYPES_BY_NAME[name]: _tolerance(DATATYPES_BY_NAME[name], tolerance)
-                for name, tolerance in compare.tolerances.items()
-            },
-            {name: OutputRule(**dict(rule)) for name, rule in compare.outputs.items()},
-        ),
+        comparison_rules(compare),
         None if baseline is None else Baseline(baseline.backend, baseline.percent),
         None if compare.keep is None else _storage(compare.keep),
+    )
+
+
+def comparison_rules(compare: CompareConfig) -> ComparisonRules:
+    """Return the rules of ``compare``."""
+    return ComparisonRules(
+        {
+            DATATYPES_BY_NAME[name]: _tolerance(DATATYPES_BY_NAME[name], tolerance)
+            for name, tolerance in compare.tolerances.items()
+        },
+        {name: OutputRule(**dict(rule)) for name, rule in compare.outputs.items()},
     )
 
 
@@ -190,9 +196,9 @@ def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
     }
 
 
-def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """Return the TLS settings of connections to ``backend``, or None for the system's defaults."""
-    return None if backend.tls is None else ClientTls(**dict(backend.tls))
+def client_tls(server: schema.BackendConfig | HttpSinkConfig) -> ClientTls | None:
+    """Return the TLS settings of connections to ``server``, or None for the system's defaults."""
+    return None if server.tls is None else ClientTls(**dict(server.tls))
 
 
 @dataclass(frozen=True, slots=True)

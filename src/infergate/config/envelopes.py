@@ -28,13 +28,15 @@ class SageMakerConfig(Section):
     )
     inference: Literal["infer", "generate", "generate_stream"] = Field(
         default="infer",
-        description="The bodies of `/invocations`: V2 REST inferences, or those of Triton's "
-        "`generate` extension (SAGEMAKER_TRITON_INFERENCE_TYPE).",
+        description="The form of the bodies of `/invocations`. `infer`: V2 REST inferences. "
+        "`generate`, `generate_stream`: requests of Triton's generate extension. Triton's variable "
+        "for this is SAGEMAKER_TRITON_INFERENCE_TYPE.",
     )
     ping: Literal["ready", "live"] = Field(
         default="ready",
-        description="What `/ping` reports: `ready`, whether the backends are ready as `readiness` "
-        "requires, or `live` (SAGEMAKER_TRITON_PING_MODE).",
+        description="The state that `/ping` reports. `ready`: the readiness of the backends, as "
+        "`readiness` defines it. `live`: the liveness of the gateway. Triton's variable for this "
+        "is SAGEMAKER_TRITON_PING_MODE.",
     )
 
 
@@ -58,8 +60,8 @@ class VertexConfig(Section):
 
     body: Literal["v2", "instances"] = Field(
         default="v2",
-        description="The bodies of predictions: `v2`, V2 REST as for Triton, or `instances`, "
-        "Vertex AI's own form.",
+        description="The form of the bodies of predictions. `v2`: V2 REST, as Triton serves it. "
+        "`instances`: Vertex AI's own form.",
     )
 
     @model_validator(mode="after")
@@ -85,14 +87,16 @@ class EmbeddingModelConfig(Section):
     """The names of an embedding model's tensors. Example: `{input: text, output: embedding}`."""
 
     input: Name = Field(
-        description="The input: BYTES for texts, with the shape [N] or [N, 1], or integers for "
-        "tokens, with the shape [N, length]."
+        description="The name of the input. For texts, the input has the datatype BYTES and the "
+        "shape [N] or [N, 1]. For tokens, it has integers and the shape [N, length]."
     )
-    output: Name = Field(description="The output with one vector of floats for each text.")
+    output: Name = Field(
+        description="The name of the output, which has one vector of floats for each text."
+    )
     tokens: Text = Field(
         default="",
-        description="An output with the number of tokens of each text, whose sum is reported as "
-        "`usage`. Unset: `usage` is 0.",
+        description="The name of an output with the number of tokens of each text. Their sum is "
+        "reported as `usage`. Unset: `usage` is 0.",
     )
 
 

@@ -170,8 +170,8 @@ class AdminListener(Section):
     )
     console: bool = Field(
         default=True,
-        description="Serve the web console at /console, and the JSON that it and `infergate "
-        "routes`, `backends` and `health` read (docs/console.md).",
+        description="Serve the web console at /console, and the JSON that the console and the "
+        "commands `infergate routes`, `backends` and `health` read (docs/console.md).",
     )
     actions: bool = Field(
         default=False,
@@ -273,7 +273,9 @@ class AdditionalListener(SocketListenerConfig):
     def _envelopes_fit(self) -> Self:
         kind = protocols.transport_kinds()[self.protocols[0]]
         if self.envelopes.model_fields_set and kind is not TransportKind.HTTP:
-            raise ValueError(f"envelopes are over HTTP, '{self.protocols[0]}' is not")
+            raise ValueError(
+                f"envelopes require a protocol over HTTP, unlike '{self.protocols[0]}'"
+            )
         return self
 
     @model_validator(mode="after")

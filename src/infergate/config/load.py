@@ -13,6 +13,7 @@ from infergate.config.explain import explain
 from infergate.config.fields import FILES, FOLDER
 from infergate.config.mistakes import ConfigError, Finding, Mistake, format_path
 from infergate.config.outline import outline_config, outline_readable
+from infergate.config.renamed_keys import accept_old_names
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.config.warnings import warning_findings
@@ -44,6 +45,7 @@ def parse(
     ``file`` is the configuration's name in error messages and the base of relative paths. ``files``
     records the files that the configuration refers to. Raises ConfigError with all errors."""
     document = source.parse(text, file, environ)
+    accept_old_names(document)
     findings: list[Finding] = []
     config: Config | None = None
     context = {FOLDER: Path(file).parent, FILES: files or TrackedFiles()}

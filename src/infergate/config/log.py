@@ -11,8 +11,8 @@ from infergate.config.section import Section
 
 
 class SamplingConfig(Section):
-    """Sampling of the access log. Requests with the same route and outcome are counted together,
-    for each second.
+    """Sampling of the access log. Requests are counted per second, separately for each route and
+    outcome.
 
     Example: `sampling: {first: 10, thereafter: 1000}`.
     """
@@ -23,7 +23,7 @@ class SamplingConfig(Section):
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
         description="Sampling rate after the first requests of a second: with `1000`, every "
-        "1000th further request is logged. The field `left_out` of its log line is the number of "
+        "1000th further request is logged. The field `left_out` of the log line is the number of "
         "requests skipped before it. With `0`, no further requests are logged.",
     )
 

@@ -66,4 +66,4 @@ def suggestion(name: str, known: Collection[str]) -> str:
     close = nearest(name, known)
     if close is not None:
         return f"; did you mean '{close}'?"
-    return f"; there are: {', '.join(sorted(known))}" if known else ""
+    return f"; expected one of: {', '.join(sorted(known))}" if known else ""

@@ -70,6 +70,8 @@ class Outline:
     """Whether model names may contain "/"."""
     has_recording: bool = False
     """Whether there is a section ``recording``."""
+    has_payload_log: bool = True
+    """Whether there is a section ``payload_log``, readable or not."""
 
 
 def outline_config(config: Config) -> Outline:
@@ -93,6 +95,7 @@ def outline_config(config: Config) -> Outline:
         tensorflow_serving=config.tensorflow_serving,
         allows_slash=config.allow_slash_in_model_names,
         has_recording=config.recording is not None,
+        has_payload_log=config.payload_log is not None,
     )
 
 
@@ -139,6 +142,7 @@ def outline_readable(data: Any) -> Outline:
         tensorflow_serving=_validated(TensorFlowServingConfig, top.get("tensorflow_serving")),
         allows_slash=top.get("allow_slash_in_model_names") is True,
         has_recording=top.get("recording") is not None,
+        has_payload_log=top.get("payload_log") is not None,
     )
 
 

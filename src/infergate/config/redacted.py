@@ -103,6 +103,8 @@ def _redact_text(text: str, path: _Path) -> str:
             return HIDDEN
         case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
             return _PATH.sub(rf"\1/{HIDDEN}", text)
+        case ("payload_log", "http", "url"):
+            return _PATH.sub(rf"\1/{HIDDEN}", text)
     return _USER.sub(f"://{HIDDEN}@", text)
 
 

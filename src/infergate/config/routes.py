@@ -17,6 +17,7 @@ from infergate.config.fields import (
     Text,
 )
 from infergate.config.mistakes import KeyPath
+from infergate.config.payload_log import RoutePayloadLogConfig
 from infergate.config.recording import RecordConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
@@ -140,6 +141,11 @@ class RouteConfig(Section):
         default=None,
         description="Record inferences in files (docs/recording.md). By default, nothing is "
         "recorded.",
+    )
+    payload_log: RoutePayloadLogConfig | None = Field(
+        default=None,
+        description="The inferences that the payload log sends. By default, none. Requires the "
+        "top-level `payload_log`. Inferences with shared memory are not logged.",
     )
     validate_: bool = Field(
         default=True,

@@ -33,6 +33,7 @@ from infergate.config.fields import (
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.mistakes import Mistake
+from infergate.config.payload_log import PayloadLogConfig
 from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
@@ -400,7 +401,7 @@ class Config(Section):
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
-        description="The HTTP and gRPC implementation towards clients and backends. `own` is "
+        description="The HTTP and gRPC implementation for clients and backends. `own` is "
         "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop if "
         "it is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or servers "
         "that are incompatible with `own`.",
@@ -410,14 +411,19 @@ class Config(Section):
         default=ReloadConfig(), description="Reloading the configuration without a restart."
     )
     log: LogConfig = Field(default=LogConfig(), description="Access log and log format.")
+    payload_log: PayloadLogConfig | None = Field(
+        default=None,
+        description="Payload log: inferences as CloudEvents for monitoring tools, in the format of "
+        "KServe's inference logger (docs/payload-log.md).",
+    )
     tracing: TracingConfig = Field(
         default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )
+    _warnings: list[Mistake] = PrivateAttr(default_factory=list)
     recording: RecordingConfig | None = Field(
         default=None,
         description="The files in which inferences of routes with `record` are stored.",
     )
-    _warnings: list[Mistake] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:

@@ -116,8 +116,11 @@ def _root_node(text: str, loader_type: Any) -> yaml.Node | None:
 
 def _hint(text: str, line: int) -> str:
     lines = text.splitlines()
-    if 0 < line <= len(lines) and "${" in lines[line - 1]:
+    text = lines[line - 1] if 0 < line <= len(lines) else ""
+    if "${" in text:
         return "; between { } and [ ] a value with ${…} must be in quotes"
+    if re.search(r"(:|-)\s+\*", text):
+        return "; a value that begins with * must be in quotes, for example model: '*'"
     return ""
 
 

@@ -66,7 +66,7 @@ class BackendLimits(Section):
         "percentage of the inferences in progress. Beyond the budget, failures are returned "
         "without a retry.",
     )
-    retry_least: Annotated[int, Field(ge=0)] = Field(
+    min_retries: Annotated[int, Field(ge=0)] = Field(
         default=DEFAULT_MIN_RETRIES,
         description="Number of concurrent retries and hedges that are always allowed, whatever "
         "`retry_percent` is.",

@@ -96,7 +96,7 @@ def check_response_size(length: int, limits: Limits) -> None:
     if length > limits.body:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"the response would have at least {length} bytes, the limit is {limits.body} "
+            f"the response would have at least {length} bytes; the limit is {limits.body} "
             "(limits.body); request binary outputs, which are smaller than JSON",
             limit="body",
         )

@@ -62,7 +62,7 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
     rows = math.prod(batch)
     if rows * k > MAX_CLASSES:
         raise bad_request(
-            f"output '{tensor.name}': {rows * k} classes are requested, the limit is {MAX_CLASSES}"
+            f"output '{tensor.name}': {rows * k} classes are requested; the limit is {MAX_CLASSES}"
         )
     scores = tensor.numpy().reshape(rows, values)
     order = np.argsort(_descending_keys(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]

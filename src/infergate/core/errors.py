@@ -46,6 +46,15 @@ class Kind(enum.Enum):
     INTERNAL = "internal"
 
 
+CLIENT_ERRORS: Final = frozenset({
+    Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.ALREADY_EXISTS,
+    Kind.METHOD_NOT_ALLOWED, Kind.UNSUPPORTED, Kind.UNSUPPORTED_ENCODING, Kind.TOO_LARGE,
+    Kind.RATE_LIMITED, Kind.CANCELLED,
+})  # fmt: skip
+"""The kinds of errors that the client causes. All other errors are failures of the gateway or of a
+backend."""
+
+
 class Origin(enum.Enum):
     """The origin of an error: the gateway itself, or a backend whose response is relayed."""
 

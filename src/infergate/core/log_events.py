@@ -47,7 +47,10 @@ START_FAILED: Final = _event(
     "see the preceding lines for the reason; 'infergate --check' checks the configuration",
 )
 NOTHING_TO_RELOAD: Final = _event("nothing_to_reload", "start infergate with --config")
-CONFIG_TAKEN: Final = _event("config_taken")
+CONFIG_LOADED: Final = _event("config_loaded")
+CONFIG_KEY_DEPRECATED: Final = _event(
+    "config_key_deprecated", "rename the key; a later version will not accept the old name"
+)
 CONFIG_REFUSED: Final = _event(
     "config_refused", "fix the file ('infergate --config FILE --check' lists all errors)"
 )
@@ -69,8 +72,8 @@ WORKER_FAILED: Final = _event(
 SUPERVISOR_LOST: Final = _event(
     "supervisor_lost", "restart infergate, and find out what killed the supervisor"
 )
-FEW_DESCRIPTORS: Final = _event(
-    "few_descriptors", "raise the limit on open files (ulimit -n, LimitNOFILE)"
+OPEN_FILES_LIMIT: Final = _event(
+    "open_files_limit", "raise the limit on open files (ulimit -n, LimitNOFILE)"
 )
 TRACES_NOT_SENT: Final = _event(
     "traces_not_sent",
@@ -87,25 +90,25 @@ CONNECTION_REFUSED: Final = _event("connection_refused")
 CANNOT_ACCEPT: Final = _event(
     "cannot_accept", "raise the limit on open files (ulimit -n, LimitNOFILE)"
 )
-CERTIFICATE_TAKEN: Final = _event("certificate_taken")
+CERTIFICATE_LOADED: Final = _event("certificate_loaded")
 CERTIFICATE_REFUSED: Final = _event(
     "certificate_refused", "replace both files with a certificate and its matching key"
 )
 CERTIFICATE_EXPIRED: Final = _event(
     "certificate_expired", "renew the certificate; clients reject it"
 )
-ACCESS_FILE_TAKEN: Final = _event("access_file_taken")
+ACCESS_FILE_LOADED: Final = _event("access_file_loaded")
 ACCESS_FILE_REFUSED: Final = _event(
     "access_file_refused", "fix the file; it is read again when it changes"
 )
-JWT_KEYS_AWAY: Final = _event(
-    "jwt_keys_away", "check the issuer's address, and whether this host can reach it"
+JWT_KEYS_UNAVAILABLE: Final = _event(
+    "jwt_keys_unavailable", "check the issuer's address, and whether this host can reach it"
 )
 JWT_KEY_UNUSABLE: Final = _event(
     "jwt_key_unusable", "inform the issuer; its other keys remain in use"
 )
-RATES_AWAY: Final = _event("rates_away", "check Redis; infergate keeps trying")
-RATES_BACK: Final = _event("rates_back")
+REDIS_UNAVAILABLE: Final = _event("redis_unavailable", "check Redis; infergate keeps trying")
+REDIS_AVAILABLE: Final = _event("redis_available")
 
 # ---- backends
 
@@ -129,6 +132,14 @@ REGION_NOT_REGISTERED: Final = _event(
     "region_not_registered",
     "clients must register the region again before they can use it with that backend",
 )
+
+# ---- payload log
+
+PAYLOAD_LOG_FAILS: Final = _event(
+    "payload_log_fails",
+    "check the server or the disk in 'payload_log'; events are dropped, requests are not affected",
+)
+PAYLOAD_LOG_BACK: Final = _event("payload_log_back")
 
 REQUEST_EVENT: Final = "request"
 """The event of the access log's lines."""

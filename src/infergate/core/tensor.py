@@ -106,8 +106,7 @@ class Tensor:
 def tensor_from_array(
     name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
 ) -> Tensor:
-    """Return a tensor with the elements of ``array``. This is the inverse of
-    :meth:`Tensor.numpy`."""
+    """Return a tensor with the elements of ``array``. The inverse is :meth:`Tensor.numpy`."""
     if datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
     elif datatype is Datatype.BF16:
@@ -136,7 +135,7 @@ def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]
         bits = narrowed.view("<u4").copy()
         widened = narrowed.astype("<f8")
         inexact = (widened != values) & ~np.isnan(values)
-        bits -= inexact & (np.abs(widened) > np.abs(values))  # round towards zero
+        bits -= inexact & (np.abs(widened) > np.abs(values))  # round toward zero
     bits |= inexact
     return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
 
@@ -204,7 +203,7 @@ def add_bytes_elements(
         raise GatewayError(
             Kind.TOO_LARGE,
             f"tensor '{name}': shape {list(shape)} brings the message to "
-            f"{elements} BYTES elements, the limit is {MAX_BYTES_ELEMENTS}",
+            f"{elements} BYTES elements; the limit is {MAX_BYTES_ELEMENTS}",
         )
     check_loop_cost(limits, elements, MAX_ELEMENTS_ON_LOOP)
     return elements
@@ -215,7 +214,7 @@ def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, .
     negative dimension."""
     if len(shape) > limits.rank:
         raise bad_request(
-            f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}",
+            f"tensor '{name}': shape has {len(shape)} dimensions; the limit is {limits.rank}",
             limit="rank",
         )
     for dimension in shape:
@@ -235,14 +234,14 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
         if expected > MAX_BYTES_ELEMENTS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
+                f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements; "
                 f"the limit is {MAX_BYTES_ELEMENTS}",
             )
         count = count_bytes_elements(name, data, expected)
         if count != expected:
             raise bad_request(
                 f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
-                f"the data holds {'more' if count > expected else count}"
+                f"but the data holds {'more' if count > expected else count}"
             )
     elif len(data) != expected * datatype.itemsize:
         check_size(name, datatype, shape, len(data))
@@ -255,5 +254,5 @@ def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int)
     if size != expected:
         raise bad_request(
             f"tensor '{name}': shape {list(shape)} of {datatype.value} needs {expected} bytes, "
-            f"the data holds {size}"
+            f"but the data holds {size}"
         )

@@ -75,7 +75,7 @@ class DeferredMessage(Protocol):
         ...
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the whole message, and charge ``memory`` before allocating. This is called only
+        """Inflate the whole message, and charge ``memory`` before allocating. Callers call it only
         once. Raises OVERLOADED, and errors of the compressed data."""
         ...
 

@@ -182,7 +182,7 @@ class Gateway:
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. This records nothing."""
+        """Return the route of ``model``, or None. The context is not changed."""
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 

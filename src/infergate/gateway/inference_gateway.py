@@ -38,7 +38,7 @@ class InferenceGateway(Protocol):
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. This records nothing."""
+        """Return the route of ``model``, or None. The context is not changed."""
         ...
 
     def depends_on_headers(self, model: str) -> bool:

@@ -23,12 +23,13 @@ class ExchangeObserver(Protocol):
     """Receives exchanges of the routes that it observes."""
 
     def selects(self, request: InferRequest, context: RequestContext) -> bool:
-        """Return whether the exchange of ``request`` is to be observed. This is decided before the
-        request is sent, so that responses of other streams are not kept."""
+        """Return whether the exchange of ``request`` is to be observed. The gateway calls this
+        method before it sends the request, so that it keeps no responses of streams that are not
+        observed."""
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Receive a finished exchange. This runs on the event loop and must return at once; it
+        """Receive a finished exchange. The method runs on the event loop, must return at once, and
         raises nothing. ``memory`` is the account of the request: an observer that keeps the
         exchange grows it and detaches the growth."""
         ...

@@ -259,7 +259,7 @@ class PassThrough(Generic[Req, Resp]):
     async def _should_translate(
         self, error: GatewayError, checked: Req, model: str, context: RequestContext
     ) -> bool:
-        """Return whether to translate the request after ``error``. This is the case if ``error``
+        """Return whether to translate the request after ``error``. The result is true if ``error``
         means that the server cannot return outputs in the requested format.
 
         All later requests to the model are then translated. Translating this request runs the model

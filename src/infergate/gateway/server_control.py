@@ -79,7 +79,7 @@ class ServerControl:
                 if not self._permissions.settings:
                     raise GatewayError(
                         Kind.UNSUPPORTED,
-                        f"{OPERATION_NAMES[type(operation)]} is off; it is switched on by "
+                        f"{OPERATION_NAMES[type(operation)]} is disabled; it is enabled by "
                         "'control: {settings: true}' in the gateway's configuration",
                     )
                 return await audit(operation, context, self._perform_settings(operation, context))

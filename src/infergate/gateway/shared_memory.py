@@ -332,7 +332,7 @@ class SharedMemory:
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"the inputs in shared memory are {size} bytes, the limit is {self._limits.body}",
+                f"the inputs in shared memory are {size} bytes; the limit is {self._limits.body}",
                 limit="body",
             )
         if self._held_bytes + size > self._limits.in_flight_bytes:

@@ -65,7 +65,7 @@ class RegisteredRegion:
         if ref.offset + ref.size > self.description.size:
             raise bad_request(
                 f"Invalid offset + byte size for shared memory region: '{ref.region}': "
-                f"{ref.offset} + {ref.size} bytes, it has {self.description.size}"
+                f"{ref.offset} + {ref.size} bytes exceed its size of {self.description.size}"
             )
         end = self.description.offset + ref.offset + ref.size
         if self._fd >= 0 and end > os.fstat(self._fd).st_size:
@@ -129,7 +129,7 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
     if request.size < 1 or request.offset + request.size > status.st_size:
         raise bad_request(
             f"Invalid shared memory region: '{request.key[:_MAX_SHOWN_CHARS]}': "
-            f"{request.size} bytes from {request.offset}, it has {status.st_size}"
+            f"{request.size} bytes from {request.offset} exceed its size of {status.st_size}"
         )
     return region
 
@@ -149,7 +149,7 @@ def check_registration(request: SharedMemoryRegisterRequest) -> None:
         raise bad_request("the name of a shared memory region is empty")
     if len(name) > MAX_NAME_CHARS:
         raise bad_request(
-            f"the name of a shared memory region has {len(name)} characters, the limit is "
+            f"the name of a shared memory region has {len(name)} characters; the limit is "
             f"{MAX_NAME_CHARS}"
         )
 

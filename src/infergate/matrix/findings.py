@@ -123,13 +123,13 @@ def _parameter_differences(
     for name, value in received.items():
         original = expected.get(name)
         if type(value) is not type(original) or value != original:
-            yield _wrong(f"parameter {name} is {value!r}, expected {original!r}")
+            yield _wrong(f"parameter {name} is {value!r}; expected {original!r}")
 
 
 def _tensor_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -> Iterator[str]:
     names, received_names = ([tensor.name for tensor in side] for side in (expected, received))
     if names != received_names:
-        yield _wrong(f"the tensors are {received_names}, expected {names}")
+        yield _wrong(f"the tensors are {received_names}; expected {names}")
         return
     for before, after in zip(expected, received, strict=True):
         if (before.datatype, before.shape) != (after.datatype, after.shape):
@@ -149,7 +149,7 @@ def _class_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -
         yield _wrong("the outputs are not classes")
         return
     if [fields[:2] for fields in classes] != [fields[:2] for fields in received_classes]:
-        yield _wrong(f"the classes are {received_classes}, expected {classes}")
+        yield _wrong(f"the classes are {received_classes}; expected {classes}")
     elif classes != received_classes:
         yield "classes have no labels, since the server reports none"
 
@@ -177,7 +177,7 @@ def _output_differences(
         if len(names) not in (0, len(expected.inputs)):
             yield "the server computes all outputs; the client gets only the requested outputs"
     elif received_names != names and (names or len(received) != len(expected.inputs)):
-        yield _wrong(f"the requested outputs are {received_names}, expected {names}")
+        yield _wrong(f"the requested outputs are {received_names}; expected {names}")
 
 
 def _wrong(text: str) -> str:

@@ -90,7 +90,7 @@ _NO_OPTIONAL: Final = (None, "", "", "", "", 0)
 """The optional fields of most requests, from ``messages`` on."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
-    "protocol", "operation", "model", "route", "backend", "backend_protocol", "way", "outcome"
+    "protocol", "operation", "model", "route", "backend", "backend_protocol", "pipeline", "outcome"
 )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ class AccessLog:
         self._writer.start()
 
     def record(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Log a finished request, unless the sampler skips it. This never blocks."""
+        """Log a finished request, unless the sampler skips it. Never blocks."""
         left_out = 0
         if self._sampler is not None:
             record = context.record

@@ -119,6 +119,11 @@ class Metrics:
             "Access log lines dropped because the reader is too slow.",
         )
 
+        self.payload_events: Final = counter(
+            "infergate_payload_events",
+            "Events of the payload log by result: sent, rejected, failed, dropped or too_large.",
+            ["result"],
+        )
         self.access_refused: Final = counter(
             "infergate_access_refused",
             "Requests refused by authentication, authorization or rate limiting, by reason.",

@@ -24,7 +24,7 @@ _MAX_ERROR_TEXT: Final = 1024
 class Failure(NamedTuple):
     """A failed request, with some of the fields of its access log line."""
 
-    when: float
+    time: float
     """The wall-clock time at which the request ended."""
     kind: str
     """The value of the error's ``core.errors.Kind``."""

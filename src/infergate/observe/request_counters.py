@@ -109,7 +109,8 @@ class RequestCounters(Collector):
             series.add_exemplars(trace_id, seconds=seconds, backend=at_backend or None, own=own)
 
     def flows(self) -> list[RequestFlow]:
-        """Return snapshots of the busiest flows. This costs a thousandth of ``collect``."""
+        """Return snapshots of the busiest flows. A call costs a thousandth of a call of
+        ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)

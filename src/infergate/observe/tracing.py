@@ -235,7 +235,7 @@ def _attributes(context: RequestContext) -> dict[str, str | int | float]:
         "infergate.route": record.route,
         "infergate.backend": record.backend,
         "infergate.backend_protocol": record.backend_protocol,
-        "infergate.way": record.pipeline,
+        "infergate.pipeline": record.pipeline,
         "infergate.outcome": record.outcome,
         "infergate.identity": context.identity[:_MAX_TEXT],
         "infergate.backend_seconds": record.backend_seconds,

@@ -166,7 +166,7 @@ def _make_token_verifier(
         ],
         rules,
     )
-    close_callbacks.append(upstream.close)  # close it after the key sources that use it
+    close_callbacks.append(upstream.close)  # closed after the key sources that use the upstream
     return tokens
 
 
@@ -215,7 +215,9 @@ def _make_rate_limits(
         redis = access.redis
         client = redis_client(redis.url, redis.timeout)
         failed = _failure_counter(metrics, "redis")
-        shared = RedisRateStore(client, redis.timeout, redis.away, failed, memory.buckets)
+        shared = RedisRateStore(
+            client, redis.timeout, redis.when_unavailable, failed, memory.buckets
+        )
         close_callbacks.append(shared.close)
         store = shared
     return RateLimits(list(map(_make_rate_limit, access.rates)), store)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
@@ -15,7 +15,7 @@ from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsH
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.registry import plugins
+from infergate.codecs.registry import by_claim, plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -27,7 +27,6 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
 from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.inference_gateway import InferenceGateway
-from infergate.gateway.observed_route import ExchangeObserver
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices, gateway_services
 from infergate.gateway.shared_memory import SharedMemory
@@ -37,7 +36,6 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
-from infergate.routing.table import RouteTable
 from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
@@ -45,6 +43,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
+from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
@@ -54,9 +53,6 @@ from infergate.transport.base import Address, Server
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
-
-if TYPE_CHECKING:
-    from infergate.recording.recorder import Recorder  # imported only if it is configured
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
@@ -183,7 +179,8 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
-    recorder = _make_recorder(config, shared.group, previous)
+    recorder = make_recorder(config, shared.group, previous)
+    payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     table = compiled.routing_table(config)
     counters_of = shared.group.metrics.backends.route_counters
     gateway = Gateway(
@@ -202,7 +199,7 @@ def _build_parts(
             counters_of,
             shared.group.aggregate_statistics,
             _make_steps(tracer),
-            _observers(config, table, recorder),
+            make_observers(config, table, recorder, payload_log),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
@@ -224,39 +221,24 @@ def _build_parts(
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # this stops the log's thread
+            access_log.close()  # stops the log's thread
         if tracer is not None and (previous is None or tracer is not previous.tracer):
-            tracer.close()  # this stops the tracer's thread
+            tracer.close()  # stops the tracer's thread
         if recorder is not None and (previous is None or recorder is not previous.recorder):
-            recorder.close()  # this stops the recorder's thread
+            recorder.close()  # stops the recorder's thread
         raise
     return GatewayParts(
-        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer, recorder
+        config,
+        limits,
+        gateway,
+        listeners,
+        access_log,
+        helper_pool,
+        authorizer,
+        tracer,
+        recorder,
+        payload_log,
     )
-
-
-def _make_recorder(
-    config: Config, group: WorkerGroup, previous: GatewayParts | None
-) -> Recorder | None:
-    """Return the recorder of ``previous`` if it has the same settings, or a new recorder. Return
-    None if no route is recorded."""
-    if config.recording is None or all(route.record is None for route in config.routes):
-        return None
-    if previous is not None and previous.config.recording == config.recording and previous.recorder:
-        return previous.recorder
-    from infergate.runtime.recording import make_recorder  # noqa: PLC0415 - only if configured
-
-    return make_recorder(config.recording, config.workers, group)
-
-
-def _observers(
-    config: Config, table: RouteTable, recorder: Recorder | None
-) -> Mapping[str, Sequence[ExchangeObserver]]:
-    if recorder is None:
-        return {}
-    from infergate.runtime.recording import route_recorders  # noqa: PLC0415 - only if configured
-
-    return route_recorders(config.routes, table.routes, recorder)
 
 
 def _make_tracer(config: Config) -> Tracer | None:
@@ -346,7 +328,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         return factory.make(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = {**_claims(protocols, frontend), **_envelope_claims(config, name, factory)}
+        claims = {**by_claim(protocols, frontend), **_envelope_claims(config, name, factory)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -358,7 +340,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
 
     def listen_grpc(name: str, protocols: Sequence[str]) -> None:
-        claims = _claims(protocols, frontend)
+        claims = by_claim(protocols, frontend)
         own_rpc = _own_services(claims, gateway, authorizer)
         rpc = RpcDispatch(claims, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays)
         fixed = {f"limits.{key}": getattr(limits, key) for key in transports.fixed_grpc_limits}
@@ -398,18 +380,6 @@ class _FrontendFactory:
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
-
-
-def _claims(
-    protocols: Sequence[str], frontend: Callable[[str], Frontend[Any, Any]]
-) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontend of each claim. If several protocols have a claim, the frontend of the
-    first of them serves it."""
-    claims: dict[str, Frontend[Any, Any]] = {}
-    for name in protocols:
-        for claim in plugins()[name].claims:
-            claims.setdefault(claim, frontend(name))
-    return claims
 
 
 def _envelope_claims(

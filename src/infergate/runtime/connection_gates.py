@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from infergate.core.limits import Limits
-from infergate.core.log_events import FEW_DESCRIPTORS
+from infergate.core.log_events import OPEN_FILES_LIMIT
 from infergate.core.tls_settings import ServerTls
 from infergate.observe.metrics import Metrics
 from infergate.runtime.descriptors import max_client_connections
@@ -70,7 +70,7 @@ class ConnectionGates:
         if allowed < configured and allowed != self._warned_limit:
             self._warned_limit = allowed
             message = "limits.connections lowered to %d from %d: the system's limit of open files"
-            log.warning(message, allowed, configured, extra=FEW_DESCRIPTORS)
+            log.warning(message, allowed, configured, extra=OPEN_FILES_LIMIT)
         return allowed
 
     def _certificate_reload_counter(self, name: str) -> Callable[[bool], None]:

@@ -14,7 +14,7 @@ import resource
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.core.log_events import FEW_DESCRIPTORS
+from infergate.core.log_events import OPEN_FILES_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LoopExceptionHandler:
         if self._warned_at is None or now >= self._warned_at + _WARNING_INTERVAL_SECONDS:
             self._warned_at = now
             log.warning(
-                "out of file descriptors: new client connections wait", extra=FEW_DESCRIPTORS
+                "out of file descriptors: new client connections wait", extra=OPEN_FILES_LIMIT
             )
 
 

@@ -30,8 +30,8 @@ async def watch_files(
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``on_change`` when files in the directories of ``paths`` have changed and the quiet
-    period has passed. While ``quiet_seconds`` returns None, do nothing. This runs until it is
-    cancelled."""
+    period has passed. While ``quiet_seconds`` returns None, do nothing. The coroutine runs until it
+    is cancelled."""
     while True:
         seconds = quiet_seconds()
         folders = await asyncio.to_thread(_directories, paths())

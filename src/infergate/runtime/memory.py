@@ -24,8 +24,8 @@ MAX_FREED_BYTES: Final = 64 * MIB
 
 
 def keep_freed_memory(max_bytes: int = MAX_FREED_BYTES) -> None:
-    """Let the process keep up to ``max_bytes`` of freed memory. This has no effect without glibc,
-    and does not override settings in the environment."""
+    """Let the process keep up to ``max_bytes`` of freed memory. The call has no effect without
+    glibc, and does not override settings in the environment."""
     settings = {
         "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, max_bytes),
         "MALLOC_TOP_PAD_": (_TOP_PAD, 16 * MIB),

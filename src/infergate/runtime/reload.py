@@ -12,7 +12,7 @@ from typing import Final
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
-from infergate.core.log_events import BUG, CONFIG_REFUSED, CONFIG_TAKEN
+from infergate.core.log_events import BUG, CONFIG_LOADED, CONFIG_REFUSED
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.running import ConfigRejectedError
 
@@ -58,14 +58,17 @@ class ConfigReloader:
             self._history.record(result, files.sha256)
         if problem:
             _log.error(
-                "%s: configuration rejected, the previous one stays active: %s",
+                "%s: configuration rejected; the previous one stays active: %s",
                 trigger,
                 problem,
                 extra=CONFIG_REFUSED,
             )
         else:
             _log.info(
-                "%s: new configuration active, sha256 %s", trigger, files.sha256, extra=CONFIG_TAKEN
+                "%s: new configuration active; SHA-256 %s",
+                trigger,
+                files.sha256,
+                extra=CONFIG_LOADED,
             )
         return result
 

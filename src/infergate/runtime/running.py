@@ -35,7 +35,9 @@ from infergate.transport.net.buffer_pool import limit_unused_bytes
 from infergate.transport.server.connection_gate import ConnectionGate
 
 if TYPE_CHECKING:
-    from infergate.recording.recorder import Recorder  # imported only if it is configured
+    # imported only if they are configured
+    from infergate.recording.payload_log import PayloadLog
+    from infergate.recording.recorder import Recorder
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
@@ -77,8 +79,8 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer`` and
-    ``recorder`` are None if they are disabled."""
+    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer``, ``recorder``
+    and ``payload_log`` are None if they are disabled."""
 
     config: Config
     limits: Limits
@@ -89,6 +91,7 @@ class GatewayParts:
     authorizer: Authorizer | None = None
     tracer: Tracer | None = None
     recorder: Recorder | None = None
+    payload_log: PayloadLog | None = None
 
     def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update shared state."""
@@ -105,6 +108,8 @@ class GatewayParts:
         """Close everything that no part in ``kept`` uses."""
         kept = tuple(kept)
         await self.gateway.close()
+        if self.payload_log and all(self.payload_log is not item.payload_log for item in kept):
+            await self.payload_log.close()  # before the helpers, which write its events
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
         closing: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
@@ -332,7 +337,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new generation. This does not await and cannot fail."""
+        """Switch to the new generation. The switch does not await anything and cannot fail."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return
@@ -397,7 +402,7 @@ class RunningGateway:
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
-        if ADMIN in self._listeners:  # stop it last, because it reports the drain
+        if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain
             await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
             _, pending = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)

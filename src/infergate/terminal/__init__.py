@@ -16,7 +16,7 @@ from typing import Final, Self, TextIO
 
 STYLES: Final = {
     "ok": "green", "up": "green", "ready": "green",
-    "partly": "yellow", "unknown": "yellow", "draining": "yellow",
+    "degraded": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """Colours of words. They add no information, because the word itself is always printed."""
@@ -91,7 +91,7 @@ class Progress:
         self._total: Final = total
         self._stream: Final = stream or sys.stderr
         self._stop: Callable[[], None] = _do_nothing
-        self._step: Callable[[], object] = _do_nothing
+        self._step: Callable[[int, str], object] = _do_nothing
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
@@ -105,16 +105,19 @@ class Progress:
             )
             task = bar.add_task(self._label, total=self._total)
             bar.start()
-            self._stop, self._step = bar.stop, lambda: bar.advance(task)
+            self._stop = bar.stop
+            self._step = lambda count, text: bar.update(
+                task, advance=count, description=text or self._label
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def step(self) -> None:
-        """Advance the bar by one step."""
-        self._step()
+    def step(self, count: int = 1, text: str = "") -> None:
+        """Advance the bar by ``count`` steps. ``text`` replaces the label."""
+        self._step(count, text)
 
 
-def _do_nothing() -> None:
+def _do_nothing(*_: object) -> None:
     """Ignore the step, because no progress bar is shown."""

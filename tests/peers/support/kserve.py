@@ -58,6 +58,20 @@ def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
 
 
 @contextmanager
+def started_event_display() -> Iterator[str]:
+    """Run a receiver of CloudEvents with the CloudEvents SDK, and yield its ``host:port``."""
+    peer = prepare_kserve()
+
+    def prepare(_folder: Path) -> Launch:
+        (port,) = free_ports(1)
+        argv = [str(peer.python), str(_SOURCES / "event_display.py"), str(port)]
+        return Launch("event_display", argv, dict(os.environ), [port])
+
+    with started(prepare) as running:
+        yield running.addresses[0]
+
+
+@contextmanager
 def _started(program: str, *options: str) -> Iterator[KServe]:
     peer = prepare_kserve()
 

@@ -75,7 +75,7 @@ async def test_an_invalid_file_keeps_the_previous_content(
         assert await file.current(moment * CHECK_INTERVAL_SECONDS) == 7
     assert failures.count
     assert len(caplog.records) == 1  # reported once, not every second
-    assert "stays in force" in caplog.text
+    assert "stays valid" in caplog.text
     path.write_text("8")
     assert await file.current(10.0) == 8
     spoil(path)  # type: ignore[operator]

@@ -197,7 +197,7 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
         <= 2700 / FETCH_INTERVAL_SECONDS + 1
     )
     assert server.failed == server.requests - 1
-    assert "stay in force" in caplog.text
+    assert "stay valid" in caplog.text
 
 
 async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:

@@ -86,7 +86,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("trouble", [ConnectionRefusedError(), TimeoutError()])
-async def test_an_unavailable_redis_is_not_called_and_the_away_setting_applies(
+async def test_an_unavailable_redis_is_not_called_and_the_setting_applies(
     trouble: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")

@@ -154,7 +154,7 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--confg", "x"], "unrecognized argument: --confg; did you mean '--config'?"),
         (["--zzz=1"], "unrecognized argument: --zzz=1; see: infergate serve --help"),
-        (["start"], "unknown command 'start'; there are: serve, rest-proxy, matrix"),
+        (["start"], "unknown command 'start'; expected one of: serve, rest-proxy, matrix"),
         (["matirx"], "unknown command 'matirx'; did you mean 'matrix'?"),
         (["routes.yaml"], "to serve a configuration: infergate --config routes.yaml"),
         (["matrix", "--check"], "--check is not an option of matrix, but of serve, rest-proxy"),

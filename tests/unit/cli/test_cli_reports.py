@@ -23,7 +23,8 @@ STATE: dict[str, Any] = {
     "flows": [
         {
             "route": "bert", "protocol": "v2-rest", "backend": "a", "backend_protocol": "v2-grpc",
-            "operation": "infer", "outcomes": {"ok": 8, "timeout": 2},
+            "operation": "infer", "outcomes": {"ok": 8, "timeout": 1, "not_found": 1},
+            "client_errors": 1,
             "seconds": {"sum": 0.1, "count": 10, "buckets": [[0.01, 5], [0.02, 10], [None, 10]]},
         },
         {"route": "bert", "protocol": "grpc", "backend": "a", "outcomes": {"ok": 2}},
@@ -89,15 +90,15 @@ def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
     result = lines(capsys)
     assert " ".join(result[2]).startswith(
-        "bert a, 5% b, else c, copy d model: x 12 2 8.33 ms 10 ms 19.8 ms"
+        "bert a, 5% b, else c, copy d model: x 12 1 1 8.33 ms 10 ms 19.8 ms"
     )
-    assert result[3] == ["*", "b", "-", "0", "0", "-", "-", "-"]
+    assert result[3] == ["*", "b", "-", "0", "0", "0", "-", "-", "-"]
 
 
 def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--admin", f"http://{admin}"]) == 0
     result = lines(capsys)
-    assert result[2][:6] == ["a", "v2-grpc", "3", "6", "12", "2"]
+    assert result[2][:6] == ["a", "v2-grpc", "3", "6", "12", "1"]
     assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in result
 
 

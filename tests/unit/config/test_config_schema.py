@@ -112,7 +112,7 @@ def test_json_schema_defaults_are_in_configuration_syntax() -> None:
 
 def test_protocols_come_from_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "plugins", dict)
-    with pytest.raises(ConfigError, match="'v2-grpc' is not a protocol; there are: builtin"):
+    with pytest.raises(ConfigError, match="'v2-grpc' is not a protocol; expected one of: builtin"):
         parse("backends: {a: {protocol: v2-grpc}}\nroutes: [{model: b, backend: a}]", "f", {})
     assert registry.ENTRY_POINT_GROUP == "infergate.codecs"
 

@@ -164,7 +164,7 @@ def test_the_nearest_name() -> None:
     assert nearest("Max-Batch-Size", ["max_batch_size"]) == "max_batch_size"
     assert nearest("zzz", ["abc"]) is None
     assert suggestion("zzz", []) == ""
-    assert suggestion("zzz", ["b", "a"]) == "; there are: a, b"
+    assert suggestion("zzz", ["b", "a"]) == "; expected one of: a, b"
 
 
 @UNHURRIED

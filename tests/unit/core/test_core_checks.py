@@ -51,7 +51,7 @@ def test_rejected_dimensions(dimension: Any, spelled: str) -> None:
 
 def test_rank_is_limited() -> None:
     error = refused(check_shape, "t", [1] * 3, Limits(rank=2))
-    assert error == "tensor 't': shape has 3 dimensions, the limit is 2"
+    assert error == "tensor 't': shape has 3 dimensions; the limit is 2"
 
 
 @given(st.sampled_from(Datatype), st.lists(st.integers(0, 3), max_size=4).map(tuple))
@@ -76,8 +76,8 @@ def test_data_of_any_other_size_is_refused(
         return
     error = refused(check_data, "t", datatype, shape, bytes(size))
     assert error == (
-        f"tensor 't': shape {list(shape)} of {datatype.value} needs {needed} bytes, the data "
-        f"holds {size}"
+        f"tensor 't': shape {list(shape)} of {datatype.value} needs {needed} bytes, "
+        f"but the data holds {size}"
     )
 
 
@@ -108,8 +108,8 @@ def test_element_walks_stop_at_the_shapes_count() -> None:
 def test_bytes_of_another_count_are_refused(shape: tuple[int, ...], found: int) -> None:
     error = refused(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * found))
     assert error == (
-        f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, the data "
-        f"holds {'more' if found > math.prod(shape) else found}"
+        f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, but the "
+        f"data holds {'more' if found > math.prod(shape) else found}"
     )
 
 

@@ -126,7 +126,10 @@ async def test_offsets_are_of_the_region() -> None:
         await staged.write_outputs(answering(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
     error = await refused(memory, request_with(RegionRef("r", 3, 6)))
-    assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
+    assert (error.kind, "3 + 6 bytes exceed its size of 8" in error.public) == (
+        Kind.BAD_REQUEST,
+        True,
+    )
 
 
 async def test_inline_tensors_stay_unchanged() -> None:

@@ -184,7 +184,7 @@ def test_a_json_line_holds_every_field() -> None:
     assert line["time"] == "1970-01-01T00:00:00.000+00:00"
     assert line["request_id"] == "r1"
     assert line["model"] == "resnet"
-    assert line["way"] == "forward"
+    assert line["pipeline"] == "forward"
     assert line["seconds"] == 0.5
     assert line["bytes_out"] == 20
 

@@ -159,10 +159,12 @@ class EmbeddingsCodec(ClientCodec):
         if "dimensions" in members:
             raise bad_request("dimensions is not supported: the model decides the vectors' size")
         if members.get("model") != summary.model:
-            raise bad_request("model must be a member of the body's object, written once")
+            raise bad_request("the body must be an object with exactly one member model")
         encoding = members.get("encoding_format", "float")
         if encoding not in ("float", "base64"):
-            raise bad_request(f"encoding_format is '{abbreviated(encoding)}', not float or base64")
+            raise bad_request(
+                f"encoding_format must be float or base64, not '{abbreviated(encoding)}'"
+            )
         if "input" not in members:
             raise bad_request("input is missing")
         request = _read_input(summary.model, members["input"])
@@ -320,7 +322,7 @@ def _check_shape(shape: tuple[int, ...], metadata: TensorMetadata) -> None:
         size not in (-1, given) for size, given in zip(expected, shape, strict=True)
     ):
         raise bad_request(
-            f"input '{metadata.name}' has the shape {list(expected)}, the request {list(shape)}"
+            f"input '{metadata.name}' has the shape {list(expected)}; the request has {list(shape)}"
         )
 
 

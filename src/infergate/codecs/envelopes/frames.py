@@ -155,7 +155,7 @@ class _Columns:
         if not 0 < len(names) <= MAX_COLUMNS:
             raise GatewayError(
                 Kind.TOO_LARGE if names else Kind.BAD_REQUEST,
-                f"{key} has {len(names)} columns, expected 1 to {MAX_COLUMNS}",
+                f"{key} has {len(names)} columns; expected 1 to {MAX_COLUMNS}",
             )
         if len(set(names)) < len(names):
             raise bad_request(f"{key} has a column twice")
@@ -165,8 +165,8 @@ class _Columns:
         self.matrix: Final = None if is_named or len(inputs) != 1 else next(iter(inputs))
         if not is_named and self.matrix is None:
             raise bad_request(
-                f"{key} has the columns {abbreviated(', '.join(names))}, the model has the inputs "
-                f"{abbreviated(', '.join(inputs))}"
+                f"{key} has the columns {abbreviated(', '.join(names))}, but the model has the "
+                f"inputs {abbreviated(', '.join(inputs))}"
             )
         self._inputs: Final = inputs
         self.types: Final = dict.fromkeys(names, inputs[self.matrix]) if self.matrix else inputs

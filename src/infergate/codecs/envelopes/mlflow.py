@@ -67,7 +67,7 @@ class MlflowCodec(RowsCodec):
             if parameter.replace('"', "") != "charset=utf-8":
                 raise GatewayError(
                     Kind.UNSUPPORTED_ENCODING,
-                    f"the content type has '{parameter[:40]}', only charset=utf-8 is supported",
+                    f"the content type has '{parameter[:40]}'; only charset=utf-8 is supported",
                 )
         if media_type == "text/csv":
             return _read_csv
@@ -75,7 +75,7 @@ class MlflowCodec(RowsCodec):
             return _read_json
         raise GatewayError(
             Kind.UNSUPPORTED_ENCODING,
-            f"the content type is '{media_type[:40]}', expected application/json or text/csv",
+            f"the content type is '{media_type[:40]}'; expected application/json or text/csv",
         )
 
     def error_document(self, status: int, message: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class V2Envelope(V2RestCodec, ABC):
         size = _HEADER_SIZE.fullmatch(content_type, position + len(self.binary_type))
         if position > 0 or size is None:
             raise bad_request(
-                f"the content type is '{content_type[:100]}', "
+                f"the content type is '{content_type[:100]}'; "
                 f"expected '{self.binary_type};json-header-size=' and a number of bytes"
             )
         body_bytes = total_size(wire.body)

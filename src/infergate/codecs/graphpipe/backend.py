@@ -26,7 +26,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
 _REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses that a proxy returns if it has no server at this address or denies access to it."""
+"""Statuses that a proxy returns if there is no server at this address, or if the proxy denies
+access to the server."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
 """The status that graphpipe-py's servers return for a GET. It shows that the server is alive."""

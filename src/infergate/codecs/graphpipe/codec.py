@@ -74,7 +74,7 @@ class GraphPipeCodec(BinaryEstimates):
     def __init__(self, options: Options) -> None:
         self._options: Final = options
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read the operation and the model. Raises NOT_FOUND and BAD_REQUEST."""
@@ -151,7 +151,7 @@ class GraphPipeCodec(BinaryEstimates):
         del profile
         return _max_string_bytes(operation.inputs)
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

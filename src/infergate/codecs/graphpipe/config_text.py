@@ -50,7 +50,7 @@ def read_config(config: memoryview) -> Parameters:
 def _decode_config(config: bytes) -> Parameters:
     if len(config) > MAX_CONFIG_BYTES:
         raise GatewayError(
-            Kind.TOO_LARGE, f"config has {len(config)} bytes, the limit is {MAX_CONFIG_BYTES}"
+            Kind.TOO_LARGE, f"config has {len(config)} bytes; the limit is {MAX_CONFIG_BYTES}"
         )
     try:
         text = config.decode()
@@ -76,7 +76,7 @@ def write_config(parameters: Parameters) -> bytes:
     if len(config) > MAX_CONFIG_BYTES:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"the parameters take {len(config)} bytes of config, the limit is {MAX_CONFIG_BYTES}",
+            f"the parameters take {len(config)} bytes of config; the limit is {MAX_CONFIG_BYTES}",
         )
     return config
 

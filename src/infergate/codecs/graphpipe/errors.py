@@ -22,7 +22,7 @@ TEXT_HEADERS: Final[Mapping[str, str]] = {
 """The headers of a text response, as graphpipe-go sends them."""
 BINARY_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
 
-# ---- towards clients
+# ---- for clients
 
 
 def status_error_response(error: GatewayError) -> HttpResponse:

@@ -149,7 +149,7 @@ class FlatbufferTable:
         if length > max_elements:
             if not truncate:
                 raise bad_request(
-                    f"there are {length} {field.name}, the limit is {max_elements}", limit="tensors"
+                    f"there are {length} {field.name}; the limit is {max_elements}", limit="tensors"
                 )
             length = max_elements
         offsets = struct.unpack_from(f"<{length}I", self._message.data, start)
@@ -179,7 +179,7 @@ class FlatbufferTable:
         start, length = self._vector(field, 8)
         if length > max_elements:
             raise bad_request(
-                f"{self.label}.{field.name} has {length} elements, the limit is {max_elements}",
+                f"{self.label}.{field.name} has {length} elements; the limit is {max_elements}",
                 limit="rank",
             )
         return struct.unpack_from(f"<{length}q", self._message.data, start)

@@ -40,7 +40,7 @@ class OutputSelection:
     is_explicit: bool
 
 
-# ---- towards clients
+# ---- for clients
 
 
 def read_request(
@@ -87,7 +87,7 @@ def _complete(  # noqa: PLR0913, PLR0917
     )
 
 
-# ---- towards backends
+# ---- for backends
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:

@@ -32,7 +32,7 @@ from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer, Tensor
 
-# ---- towards clients
+# ---- for clients
 
 
 def write_response(response: InferResponse, selection: OutputSelection) -> list[Buffer]:

@@ -46,7 +46,7 @@ MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
 """Maximum size of metadata as JSON. It is low because each value becomes a Python object."""
 
-# ---- towards clients
+# ---- for clients
 
 
 def write_metadata(metadata: ModelMetadata) -> bytes:

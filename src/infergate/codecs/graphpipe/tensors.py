@@ -42,7 +42,8 @@ def _read_strings(name: str, shape: tuple[int, ...], table: FlatbufferTable) -> 
     count, expected = table.length(STRING_VAL), math.prod(shape)
     if count != expected:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} requires {expected} strings, there are {count}"
+            f"tensor '{name}': shape {list(shape)} requires {expected} strings, "
+            f"but there are {count}"
         )
     return table.packed_strings(STRING_VAL)
 

@@ -18,8 +18,9 @@ import base64
 import binascii
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from typing import Literal as OneOf
 
@@ -71,6 +72,15 @@ REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=Fa
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
 
 
+ElementLabel = Callable[[int], str]
+"""Returns the description of the element at an index, for error messages."""
+
+
+def element_label(name: str, index: int) -> str:
+    """Return the description of an element of tensor ``name``."""
+    return f"tensor '{name}': element {index}"
+
+
 def read_data(
     name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
 ) -> Buffer:
@@ -88,22 +98,22 @@ def read_data(
             return values.view(np.uint8).data
     elements = _flatten(node, math.prod(shape))
     _check_count(name, shape, len(elements))
-    return convert_elements(name, datatype, elements, rules)
+    return convert_elements(partial(element_label, name), datatype, elements, rules)
 
 
 def convert_elements(
-    name: str, datatype: Datatype, elements: list[Node], rules: DataRules
+    label: ElementLabel, datatype: Datatype, elements: list[Node], rules: DataRules
 ) -> Buffer:
-    """Return the canonical data of ``elements`` of tensor ``name``. Raises BAD_REQUEST, which names
-    the tensor and the element."""
+    """Return the canonical data of ``elements``. Raises BAD_REQUEST with the ``label`` of the
+    invalid element."""
     if datatype is Datatype.BYTES:
-        return pack_bytes(_encode_strings(name, elements, rules))
+        return pack_bytes(_encode_strings(label, elements, rules))
     if datatype is Datatype.BOOL:
-        values = _booleans(name, elements)
+        values = _booleans(label, elements)
     elif datatype in INTEGERS:
-        values = _integers(name, datatype, elements)
+        values = _integers(label, datatype, elements)
     else:
-        values = _floats(name, datatype, elements, rules)
+        values = _floats(label, datatype, elements, rules)
     return values.view(np.uint8).data
 
 
@@ -112,7 +122,7 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
     if count != expected:
         raise bad_request(
             f"tensor '{name}': shape {list(shape)} requires {expected} elements, "
-            f"the data holds {'more' if count > expected else count}"
+            f"but the data holds {'more' if count > expected else count}"
         )
 
 
@@ -148,8 +158,8 @@ _WIDE_DTYPES: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
 def _flatten(node: Node, max_elements: int) -> list[Node]:
-    """Return the elements of ``node`` at all depths. They may be truncated to ``max_elements`` +
-    1."""
+    """Return the elements of ``node`` at all depths. The list may be truncated to ``max_elements``
+    + 1 elements."""
     flat: list[Node] = []
     pending = [iter((node,))]
     while pending:
@@ -175,53 +185,55 @@ def _flatten(node: Node, max_elements: int) -> list[Node]:
 _ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
 
 
-def _element_error(name: str, index: int, value: Node, expectation: str) -> GatewayError:
+def _element_error(label: ElementLabel, index: int, value: Node, problem: str) -> GatewayError:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     found = abbreviated(value) if is_number else json_kind(value)
-    return bad_request(f"tensor '{name}': element {index} is {found}, {expectation}")
+    return bad_request(f"{label(index)} is {found}{problem}")
 
 
-def _encode_strings(name: str, flat: list[Node], rules: DataRules) -> list[bytes]:
-    _check_types(name, flat, frozenset({str}), "BYTES takes strings")
+def _encode_strings(label: ElementLabel, flat: list[Node], rules: DataRules) -> list[bytes]:
+    _check_types(label, flat, frozenset({str}), "; BYTES takes strings")
     try:
         return [value.encode("utf-8", rules.unicode_errors) for value in flat]
     except UnicodeEncodeError as error:
         index = flat.index(error.object)
-        raise _element_error(name, index, flat[index], "with half a surrogate pair") from None
+        raise _element_error(label, index, flat[index], ", with half a surrogate pair") from None
 
 
-def _check_types(name: str, flat: list[Node], allowed: frozenset[type], expectation: str) -> None:
+def _check_types(
+    label: ElementLabel, flat: list[Node], allowed: frozenset[type], problem: str
+) -> None:
     if not allowed.issuperset(map(type, flat)):
         index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
-        raise _element_error(name, index, flat[index], expectation)
+        raise _element_error(label, index, flat[index], problem)
 
 
-def _booleans(name: str, flat: list[Node]) -> Array:
-    _check_types(name, flat, frozenset({bool}), "BOOL takes booleans")
+def _booleans(label: ElementLabel, flat: list[Node]) -> Array:
+    _check_types(label, flat, frozenset({bool}), "; BOOL takes booleans")
     return np.array(flat, np.bool_)
 
 
-def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
-    _check_types(name, flat, frozenset({int}), f"{datatype.value} takes integers")
+def _integers(label: ElementLabel, datatype: Datatype, flat: list[Node]) -> Array:
+    _check_types(label, flat, frozenset({int}), f"; {datatype.value} takes integers")
     low, high = _INTEGER_BOUNDS[datatype]
     if flat and (min(flat) < low or max(flat) > high):
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        expectation = f"{datatype.value} takes integers from {low} to {high}"
-        raise _element_error(name, index, flat[index], expectation)
+        problem = f"; {datatype.value} takes integers from {low} to {high}"
+        raise _element_error(label, index, flat[index], problem)
     return np.array(flat, NUMPY_DTYPES[datatype])
 
 
-def _floats(name: str, datatype: Datatype, flat: list[Node], rules: DataRules) -> Array:
-    expectation = f"{datatype.value} takes numbers"
+def _floats(label: ElementLabel, datatype: Datatype, flat: list[Node], rules: DataRules) -> Array:
+    problem = f"; {datatype.value} takes numbers"
     non_numbers = [value for value in flat if type(value) not in _NUMBER_TYPES]
     numbers = flat
     if non_numbers:
         non_finite = _NON_FINITE_TYPES if rules.allows_non_finite_text else _LITERAL_TYPES
-        _check_types(name, flat, _NUMBER_TYPES | non_finite, expectation)
+        _check_types(label, flat, _NUMBER_TYPES | non_finite, problem)
         unknown = set(non_numbers).difference(_NON_FINITE_VALUES)
         if unknown:
             index = next(i for i, value in enumerate(flat) if value in unknown)
-            raise _element_error(name, index, flat[index], expectation)
+            raise _element_error(label, index, flat[index], problem)
         numbers = [
             value if type(value) in _NUMBER_TYPES else _NON_FINITE_VALUES[value] for value in flat
         ]
@@ -233,10 +245,10 @@ def _floats(name: str, datatype: Datatype, flat: list[Node], rules: DataRules) -
             for i, number in enumerate(numbers)
             if type(number) is int and abs(number) > _MAX_FLOAT
         )
-        raise _element_error(name, index, numbers[index], f"beyond {datatype.value}") from None
+        raise _element_error(label, index, numbers[index], f", beyond {datatype.value}") from None
     for index in infinite_indices(datatype, values).tolist():
         if type(flat[index]) in _NUMBER_TYPES:
-            raise _element_error(name, index, flat[index], f"beyond {datatype.value}")
+            raise _element_error(label, index, flat[index], f", beyond {datatype.value}")
     return values
 
 
@@ -328,7 +340,7 @@ _BASE64_NAMES: Final = frozenset({"base64", "b64"})
 
 
 def is_base64(parameters: Parameters) -> bool:
-    """Whether ``parameters`` mark BYTES as base64, in any form that rest-proxy accepts."""
+    """Return whether ``parameters`` mark BYTES as base64, in any form that rest-proxy accepts."""
     content_type = parameters.get(CONTENT_TYPE)
     return isinstance(content_type, str) and content_type.lower() in _BASE64_NAMES
 

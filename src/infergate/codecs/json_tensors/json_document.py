@@ -158,8 +158,8 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Whether ``bracket`` is so rare that nesting is below the limit. This check is fast, because
-    it uses ``find``."""
+    """Return whether ``bracket`` is so rare that nesting is below the limit. This check is fast,
+    because it uses ``find``."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)
@@ -235,7 +235,7 @@ def read_items(node: Node, path: str, max_items: int, limit_name: str = "tensors
         raise bad_request(f"{path} must be an array, not {json_kind(node)}")
     if len(node) > max_items:
         raise bad_request(
-            f"{path} has {len(node)} items, the limit is {max_items}", limit=limit_name
+            f"{path} has {len(node)} items; the limit is {max_items}", limit=limit_name
         )
     return list(node)
 
@@ -328,7 +328,7 @@ def _plain_value(node: Node, path: str) -> Any:
 
 
 def is_array(node: Node) -> bool:
-    """Whether ``node`` is a JSON array."""
+    """Return whether ``node`` is a JSON array."""
     return isinstance(node, simdjson.Array) or type(node) is list
 
 

@@ -47,18 +47,31 @@ def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
         return ((), end) if outline[position:end] == _BASE64_OBJECT else None
     beginning = outline[position : position + MAX_DEPTH + 1]
     depth = len(beginning) - len(beginning.lstrip(b"["))
-    # the end if the array is regular, so that the work is bounded by its length
-    end = outline.find(b"]" * depth, position) + depth
     sizes: list[int] = []
     item = b""
     for level in range(depth):  # from the innermost array outwards
-        # the characters after each item, if the array is regular: commas, then a bracket
-        separators = outline[position + depth - level + len(item) : end : len(item) + 1]
-        size = separators.find(b"]") + 1
-        if not size:
+        begin = position + depth - level + len(item)
+        size = _count_commas(outline, begin, len(item) + 1) + 1
+        end = begin + (size - 1) * (len(item) + 1)
+        if outline[end : end + 1] != b"]":
             return None
         sizes.append(size)
         item = b"[" + (item + b",") * (size - 1) + item + b"]"
     if not outline.startswith(item, position):
         return None
     return tuple(reversed(sizes)), position + len(item)
+
+
+def _count_commas(outline: bytes, begin: int, step: int) -> int:
+    """Return the number of commas at ``begin`` and every ``step`` characters after it, before
+    another character."""
+    count, part = 0, 64
+    while True:
+        # The parts grow, so that the work is bounded by the number of commas.
+        found = outline[begin : begin + part * step : step]
+        commas = len(found) - len(found.lstrip(b","))
+        count += commas
+        if commas < part:
+            return count
+        begin += part * step
+        part *= 2

@@ -132,11 +132,13 @@ def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[s
     cursor = value.cursor()
     cursor.move()  # over the brace
     members: dict[str, JsonValue] = {}
+    # simdjson looks up the part before NUL.
+    found = {name for name in names if name in wanted and "\0" not in name}
     for name in names:
         cursor.move()  # over the colon
-        if name in wanted and "\0" not in name:  # simdjson looks up the part before NUL
+        if name in found:
             members[name] = cursor.value(nodes[name])
-            if len(members) == len(wanted):
+            if len(members) == len(found):
                 break
         cursor.read()
         cursor.move()  # over the comma

@@ -23,13 +23,19 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
 import numpy as np
 import simdjson
 
-from infergate.codecs.json_tensors.json_data import DataRules, convert_elements, copy_numbers
+from infergate.codecs.json_tensors.json_data import (
+    DataRules,
+    convert_elements,
+    copy_numbers,
+    element_label,
+)
 from infergate.codecs.json_tensors.json_document import (
     MAX_CONTAINERS,
     MAX_CONTAINERS_ON_LOOP,
@@ -99,11 +105,13 @@ _Values = tuple[Shape, Array | list[Node]]
 
 @dataclass(slots=True)
 class _Column:
-    """The values of a tensor, read row by row: ``parts`` are arrays and lists of JSON values."""
+    """The values of a tensor, read row by row: ``parts`` are arrays and lists of JSON values.
+    ``key`` is the member with the rows if they are objects, which each have the ``shape``."""
 
     name: str
     datatype: Datatype | None
     rules: DataRules
+    key: str = ""
     shape: Shape | None = None
     parts: list[Array | list[Node]] = field(default_factory=list)
 
@@ -134,17 +142,28 @@ class _Column:
     def data(self, datatype: Datatype) -> Buffer:
         """Return the canonical data. Raises BAD_REQUEST, which names the tensor and the element."""
         dtype = NUMPY_DTYPES.get(datatype)
-        buffers = [
-            self._convert(datatype, part)
-            if isinstance(part, list)
-            else part.astype(dtype, copy=False).view(np.uint8).data
-            for part in self.parts
-        ]
+        buffers: list[Buffer] = []
+        count = 0
+        for part in self.parts:
+            if isinstance(part, list):
+                buffers.append(self._convert(datatype, part, count))
+            else:
+                buffers.append(part.astype(dtype, copy=False).view(np.uint8).data)
+            count += len(part)
         return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
-    def _convert(self, datatype: Datatype, elements: list[Node]) -> Buffer:
+    def _label(self, first: int, index: int) -> str:
+        """Return the description of the element ``index`` after ``first`` others."""
+        index += first
+        if not self.key:
+            return element_label(self.name, index)
+        row, index = divmod(index, math.prod(self.shape or ()))
+        return f"{self.key}[{row}]: {element_label(self.name, index)}"
+
+    def _convert(self, datatype: Datatype, elements: list[Node], first: int) -> Buffer:
+        label = partial(self._label, first)
         if datatype is not Datatype.BYTES or not any(map(is_object, elements)):
-            return convert_elements(self.name, datatype, elements, self.rules)
+            return convert_elements(label, datatype, elements, self.rules)
         encoded = []
         for index, item in enumerate(elements):
             found = item.encode("utf-8", self.rules.unicode_errors) if type(item) is str else None
@@ -152,7 +171,7 @@ class _Column:
                 found = _decode_base64(item)
             if found is None:
                 raise bad_request(
-                    f"tensor '{self.name}': element {index} is {json_kind(item)}, BYTES takes "
+                    f"{label(index)} is {json_kind(item)}; BYTES takes "
                     'strings and {"b64": "…"} with base64'
                 )
             encoded.append(found)
@@ -207,7 +226,9 @@ class RowReader:
             inputs = dict.fromkeys(member_names(value.node[0], f"{key}[0]"))
         self._check_count(len(inputs), key)
         self._count_containers(count * (2 + len(inputs)), key)
-        columns = {name: _Column(name, datatype, self._rules) for name, datatype in inputs.items()}
+        columns = {
+            name: _Column(name, datatype, self._rules, key) for name, datatype in inputs.items()
+        }
         cursor = value.cursor()
         cursor.move()  # over the bracket
         for index, row in enumerate(value.node):
@@ -297,7 +318,7 @@ class RowReader:
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
         """Return the tensor ``name`` in ``value``."""
         shape, values = self._values(name, datatype, value)
-        column = _Column(name, datatype, self._rules, shape)
+        column = _Column(name, datatype, self._rules, shape=shape)
         column.add(values)
         return self._finish(column, shape)
 
@@ -386,7 +407,7 @@ class RowReader:
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
     def _count_objects(self, count: int, owner: str) -> None:
-        """Count objects that may be base64, and are limited like other elements of BYTES."""
+        """Count objects that may be base64. They are limited like other elements of BYTES."""
         self._objects += count
         if self._objects > MAX_BYTES_ELEMENTS:
             raise GatewayError(
@@ -397,7 +418,7 @@ class RowReader:
     def _check_count(self, count: int, owner: str) -> None:
         if count > self._limits.tensors:
             raise bad_request(
-                f"{owner} has over {self._limits.tensors} inputs, the limit", limit="tensors"
+                f"{owner} has over {self._limits.tensors} inputs (the limit)", limit="tensors"
             )
 
 

@@ -143,8 +143,8 @@ def _array(tensor: Tensor) -> Any:
         if math.prod(shape[:-1]) > _MAX_EMPTY_LISTS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"tensor '{tensor.name}' has no elements, but shape {list(tensor.shape)} makes it "
-                f"over {_MAX_EMPTY_LISTS} lists",
+                f"tensor '{tensor.name}' has no elements, but its shape {list(tensor.shape)} "
+                f"requires over {_MAX_EMPTY_LISTS} empty lists",
             )
     if _inner_lists(shape) * len(shape) > MAX_LIST_COST:
         raise GatewayError(

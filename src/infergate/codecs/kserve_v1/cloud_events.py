@@ -106,7 +106,7 @@ def _check_names(document: Any, text: bytes) -> None:
     if isinstance(document, simdjson.Object):
         member_names(document, "the event")  # the data is checked when it is parsed
         return
-    members = parse_with_stdlib(text)  # unlike orjson, it keeps repeated names
+    members = parse_with_stdlib(text)  # keeps repeated names, unlike orjson
     member_names(members, "the event")
     data = dict(members).get("data")
     if isinstance(data, ObjectMembers):

@@ -69,7 +69,7 @@ class KServeV1Codec:
     streaming_methods: frozenset[str] = frozenset()
     can_pass_through: bool = True
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read the operation and the model from the path."""
@@ -152,7 +152,7 @@ class KServeV1Codec:
         del profile
         return row_size_bounds(operation.inputs)[1]
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
@@ -204,7 +204,7 @@ class KServeV1Codec:
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # it still has its event
+        if not isinstance(request, EventRequest):  # the request still has its event
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)

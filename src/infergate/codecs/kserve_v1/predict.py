@@ -131,7 +131,7 @@ def _select_rows(members: dict[str, Node]) -> str:
 
 def _wrong_payload(root: Node) -> GatewayError:
     return bad_request(
-        f"unsupported payload type: the body is {json_kind(root)}, KServe expects an object"
+        f"unsupported payload type: the body is {json_kind(root)}, but KServe expects an object"
     )
 
 
@@ -189,7 +189,7 @@ def write_predictions(response: InferResponse) -> bytes:
     return b'{"%s":%s}' % (PREDICTIONS.encode(), written)
 
 
-# ---- towards backends ---------------------------------------------------------------------------
+# ---- for backends -------------------------------------------------------------------------------
 
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
@@ -200,7 +200,7 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
         raise GatewayError(
             Kind.UNSUPPORTED,
-            "KServe's V1 protocol has rows, and the inputs have no common first dimension: "
+            "KServe's V1 protocol requires rows, but the inputs have no common first dimension: "
             f"{shapes}",
         )
     for tensor in request.inputs:
@@ -221,19 +221,19 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
     names = {tensor.name for tensor in request.inputs}
     if declared and names != declared.keys():
         raise bad_request(
-            f"model '{request.model}' has the inputs {abbreviated(sorted(declared))}, "
+            f"model '{request.model}' has the inputs {abbreviated(sorted(declared))}; "
             f"the request has {abbreviated(sorted(names))}"
         )
     for tensor in request.inputs if declared else ():
         expected = declared[tensor.name]
         if tensor.datatype is not DATATYPES_BY_NAME.get(expected.datatype):
             raise bad_request(
-                f"input '{tensor.name}' has the datatype {expected.datatype}, "
+                f"input '{tensor.name}' has the datatype {expected.datatype}; "
                 f"the request has {tensor.datatype.value}"
             )
         if expected.shape and len(tensor.shape) != len(expected.shape):
             raise bad_request(
-                f"input '{tensor.name}' has {len(expected.shape)} dimensions, "
+                f"input '{tensor.name}' has {len(expected.shape)} dimensions; "
                 f"the request has {len(tensor.shape)}"
             )
 

@@ -55,7 +55,7 @@ def parse(
     """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
     for more fields than ``max_on_loop``, if it is given."""
     if len(data) > max_bytes:
-        raise MalformedMessageError(f"it has {len(data)} bytes, the limit is {max_bytes}")
+        raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
     check_fields(message_class, data, max_fields, max_on_loop)
     try:
         return message_class.FromString(data)

@@ -233,7 +233,8 @@ def read_strings(
     Raises MalformedMessageError for malformed data, for more than ``max_fields`` fields, and for a
     string of more than ``max_bytes`` bytes.
 
-    This runs before the access check, so it creates no :class:`WireField` for a short field.
+    The function runs before the access check, so it creates no :class:`WireField` for a short
+    field.
     """
     texts: dict[int, str] = {}
     position, end, fields_left = 0, len(data), max_fields
@@ -258,7 +259,7 @@ def read_strings(
         if number in numbers:
             if position - value_start > max_bytes:
                 raise MalformedMessageError(
-                    f"field {number} is a text of over {max_bytes} bytes, the limit"
+                    f"field {number} is a text of over {max_bytes} bytes (the limit)"
                 )
             try:
                 texts[number] = str(data[value_start:position], "utf-8")

@@ -87,7 +87,7 @@ class TfsGrpcCodec(BinaryEstimates):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Return the operation and the names. Only the ModelSpec is read."""
@@ -220,7 +220,7 @@ class TfsGrpcCodec(BinaryEstimates):
         del parsed
         return 0, written_bytes(response.outputs, self._options.contents)
 
-    # ---- towards backends
+    # ---- for backends
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the cost of writing strings. Numbers are written without conversion."""

@@ -64,7 +64,7 @@ def _task_specs(message: Buffer) -> Iterator[bytes]:
         if field.number == _TASKS and field.wire_type == DELIMITED:
             count += 1
             if count > _MAX_TASKS:
-                raise MalformedMessageError(f"it has over {_MAX_TASKS} tasks, the limit")
+                raise MalformedMessageError(f"it has over {_MAX_TASKS} tasks (the limit)")
             yield find_spec(view[field.value_start : field.end], _TASK_SPEC) or b""
 
 

@@ -52,7 +52,7 @@ def check_fields(fields: Sequence[str]) -> None:
             raise bad_request(f"Metadata field {field[:80]} is not supported")
 
 
-# ---- towards clients
+# ---- for clients
 
 
 def signatures_for_client(

@@ -110,7 +110,9 @@ def find_spec(message: Buffer, number: int) -> bytes | None:
             found = bytearray() if found is None else found
             found += view[field.value_start : field.end]
             if len(found) > _MAX_BYTES:
-                raise MalformedMessageError(f"its ModelSpec has over {_MAX_BYTES} bytes, the limit")
+                raise MalformedMessageError(
+                    f"its ModelSpec has over {_MAX_BYTES} bytes (the limit)"
+                )
     return None if found is None else bytes(found)
 
 
@@ -154,7 +156,7 @@ def _parse_version(value: bytes, default: int) -> int:
 def _text(value: bytes) -> str:
     if len(value) > MAX_NAME_BYTES:
         raise MalformedMessageError(
-            f"a name in its ModelSpec has over {MAX_NAME_BYTES} bytes, the limit"
+            f"a name in its ModelSpec has over {MAX_NAME_BYTES} bytes (the limit)"
         )
     try:
         return value.decode()

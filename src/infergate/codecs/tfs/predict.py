@@ -111,7 +111,7 @@ def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator
         count += 1
         if count > limits.tensors:
             raise bad_request(
-                f"there are over {limits.tensors} {kind}s, the limit", limit="tensors"
+                f"there are over {limits.tensors} {kind}s (the limit)", limit="tensors"
             )
         yield view[field.value_start : field.end]
 
@@ -132,7 +132,7 @@ def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput
 def _name(value: memoryview) -> str:
     if len(value) > MAX_TENSOR_NAME_BYTES:
         raise MalformedMessageError(
-            f"the name of a tensor has over {MAX_TENSOR_NAME_BYTES} bytes, the limit"
+            f"the name of a tensor has over {MAX_TENSOR_NAME_BYTES} bytes (the limit)"
         )
     try:
         return str(value, "utf-8")

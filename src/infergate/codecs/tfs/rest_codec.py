@@ -105,7 +105,7 @@ class TfsRestCodec:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation and the names in the path. The body is searched for a signature if
@@ -254,7 +254,7 @@ class TfsRestCodec:
         del profile
         return row_size_bounds(operation.inputs)[1]
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
@@ -330,14 +330,14 @@ class TfsRestCodec:
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model, or None for a Predict whose body has a
-        signature that the options map. The body of Classify and Regress is never changed."""
+        """Return ``wire`` addressed to another model, or None if its body has a signature that the
+        options map."""
         del profile
         target = self._target(wire)
         requested = target.requested
         if requested is None:
             return None
-        if target.action == PREDICT and requested.spec.signature and requested.is_mapped:
+        if requested.spec.signature and requested.is_mapped:
             return None
         path = rest_paths.model_path(
             model, version or requested.version, requested.label, f":{target.action}"
@@ -410,6 +410,8 @@ def _read_forwarded(
     signature = rest_predict.read_signature(members)
     if maps_signatures:
         rest_predict.check_signature(signature, requested)
+        if signature and requested.is_mapped:
+            body = rest_predict.without_signature(body)
     if _EXAMPLES not in members:
         raise bad_request(
             f"When method is {action}, key '{_EXAMPLES}' is expected and was not found"

@@ -58,7 +58,7 @@ _CODE_NAMES: Final = (
 """The names of the gRPC status codes, by number."""
 
 
-# ---- towards clients
+# ---- for clients
 
 
 def build_error(error: GatewayError, text: str) -> HttpResponse:
@@ -234,6 +234,8 @@ def _integer(value: Any, minimum: int) -> int:
     """Return an int64, which servers write as a string or as a number. Raises TypeError and
     ValueError."""
     number = int(value)
+    if isinstance(value, bool) or (isinstance(value, float) and number != value):
+        raise ValueError(f"{str(value)[:40]} is not an integer")
     if not minimum <= number <= _MAX_INT64:
         raise ValueError(f"{str(value)[:40]} is not from {minimum} to {_MAX_INT64}")
     return number

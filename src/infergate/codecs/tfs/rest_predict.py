@@ -17,7 +17,7 @@ import orjson
 
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.encodings import CONTENT_ENCODING, decode_body, is_unencoded
-from infergate.codecs.json_tensors.json_document import json_kind
+from infergate.codecs.json_tensors.json_document import STRING, json_kind
 from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
 from infergate.codecs.json_tensors.row_reader import RowReader
 from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
@@ -146,6 +146,22 @@ def check_signature(signature: str, requested: RequestedModel) -> None:
             f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
             "body, without escapes, and only once"
         )
+
+
+def without_signature(body: bytes) -> bytes:
+    """Return the valid JSON object ``body``, which passed ``check_signature``, without its
+    signature."""
+    depth = position = 0
+    for found in _SIGNATURE_MEMBER.finditer(body):
+        outside = STRING.sub(b"", body[position : found.start()])
+        depth += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
+        position = found.end()
+        if depth == 1:  # not a member of an example
+            before, after = body[: found.start()], body[position:].lstrip()
+            if after.startswith(b","):
+                return before + after[1:]
+            return before.rstrip().removesuffix(b",") + after
+    return body
 
 
 def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:

@@ -195,7 +195,7 @@ class TensorProtoReader:
                 continue
             if len(dims) == self._limits.rank:
                 raise bad_request(
-                    f"tensor '{name}': shape has over {self._limits.rank} dimensions, the limit",
+                    f"tensor '{name}': shape has over {self._limits.rank} dimensions (the limit)",
                     limit="rank",
                 )
             size = 0
@@ -210,7 +210,7 @@ class TensorProtoReader:
     ) -> None:
         """Append a packed run or a single value to the values of its field."""
         if field.number == _STRINGS:
-            raise MalformedMessageError("a string_val has another tag than protobuf writes")
+            raise MalformedMessageError("a string_val does not have the tag that protobuf writes")
         if field.wire_type == _WIRE_TYPES[FIELDS_BY_NUMBER[field.number].itemsize]:
             self._spend_value(name)
         else:
@@ -275,8 +275,8 @@ class TensorProtoReader:
         if self._size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"tensor '{name}': shape {list(shape)} of {datatype.value} makes it {self._size} "
-                f"bytes in the message, the limit is {self._limits.body}",
+                f"tensor '{name}': with shape {list(shape)} of {datatype.value}, the tensors of "
+                f"the message have {self._size} bytes; the limit is {self._limits.body}",
                 limit="body",
             )
 
@@ -425,7 +425,7 @@ def _read_string_content(name: str, shape: tuple[int, ...], content: bytes) -> B
     if position + sum(lengths) != len(content):
         raise bad_request(
             f"tensor '{name}': the strings of shape {list(shape)} take {sum(lengths)} bytes, "
-            f"tensor_content has {len(content) - position} left for them"
+            f"but tensor_content has {len(content) - position} left for them"
         )
     elements = bytearray()
     for length in lengths:
@@ -457,8 +457,8 @@ def _unsupported(name: str, dtype: int) -> GatewayError:
 def _too_many_values(name: str) -> GatewayError:
     return GatewayError(
         Kind.TOO_LARGE,
-        f"tensor '{name}': the message has over {MAX_BYTES_ELEMENTS} strings and unpacked values, "
-        "the limit",
+        f"tensor '{name}': the message has over {MAX_BYTES_ELEMENTS} strings and unpacked values "
+        "(the limit)",
     )
 
 

@@ -62,7 +62,7 @@ def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Data
         )
     (count,) = counts
     if len(rows) * count > MAX_CLASSES:
-        raise backend_garbage(f"output '{name}' has more than {MAX_CLASSES} classes, the limit")
+        raise backend_garbage(f"output '{name}' has more than {MAX_CLASSES} classes (the limit)")
     classes = [entry for row in rows for entry in row]
     if datatype in INTEGERS:
         values = [f"{entry.value:.0f}" for entry in classes]

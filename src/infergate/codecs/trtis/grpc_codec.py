@@ -58,7 +58,7 @@ class TrtisGrpcCodec(TrtisCodec):
     name: str = "trtis-grpc"
     streaming_methods: frozenset[str] = frozenset({STREAM_INFER})
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Return the operation, model and version. Only top-level fields are read."""
@@ -159,7 +159,7 @@ class TrtisGrpcCodec(TrtisCodec):
             return 0
         return header_cost(response.outputs, parsed.response_options.outputs)
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

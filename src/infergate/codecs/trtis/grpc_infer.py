@@ -117,7 +117,7 @@ def split_raw(
     rest, entries = split_raw_fields(join_parts(message), raw_number, _max_fields(limits))
     if len(rest) > MAX_HEAD_BYTES:
         raise MalformedMessageError(
-            f"it has {len(rest)} bytes besides raw data, the limit is {MAX_HEAD_BYTES}"
+            f"it has {len(rest)} bytes besides raw data; the limit is {MAX_HEAD_BYTES}"
         )
     return rest, entries
 

@@ -75,12 +75,12 @@ def check_counts(header: Any, limits: Limits) -> None:
     for label, tensors in (("inputs", header.input), ("outputs", header.output)):
         if len(tensors) > limits.tensors:
             raise bad_request(
-                f"there are {len(tensors)} {label}, the limit is {limits.tensors}", limit="tensors"
+                f"there are {len(tensors)} {label}; the limit is {limits.tensors}", limit="tensors"
             )
     for tensor in header.input:
         if len(tensor.dims) > limits.rank:
             raise bad_request(
-                f"input '{tensor.name[:_MAX_SHOWN]}' has {len(tensor.dims)} dimensions, "
+                f"input '{tensor.name[:_MAX_SHOWN]}' has {len(tensor.dims)} dimensions; "
                 f"the limit is {limits.rank}",
                 limit="rank",
             )

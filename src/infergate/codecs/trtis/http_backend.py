@@ -206,7 +206,7 @@ def _kind_of(status: int) -> Kind:
 def _parse_text(message_class: Any, name: str, value: str) -> Any:
     if len(value) > MAX_TEXT:
         raise backend_garbage(
-            f"the backend's {name} has {len(value)} bytes, the limit is {MAX_TEXT}"
+            f"the backend's {name} has {len(value)} bytes; the limit is {MAX_TEXT}"
         )
     try:
         return text_format.parse(message_class, value)
@@ -280,7 +280,8 @@ def output_splitter(body: memoryview) -> OutputSplitter:
             end = position + (size or 0)
             if end > len(body):
                 raise backend_garbage(
-                    f"{RESPONSE_HEADER} describes at least {end} bytes, the body has {len(body)}"
+                    f"{RESPONSE_HEADER} describes at least {end} bytes, "
+                    f"but the body has {len(body)}"
                 )
             outputs.append(body[position:end])
             position = end

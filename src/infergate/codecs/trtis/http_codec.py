@@ -35,7 +35,7 @@ class TrtisHttpCodec(TrtisCodec):
     name: str = "trtis-http"
     streaming_methods: frozenset[str] = frozenset()
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation, model and version, which are all in the path. The header is not
@@ -130,7 +130,7 @@ class TrtisHttpCodec(TrtisCodec):
             return 0
         return header_cost(response.outputs, parsed.response_options.infer_options.outputs)
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

@@ -163,7 +163,7 @@ def _too_many_classes(length: int) -> GatewayError:
     return GatewayError(
         Kind.UNSUPPORTED,
         f"the response needs at least {length} bytes in the header {RESPONSE_HEADER}, "
-        f"clients accept {MAX_RESPONSE_HEADER}; request fewer classes",
+        f"but clients accept {MAX_RESPONSE_HEADER}; request fewer classes",
     )
 
 

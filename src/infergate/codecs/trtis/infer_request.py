@@ -61,8 +61,8 @@ def read_request(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``, whose validation needs the model's metadata. This
-    function, and the result's ``complete``, raise BAD_REQUEST."""
+    """Return the inference in ``header``, whose validation needs the model's metadata. The function
+    and the ``complete`` of its result raise BAD_REQUEST."""
     check_counts(header, limits)
     complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
     return PartialInferRequest(target.model, target.version, complete)
@@ -186,7 +186,7 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
         if datatype_of("input", metadata) is not tensor.datatype:
             raise bad_request(
                 f"tensor '{tensor.name}' is {tensor.datatype.value}, "
-                f"model '{operation.model}' expects {metadata.datatype}"
+                f"but model '{operation.model}' expects {metadata.datatype}"
             )
         size = len(tensor.data) if tensor.shared_memory is None else tensor.shared_memory.size
         input_header = header.input.add(
@@ -233,7 +233,8 @@ def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
             )
         if size is not None and tensor.shape[0] != size:
             raise bad_request(
-                f"tensor '{tensor.name}': batch size {tensor.shape[0]}, another input has {size}"
+                f"tensor '{tensor.name}' has batch size {tensor.shape[0]}, "
+                f"but another input has {size}"
             )
         size = tensor.shape[0]
     if size is not None and size > MAX_UINT32:

@@ -161,7 +161,7 @@ def _read_outputs(
         raise backend_garbage(f"it has batch size {header.batch_size}, not {batch[0]}")
     if len(header.output) > limits.tensors:
         raise backend_garbage(
-            f"there are {len(header.output)} outputs, the limit is {limits.tensors}"
+            f"there are {len(header.output)} outputs; the limit is {limits.tensors}"
         )
     in_shared_memory = {
         output.name for output, _ in requested.values() if output.shared_memory is not None

@@ -64,8 +64,8 @@ def read_options(options: Mapping[str, Any]) -> TrtisOptions:
     level = read_choice(options, "level", LEVELS)
     server_id = options.get("server_id", "inference:0")
     if not isinstance(server_id, str) or not server_id.isprintable():
-        raise ValueError(f"server_id is {server_id!r}, expected text without control characters")
+        raise ValueError(f"server_id is {server_id!r}; expected text without control characters")
     data_type = options.get("data_type", False)
     if not isinstance(data_type, bool):
-        raise ValueError(f"data_type is {data_type!r}, expected true or false")  # noqa: TRY004
+        raise ValueError(f"data_type is {data_type!r}; expected true or false")  # noqa: TRY004
     return TrtisOptions(LEVELS[level], server_id, data_type)

@@ -129,7 +129,7 @@ def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
     and NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
-            f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"
+            f"the backend's status has {len(data)} bytes; the limit is {MAX_BYTES}"
         )
     try:
         return parse(

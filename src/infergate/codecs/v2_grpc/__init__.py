@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (V2) over gRPC, towards clients and backends.
+"""The Open Inference Protocol (V2) over gRPC, for clients and backends.
 
 The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. Read `codec` and `methods`, then
 `infer_request` and `infer_response` (full check and translation), `tensors` and `typed_contents`

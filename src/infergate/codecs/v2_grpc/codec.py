@@ -112,7 +112,7 @@ class V2Grpc:
     def __reduce__(self) -> tuple[Any, ...]:
         return V2Grpc, self._options  # a pickled codec has empty caches
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Read the operation and the names from the top-level fields only."""
@@ -188,7 +188,7 @@ class V2Grpc:
         del wire
         return errors.build_error(error)
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
@@ -233,7 +233,7 @@ class V2Grpc:
         if isinstance(operation, InferRequest):
             return self._response_heads.read(wire.message, limits, operation)
         method = method_of(operation)
-        assert method is not None  # build_request has checked it
+        assert method is not None  # `build_request` has checked the operation
         about_all = method.operation in _ABOUT_ALL_MODELS
         try:
             message = parse(

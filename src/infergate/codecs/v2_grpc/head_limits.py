@@ -78,7 +78,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
     if size > MAX_HEAD_BYTES:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"names, shapes and parameters take {size} bytes, the limit is {MAX_HEAD_BYTES}",
+            f"names, shapes and parameters take {size} bytes; the limit is {MAX_HEAD_BYTES}",
         )
     check_loop_cost(limits, size, _HEAD_ON_LOOP)
     if not kept_parts:
@@ -104,7 +104,7 @@ def _split_description(
             shape += field.end - field.value_start
             if shape > _DIMENSION_BYTES * limits.rank:
                 raise MalformedMessageError(
-                    f"the shape of tensor {index} has over {limits.rank} dimensions, the limit",
+                    f"the shape of tensor {index} has over {limits.rank} dimensions (the limit)",
                     limit_name="rank",
                 )
     rest.append(description[kept_from:])

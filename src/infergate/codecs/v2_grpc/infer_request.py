@@ -166,7 +166,7 @@ def _input_data(
 def _check_names(kind: str, names: Sequence[str], limits: Limits) -> None:
     if len(names) > limits.tensors:
         raise bad_request(
-            f"there are {len(names)} {kind}s, the limit is {limits.tensors}", limit="tensors"
+            f"there are {len(names)} {kind}s; the limit is {limits.tensors}", limit="tensors"
         )
     known_names: set[str] = set()
     for index, name in enumerate(names):
@@ -225,7 +225,7 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
         if field.number == _REQUEST_PARAMETERS and field.wire_type == DELIMITED
     ]
     if sum(map(len, parts)) > MAX_HEAD_BYTES:
-        raise MalformedMessageError(f"its parameters have over {MAX_HEAD_BYTES} bytes, the limit")
+        raise MalformedMessageError(f"its parameters have over {MAX_HEAD_BYTES} bytes (the limit)")
     head = parse(ModelInferRequest, b"".join(parts), MAX_FIELDS, MAX_HEAD_BYTES)
     return sequence_id(read_parameters(head.parameters))
 

@@ -58,8 +58,8 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 ) -> SplitMessage | None:
     """Split `data` at its id and raw entries. Return None if the full check must read it.
 
-    This runs before the access check, so no more fields are read than a head of `MAX_CACHED_HEAD`
-    bytes describes.
+    The function runs before the access check, so it reads no more fields than a head of
+    `MAX_CACHED_HEAD` bytes describes.
     """
     raw_tag = raw_field << 3 | 2
     id_field: Buffer = b""

@@ -54,7 +54,7 @@ class _StreamOptions:
 
 _NO_EMPTY_FINAL: Final = _StreamOptions(empty_final=False)
 
-# ---- towards clients
+# ---- for clients
 
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
@@ -112,7 +112,7 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
     return RpcResponse((message.SerializeToString(deterministic=True),))
 
 
-# ---- towards backends
+# ---- for backends
 
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:

@@ -104,7 +104,7 @@ def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedCont
     spec = TYPED_FIELDS.get(datatype)
     if spec is None:
         raise bad_request(
-            f"tensor '{name}': {datatype.value} has no typed contents, it must be sent raw"
+            f"tensor '{name}': {datatype.value} has no typed contents and must be sent as raw data"
         )
     if spec.element == DELIMITED:
         return _read_bytes(name, spec, expected, typed)
@@ -123,7 +123,7 @@ def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedCont
 def _check_number(name: str, datatype: Datatype, number: int) -> None:
     if number != TYPED_FIELDS[datatype].number:
         raise bad_request(
-            f"tensor '{name}': {_BY_NUMBER[number].field} is set, {datatype.value} elements "
+            f"tensor '{name}': {_BY_NUMBER[number].field} is set; {datatype.value} elements "
             f"belong in {TYPED_FIELDS[datatype].field}"
         )
 
@@ -135,7 +135,8 @@ def _read_integers(
     count = sum(map(varints.count, runs))
     if count != expected:
         raise bad_request(
-            f"tensor '{name}': the shape announces {expected} elements, {spec.field} holds {count}"
+            f"tensor '{name}': the shape announces {expected} elements, "
+            f"but {spec.field} holds {count}"
         )
     values = varints.read(join_parts(runs), count, spec.dtype)
     if datatype is Datatype.BOOL:

@@ -124,8 +124,8 @@ def _check_size(body: bytes, limits: Limits) -> None:
 
 
 def _is_negative(status: int, operation: Operation) -> bool:
-    """Whether ``status`` means "not live" or "not ready". For a model that does not exist, MLServer
-    and KServe return an error (404), and Triton reports that it is not ready (400)."""
+    """Return whether ``status`` means "not live" or "not ready". For a model that does not exist,
+    MLServer and KServe return an error (404), and Triton reports that it is not ready (400)."""
     match operation:
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return 400 <= status < 500 or status == 503

@@ -98,7 +98,7 @@ class V2RestCodec:
     def __reduce__(self) -> tuple[type[V2RestCodec], tuple[str, int]]:
         return type(self), self._options  # a pickled codec has empty caches
 
-    # ---- towards clients
+    # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read the operation, model and version from the path."""
@@ -192,7 +192,7 @@ class V2RestCodec:
             0 if profile.supports_binary else sum(len(tensor.data) for tensor in operation.inputs)
         )
 
-    # ---- towards backends
+    # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None

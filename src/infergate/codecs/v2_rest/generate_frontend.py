@@ -1,4 +1,4 @@
-"""Triton's generate extension towards clients: an inference and its response as flat JSON objects.
+"""Triton's generate extension for clients: an inference and its response as flat JSON objects.
 
 *Rule 1.* A member with the name of a model input is that tensor, as a scalar or a list;
 ``parameters`` holds more members; ``id`` is the request's id; any other member is a parameter.
@@ -183,7 +183,7 @@ def resolve_shape(name: str, count: int, dimensions: Sequence[int]) -> tuple[int
 def _shape_error(name: str, count: int, dimensions: Sequence[int]) -> GatewayError:
     return bad_request(
         f"The schema can not convert input '{name}' to tensor with proper shape: it has {count} "
-        f"elements, the model's shape is {list(dimensions)}"
+        f"elements, but the model's shape is {list(dimensions)}"
     )
 
 

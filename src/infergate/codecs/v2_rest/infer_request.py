@@ -87,7 +87,7 @@ class ResponseFormat:
     accept_encoding: str
 
     def is_binary(self, output: str) -> bool:
-        """Whether ``output`` is requested as binary data (Rule 1)."""
+        """Return whether ``output`` is requested as binary data (Rule 1)."""
         return self.binary_by_output.get(output, self.binary_by_default)
 
 

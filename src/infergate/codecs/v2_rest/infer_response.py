@@ -92,7 +92,7 @@ def write_response(
             outputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             binary_data.append(tensor.data)
         else:
-            outputs.append(_write_json_tensor(tensor, spelling))
+            outputs.append(write_json_tensor(tensor, spelling))
     head["outputs"] = outputs
     text = encode_json(head)
     if not binary_data:
@@ -143,7 +143,9 @@ def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, 
     return min_bytes, max_bytes
 
 
-def _write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
+def write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
+    """Return the JSON object of ``tensor`` with its data. ``spelling`` is the JSON of NaN, infinity
+    and negative infinity."""
     if tensor.datatype is not Datatype.BYTES:
         if not tensor.parameters and len(tensor.data) <= MAX_WRITTEN_BYTES:
             data = write_small_data(tensor)

@@ -42,7 +42,7 @@ _STATE_PREFIX: Final = "State."
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
-# ---- towards clients ----------------------------------------------------------------------------
+# ---- for clients --------------------------------------------------------------------------------
 
 
 def write_health(response: messages.HealthStatus, operation: messages.Operation) -> HttpResponse:
@@ -146,7 +146,7 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
 def read_health(body: bytes) -> messages.HealthStatus:
     """Read the body of a 200 response, which may report false for ``live`` or ``ready``."""
     if len(body) > MAX_HEALTH_BYTES:
-        raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
+        raise bad_request(f"it has {len(body)} bytes; the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":
         return messages.HealthStatus(ok=True)
     fields = read_members(parse_json(body), "the body", ("live", "ready"))

@@ -168,7 +168,8 @@ class ResponseRewriter:
             )
             if length > len(body):
                 raise bad_request(
-                    f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
+                    f"Inference-Header-Content-Length is {length}, "
+                    f"but the body has {len(body)} bytes"
                 )
             members = _leading_members(body, length)
         except GatewayError as error:
@@ -226,7 +227,7 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Whether the object ends in an array, which must then be ``outputs``."""
+    """Return whether the object ends in an array, which must then be ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 
@@ -260,7 +261,7 @@ def _splice_names(
         elif member[2] != text:
             replacements.append((*member.span(2), text))
     start = _OBJECT_START.match(body)
-    assert start is not None  # _leading_members has matched it
+    assert start is not None  # ``_leading_members`` has matched the same bytes
     if added_members:
         replacements.append((start.end(), start.end(), added_members))
     if not replacements:

@@ -42,7 +42,7 @@ def _bytes_input(data: Buffer, input_metadata: TensorMetadata) -> Tensor:
     if any(dimension != 1 for dimension in shape):
         raise bad_request(
             f"input '{input_metadata.name}': a raw binary request holds one BYTES element, "
-            f"the shape is {list(input_metadata.shape)}"
+            f"but the shape is {list(input_metadata.shape)}"
         )
     return Tensor(input_metadata.name, Datatype.BYTES, shape, pack_bytes([bytes(data)]))
 

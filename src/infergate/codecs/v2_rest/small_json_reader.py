@@ -125,8 +125,8 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
 
 
 def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
-    """Whether an object may have a duplicate name (Rule 2). ``members`` is the total number of
-    members."""
+    """Return whether an object may have a duplicate name (Rule 2). ``members`` is the total number
+    of members."""
     colons = text.count(b":")
     # The text does not contain the escaped colons of strings.
     return colons != members and (

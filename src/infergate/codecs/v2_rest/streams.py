@@ -1,7 +1,7 @@
 """Inferences with any number of responses, as a stream of events. Each event is a response as JSON.
 
 Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, or with
-``stream: true`` in the parameters of ``infer``. Towards backends, Triton's ``generate_stream`` is
+``stream: true`` in the parameters of ``infer``. For backends, Triton's ``generate_stream`` is
 used only for decoupled models, because ``infer`` carries more information; MLServer's
 ``infer_stream`` is used for all models.
 """
@@ -35,7 +35,7 @@ _NO_STREAM_STATUSES: Final = frozenset({404, 405})
 """The statuses for an unknown path. Servers use the same statuses for an unknown model, which the
 next request reports."""
 
-# ---- towards clients --------------------------------------------------------------------------
+# ---- for clients ------------------------------------------------------------------------------
 
 
 def read_request(
@@ -75,7 +75,7 @@ def event_response(text: Sequence[Buffer]) -> HttpResponse:
     )
 
 
-# ---- towards backends -------------------------------------------------------------------------
+# ---- for backends -----------------------------------------------------------------------------
 
 
 def build_request(

@@ -306,7 +306,7 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
         return NO_PARAMETERS
     parameters_path = f"{path}.parameters" if path else "parameters"
     found = read_plain_object(members["parameters"], parameters_path)
-    values, characters = _count_values(found)
+    values, characters = count_values(found)
     reader.parameter_values += values
     reader.text_characters += characters
     if reader.parameter_values > MAX_PARAMETER_VALUES:
@@ -318,7 +318,7 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
     return found
 
 
-def _count_values(parameters: Any) -> tuple[int, int]:
+def count_values(parameters: Any) -> tuple[int, int]:
     """Return the numbers of values and of characters in ``parameters``, at all depths."""
     count = characters = 0
     pending = [parameters]

@@ -37,7 +37,7 @@ class WireFeature(enum.Enum):
 
 
 def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:
-    """Whether a server of ``profile`` interprets ``features`` as this codec does."""
+    """Return whether a server of ``profile`` interprets ``features`` as this codec does."""
     if not features:
         return True
     if not _NEVER_SUPPORTED.isdisjoint(features) or (

@@ -69,8 +69,8 @@ def reject_untrusted_host(
 def rejection_reason(headers: Mapping[str, str]) -> str:
     """Return the reason for rejecting a request that changes something (Rule 1), or an empty string
     if the request is allowed."""
-    fetch_site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
-    if fetch_site != "same-origin" or (
+    origin = headers.get("origin")
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin" or (
         origin is not None and _netloc(origin) != headers.get("host", "").lower()
     ):
         return "the request comes from a web page of another origin"

@@ -13,6 +13,7 @@ from typing import Any, Final
 from prometheus_client.samples import Sample
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
+from infergate.core.errors import CLIENT_ERRORS
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.recent_requests import ProcessSnapshot
 from infergate.observe.request_counters import RequestFlow
@@ -21,9 +22,14 @@ from infergate.runtime.console.explanations import explain
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
 """Maximum number of failures in the JSON."""
+_CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
-_TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
+_TIME_KEYS: Final = {
+    "request": "seconds",
+    "backend": "backend_seconds",
+    "gateway": "gateway_seconds",
+}
 _BOUNDS: Final = (*REQUEST_BUCKETS, None)
 """The bucket bounds. The last bound is null, because JSON has no infinity."""
 _BUCKET_INDEX: Final = {
@@ -83,8 +89,8 @@ Families = Mapping[str, Iterable[Sample]]
 
 
 def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
-    """Return the flows of running processes and, from the metrics, the flows of exited
-    processes."""
+    """Return the flows of running processes and, from the metrics, the flows of exited processes.
+    ``client_errors`` counts the errors that clients caused; other errors are failures."""
     rows = _Rows(_FLOW_LABELS)
     for flow in flows:
         row = _with_counters(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
@@ -95,12 +101,18 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
         duration["count"] += sum(flow.counts)
         for bucket, count in zip(duration["buckets"], accumulate(flow.counts), strict=True):
             bucket[1] += count
-        for key, (count, seconds) in (("backend_seconds", flow.backend), ("own_seconds", flow.own)):
+        for key, (count, seconds) in (
+            ("backend_seconds", flow.backend),
+            ("gateway_seconds", flow.own),
+        ):
             row[key]["count"] += count
             row[key]["sum"] += seconds
         row["bytes_in"] += flow.bytes_in
         row["bytes_out"] += flow.bytes_out
     _add_exited_workers(rows, families)
+    for row in rows.to_list():
+        counts = _with_counters(row)["outcomes"]
+        row["client_errors"] = sum(counts.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
     return rows.to_list()
 
 
@@ -108,7 +120,7 @@ def _with_counters(row: Json) -> Json:
     if "outcomes" not in row:
         row["outcomes"] = {}
         row["seconds"] = {"sum": 0.0, "count": 0, "buckets": [[bound, 0] for bound in _BOUNDS]}
-        row |= {key: {"sum": 0.0, "count": 0} for key in ("backend_seconds", "own_seconds")}
+        row |= {key: {"sum": 0.0, "count": 0} for key in ("backend_seconds", "gateway_seconds")}
         row |= {"bytes_in": 0, "bytes_out": 0}
     return row
 
@@ -137,7 +149,7 @@ def _listeners(families: Families) -> list[Json]:
     for sample in families.get("infergate_open_connections", ()):
         rows.get_or_add(sample.labels)["connections"] = sample.value
     for sample in families.get("infergate_certificate_expiry_seconds", ()):
-        rows.get_or_add(sample.labels)["certificate_until"] = sample.value
+        rows.get_or_add(sample.labels)["certificate_expiry"] = sample.value
     return rows.to_list()
 
 
@@ -160,14 +172,14 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up only
-    for some addresses or processes); ``ejected``; ``down``; ``failing`` (some checks or requests
-    have failed, and no check or request has succeeded); or ``unknown`` (there was no check or
-    request)."""
+    """Return the health of an endpoint's addresses over all processes: ``up``; ``degraded`` (up
+    only for some addresses or processes); ``ejected``; ``down``; ``failing`` (some checks or
+    requests have failed, and no check or request has succeeded); or ``unknown`` (there was no check
+    or request)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):
-            return "partly"
+            return "degraded"
         return "down" if down >= ejected else "ejected"
     results = [endpoint.get(key, {}) for key in ("checks", "requests")]
     if any(counts.get("ok") for counts in results):
@@ -215,7 +227,7 @@ def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
     """Return the last failures of all processes with explanations. The newest failure comes
     first."""
     found = [(failure, process.worker) for process in processes for failure in process.failures]
-    found.sort(key=lambda pair: pair[0].when, reverse=True)
+    found.sort(key=lambda pair: pair[0].time, reverse=True)
     return [
         failure._asdict() | {"worker": worker} | explain(failure.kind)
         for failure, worker in found[:MAX_FAILURES]

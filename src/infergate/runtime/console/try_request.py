@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from infergate.backends.base import Backend
 from infergate.backends.remote import RemoteBackend
+from infergate.codecs import wire_format
 from infergate.codecs.base import Codec, CodecPlugin, Profile
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
@@ -33,7 +34,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import RouteTable
-from infergate.runtime.console import tensor_format, wire_format
+from infergate.runtime.console import tensor_format
 from infergate.runtime.console.explanations import explain
 from infergate.transport.base import Endpoint, Upstream
 

@@ -112,7 +112,7 @@ class HelperPool:
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):
-            if not rejected.done():  # its caller may have just been cancelled
+            if not rejected.done():  # the job's caller may have just been cancelled
                 counters.queue_rejected += 1
                 rejected.set_exception(_queue_full_error())
         counters.queued += 1
@@ -137,7 +137,7 @@ class HelperPool:
 
     def _assign(self) -> None:
         while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # its caller may have just been cancelled
+            if not waiter.done():  # the job's caller may have just been cancelled
                 waiter.set_result(self._free_slots.pop())
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class GrpcioUpstream:
             return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
         if response is None:  # status OK, but no complete message
             raise backend_garbage("the backend's response has no message", endpoint.authority)
-        if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers it in one piece
+        if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers a response in one piece
             wire.memory.grow(len(response))
         metadata = _merged_metadata(await call.initial_metadata(), await call.trailing_metadata())
         return RpcResponse((response,), metadata=metadata)

@@ -47,7 +47,7 @@ def _credentials(certificates: ServerTlsContext) -> Any:
         certificates.reload_if_changed()
         if loaded_generation == certificates.generation:
             return None
-        configuration = _configuration(certificates)  # if it fails, the next handshake retries
+        configuration = _configuration(certificates)  # after a failure, the next handshake retries
         loaded_generation = certificates.generation
         return configuration
 

@@ -94,7 +94,7 @@ class FrameReader:
         return bytes(self._read_ahead[self._start : min(self._end, self._start + count)])
 
     def has_complete_frame(self, length: int) -> bool:
-        """Whether the next frame, which has ``length`` bytes, has arrived completely."""
+        """Return whether the next frame, which has ``length`` bytes, has arrived completely."""
         return self._end - self._start - PREFIX.size >= length
 
     def skip(self, length: int) -> None:

@@ -140,8 +140,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Whether the connection is closed after this response. The protocol has no way to announce
-        a shutdown, so requests that have already arrived still get responses."""
+        """Return whether the connection is closed after this response. The protocol has no way to
+        announce a shutdown, so requests that have already arrived still get responses."""
         return self._listener.is_stopping and not self._frames.has_partial_frame
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002

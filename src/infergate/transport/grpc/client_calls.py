@@ -23,8 +23,8 @@ class UnaryClientCall(ClientCall):
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None
-    _message: Any = None  # Buffer or DeferredInflation when it is complete (decision 50: mypyc)
-    _reader: framing.SingleMessageReader | None = None  # unless it arrives in one piece
+    _message: Any = None  # once complete, a Buffer or DeferredInflation (decision 50: mypyc)
+    _reader: framing.SingleMessageReader | None = None  # None if the message arrives in one piece
     _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001

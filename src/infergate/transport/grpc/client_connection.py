@@ -100,7 +100,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         return block
 
     def has_received_since(self, moment: float) -> bool:
-        """Whether the server has sent bytes since `moment` (loop time) and no output is pending."""
+        """Return whether the server has sent bytes since `moment` (loop time) and no output is
+        pending."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
         )

@@ -76,13 +76,13 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Handle the peer's SETTINGS."""
 
     def _on_goaway(self, event: events.Goaway) -> None:
-        """Handle that the peer accepts no more streams."""
+        """Handle the event that the peer accepts no more streams."""
 
     def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError
 
     def _on_output_held(self, size: int) -> None:
-        """Handle that `size` bytes were added to the write buffer while writing is paused."""
+        """Handle the addition of `size` bytes to the write buffer while writing is paused."""
 
     def _close_if_drained(self) -> None:
         """Close the connection if a drain is complete."""
@@ -249,7 +249,7 @@ class _NoOwner:
         """Ignore the end of the peer's data."""
 
     def sent(self) -> None:
-        """Ignore that the queued data was sent."""
+        """Ignore the event that the queued data was sent."""
 
     def on_reset(self, *_: object) -> None:
         """Ignore a reset."""

@@ -132,7 +132,7 @@ def _read_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
 
 
 def is_grpc(content_type: str) -> bool:
-    """Whether `content_type` is a gRPC content type."""
+    """Return whether `content_type` is a gRPC content type."""
     return content_type == _CONTENT_TYPE or content_type.startswith(_CONTENT_TYPE_PREFIXES)
 
 

@@ -89,7 +89,7 @@ def parse_peer(peer: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Whether metadata with this name is sent as plain text."""
+    """Return whether metadata with this name is sent as plain text."""
     return (
         name not in _CONNECTION_NAMES
         and not name.startswith(_RESERVED_PREFIXES)

@@ -243,7 +243,8 @@ class GrpcServerConnection(server_call.CallConnection):
             self.abort()
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
-        """Whether a handshake, header block or small frame has been incomplete for too long."""
+        """Return whether a handshake, header block or small frame has been incomplete for too
+        long."""
         engine = self.engine
         if engine.is_closed:
             return False
@@ -257,7 +258,7 @@ class GrpcServerConnection(server_call.CallConnection):
         return False
 
     def _is_output_unread(self, now: float, limits: Limits) -> bool:
-        """Whether the client has stopped reading, or reads below the minimum rate."""
+        """Return whether the client has stopped reading, or reads below the minimum rate."""
         if self.engine.is_closed:
             return False
         unwritten = self._transport.get_write_buffer_size()

@@ -142,7 +142,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle that the whole response has been sent."""
+        """Handle the event that the whole response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Cancel the call, because the client reset the stream."""
@@ -283,7 +283,9 @@ class ServerCall(IncomingRequest):
         else:
             self.finish(RpcResponse(code=headers.DEADLINE_EXCEEDED, details=details))
             if self._stream.send_queue is not None:
-                self._connection.reset_stream_soon(self._stream)  # the client might never read it
+                self._connection.reset_stream_soon(
+                    self._stream
+                )  # the client might never read a status
         self.cancel()
 
     def build_refusal(self, error: GatewayError) -> RpcResponse:

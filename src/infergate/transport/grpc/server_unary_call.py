@@ -36,8 +36,10 @@ class UnaryCall(ServerCall):
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         ServerCall.__init__(self, connection, stream, request)  # faster than super()
-        self._message: Buffer | DeferredInflation | None = None  # when it is complete
-        self._reader: framing.SingleMessageReader | None = None  # unless it arrives in one piece
+        self._message: Buffer | DeferredInflation | None = None  # once complete
+        self._reader: framing.SingleMessageReader | None = (
+            None  # None if the message arrives in one piece
+        )
         self._started_at = self._last_progress = connection.engine.last_received_at
         self._received_bytes = 0
         self._counted_bytes = 0

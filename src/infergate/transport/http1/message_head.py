@@ -115,7 +115,7 @@ def timed_out(limit: str) -> HeadError:
 
 def body_too_large(size: int, limits: Limits) -> GatewayError:
     """Return the error for a body of at least ``size`` bytes."""
-    public = f"the request body has {size} bytes or more, the limit is {limits.body}"
+    public = f"the request body has {size} bytes or more; the limit is {limits.body}"
     return GatewayError(Kind.TOO_LARGE, public, limit="body")
 
 
@@ -156,7 +156,7 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
 
 
 def is_host(value: str) -> bool:
-    """Whether ``value`` is valid in a Host field (RFC 9112, 3.2). ``value`` may be empty."""
+    """Return whether ``value`` is valid in a Host field (RFC 9112, 3.2). ``value`` may be empty."""
     return _HOST.fullmatch(value) is not None
 
 
@@ -265,7 +265,7 @@ def _field_value(name: str, value: str) -> str:
 
 
 def has_body(method: str, status: int) -> bool:
-    """Whether a response may have a body (RFC 9110, 6.4.1)."""
+    """Return whether a response may have a body (RFC 9110, 6.4.1)."""
     return method != "HEAD" and status not in _BODILESS and status >= 200
 
 

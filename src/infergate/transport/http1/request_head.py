@@ -84,7 +84,7 @@ class HttpRequestHead:
         self.query = query
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.is_chunked = "transfer-encoding" in headers  # llhttp checks that it is last
+        self.is_chunked = "transfer-encoding" in headers  # llhttp checks that chunked is last
         self.is_http10 = is_http10
         self.keep_alive = keeps_alive(headers, is_http10=is_http10)
         self.expects_continue = (
@@ -148,7 +148,8 @@ def _parse_target(method: bytes, target: str, headers: dict[str, str]) -> tuple[
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
-    """Whether the client wants to keep the connection (RFC 9112, 9.3), and requests no upgrade."""
+    """Return whether the client wants to keep the connection (RFC 9112, 9.3), and requests no
+    upgrade."""
     connection = headers.get("connection")
     if connection is None:
         return not is_http10
@@ -304,7 +305,8 @@ class PartialHeadChecker:
         self._parsed_bytes = 0
 
     def allows(self, received: bytes) -> bool:
-        """Whether ``received`` may be the start of a head. ``received`` grows with each call."""
+        """Return whether ``received`` may be the start of a head. ``received`` grows with each
+        call."""
         try:
             self._parser.feed_data(received[self._parsed_bytes :])
         except httptools.HttpParserError:

@@ -1,5 +1,5 @@
-"""Parses plain response heads fast. They are complete and strict HTTP/1.1 with exactly one length.
-``response_reader`` parses all other responses."""
+"""Parses plain response heads fast. Such heads are complete and strict HTTP/1.1 with exactly one
+length. ``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def response_to_failure(
         try:
             raise failure
         finally:
-            failure = _NO_FAILURE  # it refers to this frame and to frames that hold messages
+            failure = _NO_FAILURE  # the error refers to frames that hold messages
     if isinstance(failure, GatewayError):
         return rejection(app, failure, wire, context)
     log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)

@@ -100,7 +100,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     @property
     def _has_partial_head(self) -> bool:
-        """Whether a part of a head has arrived. This has a meaning only in the state HEAD."""
+        """Whether a part of a head has arrived. The value has a meaning only in the state HEAD."""
         raise NotImplementedError
 
     def _placeholder_request(self) -> HttpRequest:
@@ -437,11 +437,12 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._state is ConnectionState.HEAD and self._has_partial_head
         ):
             self._reject(error)
-        elif self._state is not ConnectionState.BUSY:  # if busy, it sends a response next
+        elif self._state is not ConnectionState.BUSY:  # a busy connection sends a response next
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Whether to close after this response, even if the client wants to keep the connection."""
+        """Return whether to close after this response, even if the client wants to keep the
+        connection."""
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:

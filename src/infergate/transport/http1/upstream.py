@@ -72,7 +72,7 @@ class Http1Upstream(PooledUpstream):
         exchange = _BegunExchange(connection, self._limits.body, wire.memory, callbacks)
         try:
             connection.begin(wire, _target(wire, endpoint), pool.loop.time() + timeout, exchange)
-        except ValueError:  # ``exchange`` raises it again, and reports it
+        except ValueError:  # ``exchange`` raises the error again
             pool.put_back(connection)
             return None
         return exchange

@@ -105,7 +105,7 @@ class Http2Connection(Http2FrameReader):
             case frames.PRIORITY:
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
-                    if self._is_idle(stream):  # it must get no RST_STREAM (RFC 9113, 6.4)
+                    if self._is_idle(stream):  # no RST_STREAM is allowed (RFC 9113, 6.4)
                         reason = "a PRIORITY frame of the wrong size"
                         raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
@@ -308,7 +308,7 @@ class Http2Connection(Http2FrameReader):
             else:
                 self._apply_setting(identifier, value)
         # The ACK precedes the data that a larger window allows. grpc-core enlarges its window when
-        # it reads the ACK, and ends a connection that sends the data before.
+        # it reads the ACK, and ends a connection that sends the data earlier.
         self.outbound.output.append(frames.SETTINGS_ACK)
         if initial != self.outbound.initial_window:
             self._apply_initial_window(initial)
@@ -373,7 +373,7 @@ class Http2Connection(Http2FrameReader):
         self._events.append(Goaway(code, reason[:_MAX_REASON]))
 
     def _on_streams_rejected(self, last: int, code: int) -> None:
-        """The peer will not process streams after `last`."""
+        """Fail the streams after `last`, which the peer will not process."""
 
     def _charge_budget(self, reason: str) -> None:
         sent = self.outbound.sent_frames

@@ -52,7 +52,7 @@ class _RoleConnection(Http2Connection):
         raise Http2StreamError(number, Code.ENHANCE_YOUR_CALM)
 
     def _is_opening(self, number: int) -> bool:
-        """Whether headers on `number`, which is not open, open a stream. Raises
+        """Return whether headers on `number`, which is not open, open a stream. Raises
         Http2ConnectionError."""
         raise NotImplementedError
 
@@ -106,8 +106,8 @@ class Http2ServerConnection(_RoleConnection):
             self._on_stream_error(Http2StreamError(number, Code.REFUSED_STREAM))
 
     def _is_early_stream_allowed(self, size: int) -> bool:
-        """Whether the peer may exceed `max_streams` with headers of `size` bytes. The peer must
-        respect the SETTINGS only after it has acknowledged them (RFC 9113, 6.5.3)."""
+        """Return whether the peer may exceed `max_streams` with headers of `size` bytes. The peer
+        must respect the SETTINGS only after it has acknowledged them (RFC 9113, 6.5.3)."""
         self._early_header_bytes += size
         return (
             self._unacknowledged_settings > 0

@@ -88,7 +88,7 @@ def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -
 
 
 def _share_port(sock: socket.socket) -> None:
-    """Let sockets with SO_REUSEPORT, but no other sockets, listen on the port of ``sock``. This is
-    called after binding, because with the option, bind would not report a port that is in use."""
+    """Let sockets with SO_REUSEPORT, but no other sockets, listen on the port of ``sock``. The
+    caller binds first, because with the option, ``bind`` would not report a port that is in use."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

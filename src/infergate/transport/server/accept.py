@@ -99,7 +99,7 @@ class Acceptor:
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return False  # another process has accepted it, or the client has disconnected
+            return False  # accepted by another process, or the client has disconnected
         except OSError as error:
             _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
             self._pause(sock, _RETRY_AFTER_EXHAUSTION, self._listen)

@@ -267,7 +267,8 @@ class PendingTransfer:
         return self._remaining * elapsed / transferred
 
     def is_slow(self, now: float, patience: float) -> bool:
-        """Whether the client needs more than ``patience`` seconds for the rest of the transfer."""
+        """Return whether the client needs more than ``patience`` seconds for the rest of the
+        transfer."""
         return self.seconds_left(now) > patience
 
     def restart_rate(self, now: float) -> None:

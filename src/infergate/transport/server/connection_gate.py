@@ -45,8 +45,8 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446, 5.1
-    and 4). No message of the plain-text protocols that infergate serves starts like this."""
+    """Return whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446,
+    5.1 and 4). No message of the plain-text protocols that infergate serves starts like this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"

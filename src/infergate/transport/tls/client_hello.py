@@ -30,8 +30,8 @@ class AlpnOffer:
         self._hello = bytearray()
 
     def excludes(self, data: memoryview) -> bool:
-        """Whether the client offers only unsupported protocols. ``data`` is the next part of its
-        bytes."""
+        """Return whether the client offers only unsupported protocols. ``data`` is the next part of
+        its bytes."""
         if self._received is None:
             return False
         self._received += data
@@ -39,7 +39,7 @@ class AlpnOffer:
             if not self._is_complete(self._received):
                 return False
             offered = _offered_protocols(bytes(self._hello[_MESSAGE_HEAD:]))
-        except (IndexError, ValueError):  # malformed or too long: OpenSSL reports it
+        except (IndexError, ValueError):  # malformed or too long: OpenSSL reports the error
             offered = None
         self._received = None
         return offered is not None and not self._protocols & offered

@@ -23,7 +23,7 @@ class FileWatch:
         self._identities = self._read_identities()
 
     def has_changed(self) -> bool:
-        """Whether the files have changed since the last check."""
+        """Return whether the files have changed since the last check."""
         if not self._files or (now := self._clock()) < self._checked_at + _CHECK_INTERVAL:
             return False
         before, self._checked_at, self._identities = self._identities, now, self._read_identities()

@@ -25,6 +25,6 @@ class SanMatcher:
         self._patterns: Final = [re.compile(fnmatch.translate(glob)) for glob in globs]
 
     def matches(self, names: Iterable[str]) -> bool:
-        """Whether a client with these names is admitted."""
+        """Return whether a client with these names is admitted."""
         patterns = self._patterns
         return not patterns or any(pattern.match(name) for name in names for pattern in patterns)

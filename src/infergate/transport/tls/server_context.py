@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from infergate.core.log_events import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
+from infergate.core.log_events import CERTIFICATE_EXPIRED, CERTIFICATE_LOADED, CERTIFICATE_REFUSED
 from infergate.core.tls_settings import ServerTls
 from infergate.transport.tls import certificates
 from infergate.transport.tls.file_watch import FileWatch
@@ -84,7 +84,7 @@ class ServerTlsContext:
             "%s: loaded a new certificate from %s",
             self._name,
             self.settings.certificate,
-            extra=CERTIFICATE_TAKEN,
+            extra=CERTIFICATE_LOADED,
         )
         self._on_reload(True)  # noqa: FBT003
         return True

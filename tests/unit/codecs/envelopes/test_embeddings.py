@@ -122,8 +122,8 @@ def test_escapes_in_the_models_name() -> None:
         (b'{"a":"' + b"x" * 20_000 + b'","model":"e","b":"' + b"x" * 20_000 + b'"}', "first or"),
         (b'{"model":"e","input":"a"', "invalid JSON"),
         (b'[{"model":"e","input":"a"}]', "must be an object"),
-        (b'{"input":{"model":"e"}}', "model must be a member"),
-        (b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}', "model must be a member"),
+        (b'{"input":{"model":"e"}}', "exactly one member model"),
+        (b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}', "exactly one member model"),
         (b'{"model":"e","model":"counted","input":"a"}', "'model' twice"),
         (b'{"model":"e"}', "input is missing"),
         (b'{"model":"e","input":null}', "input is missing"),
@@ -142,8 +142,8 @@ def test_escapes_in_the_models_name() -> None:
         (b'{"model":"e","input":[[[1]]]}', "input[0] has an array among its tokens"),
         (b'{"model":"e","input":"a","dimensions":3}', "dimensions is not supported"),
         (b'{"model":"e","input":"a","truncate":"END"}', "unknown member 'truncate'"),
-        (b'{"model":"e","input":"a","encoding_format":"int8"}', "not float or base64"),
-        (b'{"model":"e","input":"a","encoding_format":[]}', "not float or base64"),
+        (b'{"model":"e","input":"a","encoding_format":"int8"}', "must be float or base64"),
+        (b'{"model":"e","input":"a","encoding_format":[]}', "must be float or base64"),
     ],
 )
 def test_invalid_requests(sent: bytes, mentions: str) -> None:
@@ -165,8 +165,8 @@ def test_the_number_of_texts_is_limited() -> None:
         ([1], TEXTS, "takes text, not tokens"),
         ([2**40], TOKENS, "not INT32"),
         ("a", metadata(shape=(1, -1, 16)), "has the shape [1, -1, 16]"),
-        (["a", "b"], metadata(shape=(1, 1)), "has the shape [1, 1], the request [2, 1]"),
-        ([1], metadata("INT64", (-1,)), "has the shape [-1], the request [1, 1]"),
+        (["a", "b"], metadata(shape=(1, 1)), "has the shape [1, 1]; the request has [2, 1]"),
+        ([1], metadata("INT64", (-1,)), "has the shape [-1]; the request has [1, 1]"),
     ],
 )
 def test_requests_that_do_not_fit_the_model(

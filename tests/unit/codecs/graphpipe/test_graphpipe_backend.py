@@ -358,7 +358,7 @@ def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_TENSORS", 3)
     error = refused(parse, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert "4 inputs, the limit is 3" in error.public
+    assert "4 inputs; the limit is 3" in error.public
 
 
 JSON = {

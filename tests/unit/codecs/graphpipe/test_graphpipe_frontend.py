@@ -404,7 +404,7 @@ def test_long_and_unusual_errors() -> None:
     ("options", "expected"),
     [
         ({"model": 3}, "model is 3, not text"),
-        ({"errors": "text"}, "errors is 'text', expected one of"),
+        ({"errors": "text"}, "errors is 'text'; expected one of"),
         ({"errors": ["status"]}, "expected one of"),
         ({"modle": "m"}, "'modle' is not an option; the options are model, errors"),
     ],

@@ -259,12 +259,12 @@ def test_counts_are_limited() -> None:
     limits = Limits(tensors=2, rank=2)
     assert len(parse(request([(1, [0], b"")] * 2), limits).inputs) == 2
     error = refused(parse, request([(1, [0], b"")] * 3), limits)
-    assert "3 input_tensors, the limit is 2" in error.public
+    assert "3 input_tensors; the limit is 2" in error.public
     error = refused(parse, request([], output_names=[b"a"] * 3), limits)
-    assert "3 output_names, the limit is 2" in error.public
+    assert "3 output_names; the limit is 2" in error.public
     assert parse(request([], input_names=[b"a"] * 3), limits).inputs == ()
     error = refused(parse, request([(1, [1, 1, 1], b"1")]), limits)
-    assert "shape has 3 elements, the limit is 2" in error.public
+    assert "shape has 3 elements; the limit is 2" in error.public
     error = refused(parsed_response, response([(1, [0], b"")] * 3), limits)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "3 output_tensors" in error.public

@@ -207,6 +207,36 @@ def test_errors_name_the_tensor_or_instance(body: bytes, named: str) -> None:
     assert len(error.public) < 400
 
 
+NUMBERS = b"[" + b"1, " * 99 + b"1]"
+"""A row that is copied as a whole."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([b"[1, 2]", b'[3, "a"]'], "instances[1]: tensor 'x': element 1 is a string"),
+        ([b"1", b"2", b"1e39"], "instances[2]: tensor 'x': element 0 is 1e+39, beyond FP32"),
+        (
+            [NUMBERS, NUMBERS.replace(b"1]", b"null]"), NUMBERS],
+            "instances[1]: tensor 'x': element 99 is null",
+        ),
+        (
+            [NUMBERS.replace(b"1]", b"NaN]"), NUMBERS, NUMBERS.replace(b"1]", b"{}]")],
+            "instances[2]: tensor 'x': element 99 is an object",
+        ),
+    ],
+)
+def test_errors_name_the_instance_and_its_element(rows: list[bytes], named: str) -> None:
+    body = b'{"instances": [%b]}' % b", ".join(b'{"x": %b}' % row for row in rows)
+    assert error_of(body).public.startswith(named)
+
+
+def test_errors_of_strings_name_the_instance_and_its_element() -> None:
+    body = b'{"instances": [{"x": ["a", {"b64": ""}]}, {"x": ["a", 1]}]}'
+    error = error_of(body, {"x": BYTES})
+    assert error.public.startswith("instances[1]: tensor 'x': element 1 is a number, BYTES")
+
+
 def test_strings_that_are_not_base64() -> None:
     for text in ("Q*==", "QQ==QQ==", "Q===", "Q", "_-8="):
         body = orjson.dumps({"inputs": ["a", {"b64": text}]})
@@ -447,5 +477,5 @@ def test_the_lists_of_a_tensor_are_limited(datatype: Datatype) -> None:
 def test_empty_tensors(shape: tuple[int, ...]) -> None:
     empty = Tensor("x", FP32, shape, b"")
     assert write_columns([empty]) == {1: b"[[]]", 0: b"[]", 2: b"[[],[]]"}[shape[0]]
-    with raises_kind(Kind.TOO_LARGE, "over 65536 lists"):
+    with raises_kind(Kind.TOO_LARGE, "over 65536 empty lists"):
         write_columns([replace(empty, shape=(2**63 - 1, 0))])

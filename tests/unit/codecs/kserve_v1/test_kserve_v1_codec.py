@@ -399,22 +399,22 @@ def test_a_request_to_a_server_has_rows() -> None:
 @pytest.mark.parametrize(
     ("inputs", "expected"),
     [
-        ((), "model 'm' has the inputs ['x'], the request has []"),
+        ((), "model 'm' has the inputs ['x']; the request has []"),
         (
             (Tensor("z", Datatype.FP32, (1, 2), bytes(8)),),
-            "model 'm' has the inputs ['x'], the request has ['z']",
+            "model 'm' has the inputs ['x']; the request has ['z']",
         ),
         (
             tuple(Tensor(name, Datatype.FP32, (1, 2), bytes(8)) for name in "xz"),
-            "model 'm' has the inputs ['x'], the request has ['x', 'z']",
+            "model 'm' has the inputs ['x']; the request has ['x', 'z']",
         ),
         (
             (Tensor("x", Datatype.INT32, (1, 2), bytes(8)),),
-            "input 'x' has the datatype FP32, the request has INT32",
+            "input 'x' has the datatype FP32; the request has INT32",
         ),
         (
             (Tensor("x", Datatype.FP32, (1, 2, 1), bytes(8)),),
-            "input 'x' has 2 dimensions, the request has 3",
+            "input 'x' has 2 dimensions; the request has 3",
         ),
     ],
 )

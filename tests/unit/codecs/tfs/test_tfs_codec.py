@@ -132,7 +132,7 @@ def test_errors_about_a_tensor_begin_as_the_servers() -> None:
     message.inputs["a"].tensor_content = b"123"
     with raises_kind(
         Kind.BAD_REQUEST,
-        r"^tensor parsing error: a: shape \[\] of FP32 needs 4 bytes, the data holds 3$",
+        r"^tensor parsing error: a: shape \[\] of FP32 needs 4 bytes, but the data holds 3$",
     ):
         parsed_by(CODEC, RpcRequest(pb.PREDICT, (message.SerializeToString(),)))
 

@@ -15,6 +15,7 @@ from infergate.codecs.base import ParsedRequest
 from infergate.codecs.http_status import STATUS_BY_KIND
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.tfs import REST
+from infergate.codecs.tfs.rest_predict import without_signature
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, KIB, NeedsOffloadError, event_loop_limits
@@ -319,13 +320,36 @@ def test_signatures_of_classify_and_regress_are_mapped(action: str) -> None:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
         assert parsed.operation.model == model
         assert codec.validate(wire, DEFAULT_LIMITS) is wire
-        sent = codec.rewrite_request(wire, model, "", GENERIC)
-        assert (sent.path, document_of(sent)) == (f"/v1/models/{model}:{action}", body)
+        is_removed = signature in {"embed", "serving_default"}
+        sent = codec.build_request(parsed.operation, GENERIC)
+        expected = {"examples": [{"a": 1}]} if is_removed else body
+        assert (sent.path, document_of(sent)) == (f"/v1/models/{model}:{action}", expected)
+        passed = codec.rewrite_request(wire, model, "", GENERIC)
+        assert passed is None if is_removed else document_of(passed) == body
     hidden = b'{"a": "%b", "signature_name": "embed", "b": "%b", "examples": [1]}'
     wire = post(hidden % (b"." * 70 * KIB, b"." * 70 * KIB), path)
     assert codec.summarize(wire).model == "m3"
     with raises_kind(Kind.BAD_REQUEST, "'signature_name' must be in the first or last"):
         codec.parse_request(wire, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"signature_name": "s", "examples": [1]}', b'{ "examples": [1]}'),
+        (b'{"examples": [1] , "signature_name" : "s" }', b'{"examples": [1] }'),
+        (b'{"examples":[1],"signature_name":"s","context":{}}', b'{"examples":[1],"context":{}}'),
+        (b'{"a":"}]","signature_name":"s"}', b'{"a":"}]"}'),
+        (b'{"signature_name":"s"}', b"{}"),
+        (
+            b'{"examples":[{"signature_name":"s"}],"signature_name":"s"}',
+            b'{"examples":[{"signature_name":"s"}]}',
+        ),
+        (b'{"examples":[{"signature_name":"s"}]}', b'{"examples":[{"signature_name":"s"}]}'),
+    ],
+)
+def test_only_the_signature_of_the_request_is_removed(body: bytes, expected: bytes) -> None:
+    assert without_signature(body) == expected
 
 
 # ---- servers
@@ -396,6 +420,8 @@ METADATA_OF_VERSION = (
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": "x"}]}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": ["x"]}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": 1e300}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": 1.5}]}'),
+        (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": true}]}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": 1e400}]}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": Infinity}]}'),
         (ModelIndexRequest(model="m"), b'{"model_version_status": [{"version": "-1"}]}'),
@@ -404,6 +430,8 @@ METADATA_OF_VERSION = (
         (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"9223372036854775808", b"3")),
         (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"1", b"-2")),
         (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"1", b"1e300")),
+        (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"1", b"2.5")),
+        (ModelMetadataRequest("m"), METADATA_OF_VERSION % (b"0.5", b"3")),
         (ModelReadyRequest("m"), b"not JSON"),
         (InferRequest("m"), b"\x1f\x8b"),
     ],

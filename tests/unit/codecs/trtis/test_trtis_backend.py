@@ -164,7 +164,7 @@ def test_parameters_out_of_range(parameters: dict[str, Any], expected: str) -> N
         (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
         (
             simple(inputs=(values("INPUT0", 1, 16, datatype=Datatype.FP32),)),
-            "tensor 'INPUT0' is FP32, model 'simple' expects INT32",
+            "tensor 'INPUT0' is FP32, but model 'simple' expects INT32",
         ),
         (
             simple(inputs=(values("INPUT0"),)),
@@ -172,7 +172,7 @@ def test_parameters_out_of_range(parameters: dict[str, Any], expected: str) -> N
         ),
         (
             simple(inputs=(values("INPUT0", 1, 16), values("INPUT1", 2, 16))),
-            "tensor 'INPUT1': batch size 2, another input has 1",
+            "tensor 'INPUT1' has batch size 2, but another input has 1",
         ),
         (simple(outputs=(RequestedOutput("X"),)), "unexpected inference output 'X' for model"),
         (
@@ -363,7 +363,7 @@ def test_invalid_outputs(outputs: list[dict[str, Any]], raw: bytes, expected: st
 
 def test_too_many_outputs() -> None:
     many = [output(raw={"dims": [0]}) for _ in range(1025)]
-    assert "1025 outputs, the limit is 1024" in error_texts(response_pair(many, *([b""] * 1025)))[1]
+    assert "1025 outputs; the limit is 1024" in error_texts(response_pair(many, *([b""] * 1025)))[1]
 
 
 def test_outputs_that_are_missing() -> None:
@@ -748,7 +748,7 @@ def test_an_expensive_status_is_rejected() -> None:
         with raises_kind(Kind.BACKEND_GARBAGE, match="status cannot be parsed"):
             plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
     long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MAX_BYTES),))
-    with pytest.raises(GatewayError, match=f"status has {MAX_BYTES + 5} bytes, the limit is"):
+    with pytest.raises(GatewayError, match=f"status has {MAX_BYTES + 5} bytes; the limit is"):
         HTTP.create({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 

@@ -307,7 +307,7 @@ def partial_request(header: str, body: bytes = b"") -> PartialInferRequest:
 
 @pytest.mark.parametrize("tensor", ["input", "output"])
 def test_too_many_tensors(tensor: str) -> None:
-    with pytest.raises(GatewayError, match=f"there are 1025 {tensor}s, the limit is 1024"):
+    with pytest.raises(GatewayError, match=f"there are 1025 {tensor}s; the limit is 1024"):
         partial_request(f"{tensor} {{}} " * 1025)
 
 
@@ -338,7 +338,7 @@ MODEL = MODELS["identity_nobatch"].metadata
 
 def test_a_rank_over_the_limit() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (1,) * 65),))
-    with pytest.raises(GatewayError, match="shape has 65 dimensions, the limit is 64"):
+    with pytest.raises(GatewayError, match="shape has 65 dimensions; the limit is 64"):
         partial_request('batch_size: 1 input { name: "INPUT0" }', bytes(4)).complete(model)
 
 
@@ -358,7 +358,7 @@ def test_an_unsupported_datatype() -> None:
 
 def test_strings_without_data_are_refused() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "BYTES", (3,)),))
-    with pytest.raises(GatewayError, match="announces 3 BYTES elements, the data holds 0"):
+    with pytest.raises(GatewayError, match="announces 3 BYTES elements, but the data holds 0"):
         partial_request('batch_size: 1 input { name: "INPUT0" }').complete(model)
 
 

@@ -275,7 +275,7 @@ def test_the_number_of_tensors_is_limited() -> None:
     limits = Limits(tensors=2)
     tensors = tuple(Tensor(f"X{i}", Datatype.INT8, (1,), b"\0") for i in range(3))
     wire = RAW.build_request(InferRequest("m", inputs=tensors), GENERIC)
-    with pytest.raises(GatewayError, match="3 inputs, the limit is 2"):
+    with pytest.raises(GatewayError, match="3 inputs; the limit is 2"):
         RAW.parse_request(wire, limits)
     RAW.parse_request(wire, replace(limits, tensors=3))
 

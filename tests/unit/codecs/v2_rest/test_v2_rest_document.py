@@ -245,7 +245,7 @@ def test_limits() -> None:
     many = '{"inputs":[' + ",".join(TENSOR.replace("X", f"X{i}") for i in range(3)) + "]}"
     assert kind(many, Limits(tensors=2)) == (
         Kind.BAD_REQUEST,
-        "inputs has 3 items, the limit is 2",
+        "inputs has 3 items; the limit is 2",
     )
     assert kind(many, Limits(json=100))[0] is Kind.TOO_LARGE
     assert kind(many, Limits(body=100))[0] is Kind.TOO_LARGE

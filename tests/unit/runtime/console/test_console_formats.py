@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from infergate.codecs import wire_format
 from infergate.codecs.protos import SCHEMA
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
@@ -15,7 +16,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.runtime.console import tensor_format, wire_format
+from infergate.runtime.console import tensor_format
 from infergate.testing.strategies import tensors as any_tensor
 
 

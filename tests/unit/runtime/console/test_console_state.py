@@ -55,6 +55,17 @@ def test_statistics_include_exited_processes() -> None:
     assert statistics["totals"]["in_flight"] == 4, "of the running processes"
 
 
+def test_errors_of_clients_are_counted_apart_from_failures() -> None:
+    metrics = Metrics()
+    for kind, times in ((Kind.BAD_REQUEST, 3), (Kind.CANCELLED, 2), (Kind.CONNECT, 5)):
+        for _ in range(times):
+            metrics.record(record_of(outcome=kind.value), 0.1)
+    metrics.record(record_of(), 0.1)
+    (flow,) = statistics_of(metrics)["flows"]
+    assert flow["client_errors"] == 5
+    assert sum(flow["outcomes"].values()) == 11
+
+
 def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
     metrics = Metrics()
@@ -82,7 +93,7 @@ def test_a_flow_has_all_its_counters() -> None:
     assert flow["seconds"]["buckets"][-1] == [None, 2], "JSON has no infinity"
     assert dict(map(tuple, flow["seconds"]["buckets"]))[0.025] == 1
     assert flow["backend_seconds"]["count"] == 1
-    assert set(flow) >= {"own_seconds"}
+    assert set(flow) >= {"gateway_seconds"}
     assert (flow["bytes_in"], flow["bytes_out"]) == (11, 20)
 
 
@@ -93,7 +104,7 @@ def test_a_flow_has_all_its_counters() -> None:
         ({"available": 1, "failed": 1}, "failing"),
         ({"available": 1, "ok": 1}, "up"),
         ({"available": 1, "checks_ok": 1, "failed": 3}, "up"),
-        ({"available": 1, "down": 1}, "partly"),
+        ({"available": 1, "down": 1}, "degraded"),
         ({"down": 2, "ok": 7}, "down"),
         ({"ejected": 1, "ok": 7}, "ejected"),
     ],

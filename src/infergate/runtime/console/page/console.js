@@ -22,7 +22,8 @@ let section = "live";
 
 const TILES = [
   ["requests", "Requests", (now) => [now.rate, rate(now.rate)]],
-  ["errors", "Errors", (now) => [now.share, now.rate ? percent(now.share) : "–"]],
+  ["failures", "Failures", (now) => [now.failureShare, now.rate ? percent(now.failureShare) : "–"]],
+  ["client-errors", "Client errors", (now) => [now.clientErrorShare, now.rate ? percent(now.clientErrorShare) : "–"]],
   ["p50", "Median", (now) => [now.p50, seconds(now.p50)]],
   ["p99", "99th percentile", (now) => [now.p99, seconds(now.p99)]],
   ["flight", "In flight", (now, state) => [state.totals.in_flight, count(state.totals.in_flight)]],
@@ -49,7 +50,7 @@ function tiles(state) {
     const points = tile.values.map((value, index) => `${(100 * (index + 60 - tile.values.length)) / 59},${28 - (26 * value) / max}`);
     tile.shape.setAttribute("points", points.join(" "));
     tile.ground.setAttribute("points", `${points[0].split(",")[0]},30 ${points.join(" ")} 100,30`);
-    if (key === "errors") tile.element.dataset.alarm = String(now.share > 0.01);
+    if (key === "failures") tile.element.dataset.alarm = String(now.failureShare > 0.01);
   }
 }
 

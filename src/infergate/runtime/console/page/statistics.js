@@ -58,11 +58,12 @@ export function changes(from, to) {
     const ok = increase(flow.outcomes?.ok, old.outcomes?.ok);
     const requests = Math.max(ok, increase(total(flow.outcomes), total(old.outcomes)));
     if (!requests) continue;
+    const clientErrors = Math.min(requests - ok, increase(flow.client_errors, old.client_errors));
     const bounds = new Map((old.seconds?.buckets ?? []).map(([bound, count]) => [bound, count]));
     found.push({
-      flow, requests, errors: requests - ok,
-      own: increase(flow.own_seconds?.sum, old.own_seconds?.sum),
-      ownCount: increase(flow.own_seconds?.count, old.own_seconds?.count),
+      flow, requests, clientErrors, failures: requests - ok - clientErrors,
+      own: increase(flow.gateway_seconds?.sum, old.gateway_seconds?.sum),
+      ownCount: increase(flow.gateway_seconds?.count, old.gateway_seconds?.count),
       bytesIn: increase(flow.bytes_in, old.bytes_in),
       bytesOut: increase(flow.bytes_out, old.bytes_out),
       buckets: (flow.seconds?.buckets ?? []).map(([bound, count]) => [bound, increase(count, bounds.get(bound))]),
@@ -73,10 +74,10 @@ export function changes(from, to) {
 
 /** Return the sum of the flows for which ``matches`` is true. */
 export function sumOf(changed, matches) {
-  const sum = { requests: 0, errors: 0, own: 0, ownCount: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
+  const sum = { requests: 0, clientErrors: 0, failures: 0, own: 0, ownCount: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
   for (const change of changed) {
     if (!matches(change.flow)) continue;
-    for (const name of ["requests", "errors", "own", "ownCount", "bytesIn", "bytesOut"]) sum[name] += change[name];
+    for (const name of ["requests", "clientErrors", "failures", "own", "ownCount", "bytesIn", "bytesOut"]) sum[name] += change[name];
     for (const [bound, count] of change.buckets) sum.buckets.set(bound, (sum.buckets.get(bound) ?? 0) + count);
   }
   return sum;
@@ -107,8 +108,10 @@ export function recent(history, matches) {
   const perSecond = (value) => (span > 0 ? value / span : 0);
   return {
     rate: perSecond(now.requests),
-    errors: perSecond(now.errors),
-    share: now.requests ? now.errors / now.requests : 0,
+    failures: perSecond(now.failures),
+    failureShare: now.requests ? now.failures / now.requests : 0,
+    clientErrors: perSecond(now.clientErrors),
+    clientErrorShare: now.requests ? now.clientErrors / now.requests : 0,
     bytesIn: perSecond(now.bytesIn),
     bytesOut: perSecond(now.bytesOut),
     p50: quantile(longer.buckets, 0.5),

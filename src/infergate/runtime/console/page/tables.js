@@ -57,16 +57,16 @@ export function errors(history) {
   }
   const badge = byId("error-count");
   const now = recent(history, () => true);
-  badge.hidden = !now.errors;
-  setText(badge, rate(now.errors));
-  badge.title = "errors per second";
+  badge.hidden = !(now.failures || now.clientErrors);
+  setText(badge, rate(now.failures + now.clientErrors));
+  badge.title = "failures and client errors per second";
   const workers = state.workers.wanted > 1 ? ` on ${state.workers.reporting} of ${state.workers.wanted} workers` : "";
   setText(byId("errors-note"), state.failures.length
     ? `The last ${state.failures.length} failed requests${workers}, with similar ones grouped. Search the log for a request ID to see more.`
     : "No request has failed.");
   const list = byId("failures");
   const open = new Set([...list.querySelectorAll("details[open]")].map((each) => each.dataset.key));
-  const marks = [...groups].map(([key, group]) => `${key}${group.length}${group[0].when}`).join("\n");
+  const marks = [...groups].map(([key, group]) => `${key}${group.length}${group[0].time}`).join("\n");
   const tenSeconds = Math.floor(state.time / 10);
   if (list.dataset.marks === `${marks}${tenSeconds}` || list.contains(document.activeElement)) return;
   list.dataset.marks = `${marks}${tenSeconds}`;
@@ -80,13 +80,13 @@ function failure(key, group, open, now) {
   const where = [first.route ? `route ${first.route}` : "no route", first.backend ? `backend ${first.backend}` : null];
   const rows = group.slice(0, 20).map((each) =>
     el("tr", {}, ...[
-      new Date(each.when * 1000).toLocaleTimeString(), each.request_id, each.protocol, each.operation, each.model,
+      new Date(each.time * 1000).toLocaleTimeString(), each.request_id, each.protocol, each.operation, each.model,
       seconds(each.seconds), each.worker === null ? "" : `worker ${each.worker}`,
     ].map((text) => el("td", {}, el("code", {}, text))), el("td", { class: "wrap" }, each.detail ? el("code", {}, each.detail) : "")));
   return el(
     "li", { class: "failure" },
     el("p", { class: "first" }, el("span", { class: "kind" }, first.kind), el("b", {}, `${group.length} ×`),
-      el("span", { class: "muted" }, [...where.filter(Boolean), ago(first.when, now)].join(" · ")), protocols.map(tag)),
+      el("span", { class: "muted" }, [...where.filter(Boolean), ago(first.time, now)].join(" · ")), protocols.map(tag)),
     first.error ? el("p", { class: "text" }, first.error) : null,
     first.meaning ? el("p", { class: "advice" }, first.meaning, " ", el("b", {}, "What to do: "), first.advice) : null,
     el("details", { "data-key": key, open }, el("summary", {}, `Requests${group.length > 20 ? ", the last 20" : ""}`),

@@ -1,11 +1,12 @@
 // The graph of the Live tab: listeners, routes, backends, endpoints, and the traffic between them.
 
 import { byId, el, setText, svg } from "./dom.js";
-import { recent, percent, rate, seconds } from "./statistics.js";
+import { LATENCY_SECONDS, recent, percent, rate, seconds } from "./statistics.js";
 
 const MAX_SHOWN = { routes: 14, backends: 12, endpoints: 24 };
 const COLUMNS = ["listeners", "routes", "backends", "endpoints"];
 const NO_ROUTE = "(no route)";
+const UNHEALTHY = ["down", "ejected", "degraded", "failing"];
 
 export class TrafficGraph {
   constructor() {
@@ -17,7 +18,7 @@ export class TrafficGraph {
       this.filter = event.target.value.trim().toLowerCase();
       if (this.plan) this.draw(this.plan, this.history);
     });
-    new ResizeObserver(() => this.layOut()).observe(byId("picture"));
+    this.resized = new ResizeObserver(() => this.layOut());
   }
 
   draw(plan, history) {
@@ -32,7 +33,8 @@ export class TrafficGraph {
     this.update(visible);
   }
 
-  /** Select the part of the plan to show: if it is too large, the busiest routes. */
+  /** Select the part of the plan to show: items with problems first; of the others, the busiest in
+   * the order of the configuration. */
   select(plan, history) {
     const flows = [...history.last.flows.values()];
     const busy = new Map();
@@ -40,17 +42,22 @@ export class TrafficGraph {
       const count = busy.get(flow.route) ?? 0;
       busy.set(flow.route, count + (flow.seconds?.count ?? 0));
     }
+    const problems = problemsOf(plan, history);
+    const problemsFirst = (items, set, nameOf) => [...items.filter((each) => set.has(nameOf(each))), ...items.filter((each) => !set.has(nameOf(each)))];
     const matching = plan.routes.filter((route) => this.matchesRoute(plan, route));
-    const busiest = [...matching].sort((a, b) => (busy.get(b.label) ?? 0) - (busy.get(a.label) ?? 0)).slice(0, MAX_SHOWN.routes);
-    const routes = matching.filter((route) => busiest.includes(route));
+    const ranked = problemsFirst([...matching].sort((a, b) => (busy.get(b.label) ?? 0) - (busy.get(a.label) ?? 0)), problems.routes, (route) => route.label);
+    const shown = new Set(ranked.slice(0, MAX_SHOWN.routes));
+    const routes = problemsFirst(matching.filter((route) => shown.has(route)), problems.routes, (route) => route.label);
     const targets = new Map();
     for (const route of routes) {
       for (const [backend, kind] of targetsOf(route)) targets.set(`${route.label} ${backend}`, [route.label, backend, kind]);
     }
     const linked = new Set([...targets.values()].map(([, backend]) => backend));
     for (const backend of plan.backends) if (this.filter && this.matchesBackend(backend)) linked.add(backend.name);
-    const backends = plan.backends.filter((each) => linked.has(each.name)).slice(0, MAX_SHOWN.backends);
-    const endpoints = backends.flatMap((each) => each.endpoints.map((url) => [each, url])).slice(0, MAX_SHOWN.endpoints);
+    const backends = problemsFirst(plan.backends.filter((each) => linked.has(each.name)), problems.backends, (each) => each.name).slice(0, MAX_SHOWN.backends);
+    const endpoints = problemsFirst(
+      backends.flatMap((each) => each.endpoints.map((url) => [each, url])), problems.endpoints, ([each, url]) => `${each.name} ${url}`,
+    ).slice(0, MAX_SHOWN.endpoints);
     const listeners = plan.listeners.filter((each) => each.protocols.length);
     const unrouted = flows.some((flow) => !flow.route && flow.seconds?.count) && !this.filter;
     const entries = new Map();
@@ -103,11 +110,14 @@ export class TrafficGraph {
     }
     const drawing = byId("wires");
     drawing.replaceChildren();
+    // A card that changes its height moves the cards below it.
+    this.resized.disconnect();
+    for (const each of [byId("picture"), ...document.querySelectorAll("#picture .node")]) this.resized.observe(each);
     const wire = (key, from, to, protocol, dashed) => {
       if (!this.nodes.has(from) || !this.nodes.has(to)) return;
       const track = svg("path", { class: dashed ? "idle dashed" : "idle" });
       const flow = svg("path", { class: "flow", visibility: "hidden" });
-      drawing.append(svg("g", { "data-protocol": protocol }, track, flow));
+      drawing.append(svg("g", { "data-protocol": protocol, "data-from": from, "data-to": to }, track, flow));
       this.wires.set(key, { from, to, track, flow, dashed });
     };
     for (const [key, [port, route, protocol]] of visible.entries) {
@@ -127,7 +137,7 @@ export class TrafficGraph {
     const nums = el("p", { class: "nums" });
     const state = el("span", { class: "unseen" });
     const element = el(
-      "li", { class: "node", "data-busy": "false" },
+      "li", { class: "node", "data-busy": "false", "data-key": key },
       el("p", { class: "name" }, el("span", { class: "dot", "aria-hidden": "true" }), el("code", { title: name }, name), state),
       sub ? el("p", { class: "sub" }, sub) : null, extra, nums,
     );
@@ -139,8 +149,9 @@ export class TrafficGraph {
     const properties = [listener.tls ? "TLS" : null, listener.model ? `model ${listener.model}` : null, listener.framed ? "size-prefixed" : null];
     const ports = listener.protocols.map((protocol) => {
       const number = el("b", {}, "");
-      const element = el("p", { class: "port", "data-protocol": protocol, "data-busy": "false" }, el("code", {}, protocol), number);
-      this.nodes.set(`port:${listener.name} ${protocol}`, { element, number });
+      const key = `port:${listener.name} ${protocol}`;
+      const element = el("p", { class: "port", "data-protocol": protocol, "data-busy": "false", "data-key": key }, el("code", {}, protocol), number);
+      this.nodes.set(key, { element, number });
       return element;
     });
     const address = el("p", { class: "sub" }, [listener.address, ...properties.filter(Boolean)].join(" · "));
@@ -207,7 +218,9 @@ export class TrafficGraph {
     const span = last.time - from.time;
     const perSecond = (outcome) => (span > 0 ? Math.max(0, (now?.requests?.[outcome] ?? 0) - (old?.requests?.[outcome] ?? 0)) / span : 0);
     const [ok, failed] = [perSecond("ok"), perSecond("failed")];
-    const statistics = { rate: ok + failed, errors: failed, share: failed ? failed / (ok + failed) : 0, p50: null, p99: null };
+    const statistics = {
+      rate: ok + failed, failures: failed, failureShare: failed ? failed / (ok + failed) : 0, clientErrors: 0, p50: null, p99: null,
+    };
     const status = health.get(key)?.health ?? "unknown";
     this.showStatistics(`end:${key}`, statistics, status, now?.active ? `${now.active} in flight` : "");
     this.flow(`at:${key}`, statistics);
@@ -216,7 +229,7 @@ export class TrafficGraph {
   showStatistics(key, now, health = "", note = "") {
     const node = this.nodes.get(key);
     if (!node) return;
-    const failing = now.share > 0.5;
+    const failing = now.failureShare > 0.5;
     const status = failing && (health === "" || health === "up" || health === "unknown") ? "failing" : health || (now.rate ? "up" : "");
     node.element.dataset.busy = String(now.rate > 0);
     node.element.dataset.health = status;
@@ -224,8 +237,9 @@ export class TrafficGraph {
     const items = [[now.rate ? rate(now.rate) : "idle", "b"]];
     if (now.p50 !== null) items.push([`p50 ${seconds(now.p50)}`], [`p99 ${seconds(now.p99)}`]);
     if (note) items.push([note]);
-    if (now.errors && health !== "failing") items.push([`${percent(now.share)} errors`, "span", "bad"]);
-    if (["down", "ejected", "partly", "failing"].includes(health)) items.push([health, "span", health === "partly" ? "" : "bad"]);
+    if (now.failures && health !== "failing") items.push([`${percent(now.failureShare)} failures`, "span", "bad"]);
+    if (now.clientErrors) items.push([`${percent(now.clientErrorShare)} client errors`]);
+    if (UNHEALTHY.includes(health)) items.push([health, "span", health === "degraded" ? "" : "bad"]);
     const text = JSON.stringify(items);
     if (node.text === text) return;
     node.text = text;
@@ -237,7 +251,7 @@ export class TrafficGraph {
     if (!wire) return;
     const busy = now.rate > 0;
     const width = busy ? 2 + 2.2 * Math.log10(1 + now.rate) : 1.5;
-    const failing = now.share > 0.5 ? " failing" : "";
+    const failing = now.failureShare > 0.5 ? " failing" : "";
     wire.track.setAttribute("class", `${busy ? "track" : "idle"}${wire.dashed && !busy ? " dashed" : ""}${failing}`);
     wire.track.style.strokeWidth = `${width + (busy ? 3 : 0)}px`;
     wire.flow.setAttribute("class", `flow${failing}`);
@@ -298,6 +312,16 @@ function targetsOf(route) {
   return targets;
 }
 
+/** Return the routes, backends and endpoints with a recent failure or an unhealthy endpoint. */
+function problemsOf(plan, history) {
+  const failed = history.changed(LATENCY_SECONDS).filter((change) => change.failures);
+  const unhealthy = history.last.state.endpoints.filter((each) => UNHEALTHY.includes(each.health));
+  const backends = new Set([...failed.map(({ flow }) => flow.backend), ...unhealthy.map((each) => each.backend)]);
+  const routes = new Set(failed.map(({ flow }) => flow.route));
+  for (const route of plan.routes) if (targetsOf(route).some(([backend]) => backends.has(backend))) routes.add(route.label);
+  return { routes, backends, endpoints: new Set(unhealthy.map((each) => `${each.backend} ${each.endpoint}`)) };
+}
+
 /** Return the listener of a flow: the model's own listener, else a shared listener. */
 function portOf(listeners, plan, flow) {
   const candidates = listeners.filter((listener) => listener.protocols.includes(flow.protocol));
@@ -309,5 +333,5 @@ function portOf(listeners, plan, flow) {
 function combinedHealth(healths) {
   if (!healths.length) return "";
   if (healths.every((health) => health === healths[0])) return healths[0];
-  return healths.some((health) => ["down", "ejected", "partly", "failing"].includes(health)) ? "partly" : "up";
+  return healths.some((health) => UNHEALTHY.includes(health)) ? "degraded" : "up";
 }

@@ -1,4 +1,4 @@
-"""Formats wire messages as readable text for the console. This module has no I/O.
+"""Formats wire messages as readable text for the console and for ``infergate explain``.
 
 *Rule.* Messages are truncated. Long messages are truncated before they are decoded, because a
 backend's message may be as long as ``limits.body``, and formatting it would delay other
@@ -77,8 +77,13 @@ def truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
 
 
+def is_secret(header: str) -> bool:
+    """Return whether the value of ``header`` (lower-case) may be a credential."""
+    return any(word in header for word in _SECRET_WORDS)
+
+
 def _header_value(name: str, value: str) -> str:
-    return HIDDEN if any(word in name for word in _SECRET_WORDS) else value[:_MAX_TEXT_CHARS]
+    return HIDDEN if is_secret(name) else value[:_MAX_TEXT_CHARS]
 
 
 def hex_dump(data: bytes) -> Iterator[str]:

@@ -1,0 +1,183 @@
+"""The sections of routes.yaml on the payload log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+
+from infergate.config.fields import (
+    FilePath,
+    Name,
+    Percent,
+    Positive,
+    PositiveDuration,
+    PositiveSize,
+    Text,
+)
+from infergate.config.recording import RecordedHeader, RedactConfig
+from infergate.config.section import Section
+from infergate.config.tls import BackendTls
+from infergate.config.values import Url, parse_url
+from infergate.core.limits import MIB
+
+_SCHEMES: Final = ("http", "https")
+
+
+def _parse_sink_url(value: object) -> Url:
+    url = parse_url(value)
+    if url.scheme not in _SCHEMES:
+        raise ValueError("the URL of a sink begins with https:// or http://")
+    return url
+
+
+SinkUrl = Annotated[
+    InstanceOf[Url],
+    BeforeValidator(_parse_sink_url),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "URL"}),
+]
+
+
+class HttpSinkConfig(Section):
+    """A server that receives events by HTTP POST, such as a Knative broker or TrustyAI.
+
+    Example: `http: {url: http://trustyai.models.svc}`.
+    """
+
+    url: SinkUrl = Field(
+        description="URL of the server, http or https. Example: "
+        "`http://broker-ingress.knative-eventing.svc/models/default`."
+    )
+    encoding: Literal["binary", "structured", "batch"] = Field(
+        default="binary",
+        description="The content mode of CloudEvents: `binary` sends the attributes as headers and "
+        "is the mode of KServe; `structured` sends an event as one JSON document; `batch` sends "
+        "the events of up to 100 inferences as one JSON array.",
+    )
+    timeout: PositiveDuration = Field(
+        default=5.0, description="Timeout of each attempt, including the connection."
+    )
+    retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=2,
+        description="Maximum number of retries after a failed connection, a timeout, and the "
+        "statuses 429 and 5xx, after 0.1 s, 0.4 s, 1.6 s and then 2 s. An event may therefore "
+        "arrive twice. Any other status than 2xx counts as `rejected`.",
+    )
+    tls: BackendTls | None = Field(
+        default=None,
+        description="TLS settings of an `https://` URL, as for backends. By default, the system's "
+        "authorities are trusted.",
+    )
+
+
+class FileSinkConfig(Section):
+    """A folder for files with one event per line (JSON Lines), each with mode 0600.
+
+    Example: `file: {path: /var/log/infergate/payloads}`.
+    """
+
+    path: FilePath = Field(
+        description="The folder. It is created if it is missing. Relative paths start at this "
+        "file's folder. Each worker writes its own files, `events-TIME-PID-NUMBER.jsonl`."
+    )
+    file_bytes: PositiveSize = Field(
+        default=64 * MIB, description="Maximum size of a file. A new file follows a full one."
+    )
+    total_bytes: PositiveSize = Field(
+        default=1024 * MIB,
+        description="Maximum size of all files. The oldest files are deleted. With several "
+        "workers, the size may exceed it by `file_bytes` per worker.",
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.file_bytes > self.total_bytes:
+            raise ValueError("file_bytes must not exceed total_bytes")
+        return self
+
+
+class PayloadLogConfig(Section):
+    """The payload log: inferences are sent as CloudEvents in the format of KServe's inference
+    logger (docs/payload-log.md). Routes choose their inferences with their own `payload_log`.
+    Exactly one of `http` and `file` is required."""
+
+    http: HttpSinkConfig | None = Field(
+        default=None, description="A server that receives the events."
+    )
+    file: FileSinkConfig | None = Field(
+        default=None, description="A folder for files with the events."
+    )
+    source: Name = Field(
+        default="infergate",
+        description="The events' attribute `source`, a URI reference. Example: "
+        "`http://infergate.models.svc`.",
+    )
+    service: Text = Field(
+        default="",
+        description="The events' extension `inferenceservicename`. By default, it is the client's "
+        "name of the model.",
+    )
+    namespace: Text = Field(
+        default="", description="The events' extension `namespace`. It is omitted if empty."
+    )
+    component: Text = Field(
+        default="predictor", description="The events' extension `component`, as in KServe."
+    )
+    headers: tuple[RecordedHeader, ...] = Field(
+        default=(),
+        description="Request headers to include in the events' extension `metadata`, by name or "
+        "glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
+    )
+    redact: RedactConfig = Field(
+        default=RedactConfig(), description="Tensors that are not sent, or not their data."
+    )
+    max_queue: Positive = Field(
+        default=1000,
+        description="Maximum number of inferences that wait for the sink. Further ones are "
+        "dropped and counted.",
+    )
+    queue_bytes: PositiveSize = Field(
+        default=64 * MIB,
+        description="Maximum size of the inferences that wait for the sink. They also count for "
+        "`limits.in_flight_bytes`.",
+    )
+    inference_bytes: PositiveSize = Field(
+        default=8 * MIB,
+        description="Maximum size of the tensors of an inference, inputs and outputs. Larger "
+        "inferences are not logged and count as `too_large`.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_sink(self) -> Self:
+        if (self.http is None) == (self.file is None):
+            raise ValueError("exactly one of http and file is required")
+        return self
+
+
+class RoutePayloadLogConfig(Section):
+    """The inferences of a route that the payload log sends.
+
+    Example: `payload_log: {percent: 10}`.
+    """
+
+    percent: Percent = Field(
+        default=100.0,
+        description="Percentage of the route's inferences. The inferences of a sequence are either "
+        "all logged or not at all.",
+    )
+    mode: Literal["all", "request", "response"] = Field(
+        default="all", description="Which events to send, as in KServe."
+    )
+    errors: bool = Field(
+        default=True,
+        description="Also log inferences that end with an error. The data of the response event "
+        "is then the V2 error object.",
+    )

@@ -1,0 +1,54 @@
+"""Builds the backends of an explanation."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.assembly.backends import make_remote_backend
+from infergate.backends.base import Backend
+from infergate.backends.remote import RemoteBackend
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
+from infergate.config.schema import Config
+from infergate.migration.explain.capture import (
+    Captured,
+    CapturingBackend,
+    CapturingModels,
+    CapturingUpstream,
+)
+from infergate.transport.base import Upstream
+
+AUTO: Final = "auto"
+"""The setting of ``profile`` that makes a backend query its server."""
+
+
+def make_capturing_backend(
+    config: Config,
+    name: str,
+    captured: Captured,
+    *,
+    queries_servers: bool = False,
+    keeps_queries: bool = False,
+) -> Backend:
+    """Return the backend ``name`` of ``config``, which keeps inferences in ``captured``. Without
+    ``queries_servers``, it sends nothing at all, and a server whose profile is not configured
+    counts as generic."""
+    backend = config.backends[name]
+    plugin = plugins().get(backend.protocol)
+    if plugin is None:
+        return CapturingModels(name, captured)
+    if backend.profile == AUTO and not queries_servers:
+        generic = backend.model_copy(update={"profile": GENERIC.name})
+        config = config.model_copy(update={"backends": {**config.backends, name: generic}})
+
+    def make(
+        settings: Any, codec: Any, upstream: Upstream[Any, Any], *rest: Any, **options: Any
+    ) -> RemoteBackend[Any, Any]:
+        online = upstream if queries_servers else None
+        capturing = CapturingUpstream(plugin, captured, online, keeps_queries=keeps_queries)
+        made = CapturingBackend(settings, codec, capturing, *rest, **options)
+        made.captured = captured
+        return made
+
+    return make_remote_backend(name, config, compiled.limits(config), make=make)

@@ -1,0 +1,336 @@
+"""Writes an inference as a program of several clients, old and new.
+
+Every program sends the tensors bit for bit and prints the outputs. Values that may be credentials
+are read from environment variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+from infergate.codecs.wire_format import is_secret
+from infergate.core.classification import CLASSIFICATION
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest
+from infergate.core.sequences import SEQUENCE_ID
+from infergate.core.tensor import Tensor
+from infergate.migration.explain.array_code import READ_STRINGS, ArraySource
+from infergate.migration.explain.client_inference import (
+    ClientInference,
+    NoClientCodeError,
+    variable_name,
+)
+from infergate.migration.explain.curl_code import curl_code
+
+_ARGUMENTS: Final = (SEQUENCE_ID, "sequence_start", "sequence_end", "priority", "timeout")
+"""Parameters that tritonclient's ``infer`` takes as arguments of these names."""
+_TF_TYPES: Final = {
+    Datatype.BOOL: "DT_BOOL",
+    Datatype.UINT8: "DT_UINT8",
+    Datatype.UINT16: "DT_UINT16",
+    Datatype.UINT32: "DT_UINT32",
+    Datatype.UINT64: "DT_UINT64",
+    Datatype.INT8: "DT_INT8",
+    Datatype.INT16: "DT_INT16",
+    Datatype.INT32: "DT_INT32",
+    Datatype.INT64: "DT_INT64",
+    Datatype.FP16: "DT_HALF",
+    Datatype.FP32: "DT_FLOAT",
+    Datatype.FP64: "DT_DOUBLE",
+    Datatype.BYTES: "DT_STRING",
+}
+
+
+def code_of(clients: Iterable[str], inference: ClientInference) -> dict[str, str]:
+    """Return the source text for each of ``clients``, keys of ``CLIENTS``. The text for a client
+    that cannot send the inference is a comment with the reason."""
+    code: dict[str, str] = {}
+    for client in clients:
+        try:
+            code[client] = CLIENTS[client](inference)
+        except NoClientCodeError as error:
+            code[client] = f"# not possible: {error}\n"
+    return code
+
+
+class _Program:
+    """A Python program that is written line by line."""
+
+    def __init__(self, inference: ClientInference, *imports: str) -> None:
+        self.arrays: Final = ArraySource(inference.folder)
+        self._imports: Final = list(imports)
+        self._lines: Final[list[str]] = []
+
+    def add(self, *lines: str) -> None:
+        self._lines.extend(lines)
+
+    def headers(self, headers: Mapping[str, str]) -> str:
+        """Return an expression for a dict of ``headers``."""
+        entries = []
+        for name, value in headers.items():
+            secret = is_secret(name)
+            if secret:
+                self.arrays.imports.add("os")
+            source = f'os.environ["{variable_name(name)}"]' if secret else repr(value)
+            entries.append(f"{name!r}: {source}")
+        return f"{{{', '.join(entries)}}}"
+
+    def text(self) -> str:
+        standard = [f"import {name}" for name in sorted(self.arrays.imports)]
+        missing = [f"# write {file} with --save FOLDER" for file in self.arrays.missing]
+        helper = [READ_STRINGS] if self.arrays.reads_strings else [""]
+        lines = [*missing, *standard, *self._imports, *helper, *self._lines]
+        return "\n".join(lines) + "\n"
+
+
+def _tritonclient(inference: ClientInference, module: str) -> str:
+    request, addresses = inference.request, inference.addresses
+    is_http = module == "http"
+    address = addresses.http if is_http and addresses.http_url() else addresses.grpc_address()
+    program = _Program(inference, "import numpy as np", f"import tritonclient.{module} as client")
+    program.add("inputs = []")
+    for tensor in request.inputs:
+        program.add(
+            f"tensor = client.InferInput({tensor.name!r}, {list(tensor.shape)}, "
+            f"{tensor.datatype.value!r})",
+            f"tensor.set_data_from_numpy({program.arrays.source(tensor)})",
+            "inputs.append(tensor)",
+        )
+    arguments = [repr(request.model), "inputs"]
+    if request.version:
+        arguments.append(f"model_version={request.version!r}")
+    if request.outputs:
+        program.add("outputs = [")
+        for output in request.outputs:
+            count = output.parameters.get(CLASSIFICATION)
+            classes = f", class_count={count!r}" if count else ""
+            program.add(f"    client.InferRequestedOutput({output.name!r}{classes}),")
+        program.add("]")
+        arguments.append("outputs=outputs")
+    if request.id:
+        arguments.append(f"request_id={request.id!r}")
+    arguments += [
+        f"{name}={request.parameters[name]!r}" for name in _ARGUMENTS if name in request.parameters
+    ]
+    rest = {name: value for name, value in request.parameters.items() if name not in _ARGUMENTS}
+    if rest:
+        arguments.append(f"parameters={rest!r}")
+    headers = inference.own_headers()
+    if headers:
+        arguments.append(f"headers={program.headers(headers)}")
+    tls = ", ssl=True" if (addresses.http_tls if is_http else addresses.grpc_tls) else ""
+    as_json = "" if is_http else "as_json=True"
+    program.add(
+        f"with client.InferenceServerClient({address!r}{tls}) as server:",
+        f"    result = server.infer({', '.join(arguments)})",
+        f'    for output in result.get_response({as_json})["outputs"]:',
+        '        print(output["name"], result.as_numpy(output["name"]).tolist())',
+    )
+    return program.text()
+
+
+def _kserve(inference: ClientInference) -> str:
+    request, addresses = inference.request, inference.addresses
+    _refuse(request.inputs, {Datatype.BF16}, "kserve's InferInput")
+    program = _Program(
+        inference,
+        "import asyncio",
+        "import numpy as np",
+        "from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig",
+        "from kserve.protocol.infer_type import RequestedOutput",
+    )
+    program.add("inputs = []")
+    for tensor in request.inputs:
+        program.add(
+            f"tensor = InferInput({tensor.name!r}, {list(tensor.shape)}, "
+            f"{tensor.datatype.value!r})",
+            f"tensor.set_data_from_numpy({program.arrays.source(tensor)})",
+            "inputs.append(tensor)",
+        )
+    arguments = [repr(request.model), "inputs"]
+    if request.id:
+        arguments.append(f"request_id={request.id!r}")
+    if request.parameters:
+        arguments.append(f"parameters={dict(request.parameters)!r}")
+    if request.outputs:
+        outputs = ", ".join(
+            f"RequestedOutput({output.name!r}, {dict(output.parameters)!r})"
+            for output in request.outputs
+        )
+        arguments.append(f"request_outputs=[{outputs}]")
+    path = quote(request.model, safe="")
+    path += f"/versions/{quote(request.version, safe='')}" if request.version else ""
+    headers = inference.own_headers()
+    more = f", headers={program.headers(headers)}" if headers else ""
+    program.add(
+        f"request = InferRequest({', '.join(arguments)})",
+        "",
+        "",
+        "async def main():",
+        '    server = InferenceRESTClient(RESTConfig(protocol="v2"))',
+        f"    response = await server.infer({addresses.http_url()!r}, request, "
+        f"model_name={path!r}{more})",
+        "    for output in response.outputs:",
+        "        print(output.name, output.as_numpy().tolist())",
+        "    await server.close()",
+        "",
+        "",
+        "asyncio.run(main())",
+    )
+    return program.text()
+
+
+def _tensorflow_serving(inference: ClientInference) -> str:
+    request, addresses = inference.request, inference.addresses
+    _refuse(request.inputs, {Datatype.BF16}, "this program")
+    _refuse_parameters(request, "TensorFlow Serving's API")
+    program = _Program(
+        inference,
+        "import grpc",
+        "import numpy as np",
+        "from tensorflow.core.framework import tensor_pb2, types_pb2",
+        "from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc",
+    )
+    program.add(
+        "request = predict_pb2.PredictRequest()",
+        f"request.model_spec.name = {request.model!r}",
+    )
+    if request.version.isdecimal():
+        program.add(f"request.model_spec.version.value = {int(request.version)}")
+    elif request.version:
+        program.add(f"request.model_spec.version_label = {request.version!r}")
+    for tensor in request.inputs:
+        is_text = tensor.datatype is Datatype.BYTES
+        fill = (
+            "tensor.string_val.extend(array.ravel().tolist())"
+            if is_text
+            else "tensor.tensor_content = array.tobytes()"
+        )
+        program.add(
+            f"array = {program.arrays.source(tensor)}",
+            f"tensor = tensor_pb2.TensorProto(dtype=types_pb2.{_TF_TYPES[tensor.datatype]})",
+            fill,
+            "for size in array.shape:",
+            "    tensor.tensor_shape.dim.add(size=size)",
+            f"request.inputs[{tensor.name!r}].CopyFrom(tensor)",
+        )
+    if request.outputs:
+        program.add(f"request.output_filter.extend({[o.name for o in request.outputs]!r})")
+    address = addresses.grpc_address()
+    open_channel = f"grpc.insecure_channel({address!r})"
+    if addresses.grpc_tls:
+        open_channel = f"grpc.secure_channel({address!r}, grpc.ssl_channel_credentials())"
+    headers = inference.own_headers()
+    more = f", metadata=list({program.headers(headers)}.items())" if headers else ""
+    program.add(
+        f"with {open_channel} as channel:",
+        "    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)",
+        f"    response = stub.Predict(request{more})",
+        "for name, output in response.outputs.items():",
+        '    print(name, str(output).replace("\\n", " "))',
+    )
+    return program.text()
+
+
+def _tensorrtserver(inference: ClientInference) -> str:
+    request, addresses = inference.request, inference.addresses
+    if addresses.http_url().startswith("https"):
+        raise NoClientCodeError("tensorrtserver has no TLS")
+    _refuse(request.inputs, {Datatype.BF16}, "tensorrtserver")
+    metadata = inference.metadata
+    names = {output.name: output.parameters.get(CLASSIFICATION) for output in request.outputs}
+    if not names and metadata is not None:
+        names = dict.fromkeys(output.name for output in metadata.outputs)
+    if not names:
+        raise NoClientCodeError(
+            "tensorrtserver needs the names of the outputs: declare the model, or use --metadata"
+        )
+    batches = bool(metadata and metadata.max_batch_size)
+    program = _Program(
+        inference,
+        "import numpy as np",
+        "from tensorrtserver.api import InferContext, ProtocolType",
+    )
+    program.add("inputs = {}")
+    for tensor in request.inputs:
+        # A list with an array for each element of the batch.
+        source = program.arrays.source(tensor)
+        rows = f"list({source})" if batches else f"[{source}]"
+        program.add(f"inputs[{tensor.name!r}] = {rows}")
+    program.add("outputs = {")
+    for name, count in names.items():
+        kind = f"(InferContext.ResultFormat.CLASS, {count})" if count else None
+        program.add(f"    {name!r}: {kind or 'InferContext.ResultFormat.RAW'},")
+    program.add("}")
+    version = int(request.version) if request.version.isdecimal() else None
+    more = []
+    if SEQUENCE_ID in request.parameters:
+        more.append(f"correlation_id={request.parameters[SEQUENCE_ID]!r}")
+    headers = inference.own_headers()
+    if headers:
+        pairs = program.headers(headers)
+        more.append(f"http_headers=[f'{{k}}: {{v}}' for k, v in {pairs}.items()]")
+    flags = int(bool(request.parameters.get("sequence_start"))) + 2 * int(
+        bool(request.parameters.get("sequence_end"))
+    )
+    size = request.inputs[0].shape[0] if batches and request.inputs else 1
+    extra = "".join(f", {argument}" for argument in more)
+    program.add(
+        f"context = InferContext({addresses.http!r}, ProtocolType.HTTP, {request.model!r}, "
+        f"{version!r}{extra})",
+        f"result = context.run(inputs, outputs, {size}, {flags})",
+        "for name, values in result.items():",
+        "    print(name, [getattr(value, 'tolist', lambda: value)() for value in values])",
+    )
+    return program.text()
+
+
+def _graphpipe(inference: ClientInference) -> str:
+    request, addresses = inference.request, inference.addresses
+    _refuse(request.inputs, {Datatype.BF16, Datatype.BOOL}, "GraphPipe")
+    _refuse_parameters(request, "GraphPipe")
+    program = _Program(inference, "import numpy as np", "from graphpipe import remote")
+    url = f"{addresses.http_url()}/graphpipe/{quote(request.model, safe='')}"
+    url += f"/versions/{quote(request.version, safe='')}" if request.version else ""
+    sources = [
+        f"{program.arrays.source(tensor)}.astype(np.bytes_)"
+        if tensor.datatype is Datatype.BYTES
+        else program.arrays.source(tensor)
+        for tensor in request.inputs
+    ]
+    outputs = [output.name for output in request.outputs] or None
+    program.add(
+        "inputs = [",
+        *(f"    {source}," for source in sources),
+        "]",
+        f"names = {[tensor.name for tensor in request.inputs]!r}",
+        f"for output in remote.execute_multi({url!r}, inputs, names, {outputs!r}):",
+        "    print(output.tolist())",
+    )
+    return program.text()
+
+
+def _refuse(tensors: Iterable[Tensor], datatypes: set[Datatype], client: str) -> None:
+    for tensor in tensors:
+        if tensor.datatype in datatypes:
+            raise NoClientCodeError(
+                f"{client} has no {tensor.datatype.value}, the datatype of '{tensor.name}'"
+            )
+
+
+def _refuse_parameters(request: InferRequest, client: str) -> None:
+    if SEQUENCE_ID in request.parameters:
+        raise NoClientCodeError(f"{client} has no sequences")
+
+
+CLIENTS: Final[Mapping[str, Callable[[ClientInference], str]]] = {
+    "curl": curl_code,
+    "tritonclient": lambda inference: _tritonclient(inference, "http"),
+    "tritonclient-grpc": lambda inference: _tritonclient(inference, "grpc"),
+    "kserve": _kserve,
+    "tensorflow-serving-api": _tensorflow_serving,
+    "tensorrtserver": _tensorrtserver,
+    "graphpipe": _graphpipe,
+}
+"""The functions that write code, by the name of the client's package."""

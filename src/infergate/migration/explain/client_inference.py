@@ -1,0 +1,88 @@
+"""An inference and its destination, from which ``client_code`` and ``curl_code`` write programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.wire import HttpRequest
+from infergate.migration.explain.client_request import ClientRequest
+
+_TRANSPORT_HEADERS: Final = frozenset(
+    {
+        "accept", "accept-encoding", "connection", "content-encoding", "content-length",
+        "content-type", "expect", "host", "inference-header-content-length",
+        "nv-inferrequest", "te", "transfer-encoding", "user-agent", "x-request-id",
+    }
+)  # fmt: skip
+
+
+class NoClientCodeError(ValueError):
+    """A client cannot send the inference. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAddresses:
+    """The addresses to send to, as ``host:port``. An empty address is unknown."""
+
+    http: str = ""
+    grpc: str = ""
+    http_tls: bool = False
+    grpc_tls: bool = False
+
+    def http_url(self) -> str:
+        """Return the base URL for HTTP. Raises NoClientCodeError."""
+        if not self.http:
+            raise NoClientCodeError("the configuration has no HTTP listener")
+        return f"{'https' if self.http_tls else 'http'}://{self.http}"
+
+    def grpc_address(self) -> str:
+        """Return ``host:port`` for gRPC. Raises NoClientCodeError."""
+        if not self.grpc:
+            raise NoClientCodeError("the configuration has no gRPC listener")
+        return self.grpc
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInference:
+    """An inference to write as code. ``headers`` are the client's headers. ``metadata`` is the
+    model's metadata, if it is known. ``wire`` is the client's own HTTP message, if there is one.
+    Data that is too long for source text is written to ``folder``, unless it is None."""
+
+    request: InferRequest
+    addresses: ClientAddresses
+    headers: Mapping[str, str] = field(default_factory=dict)
+    metadata: ModelMetadata | None = None
+    wire: HttpRequest | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: ClientRequest,
+        inference: InferRequest,
+        addresses: ClientAddresses,
+        metadata: ModelMetadata | None,
+        folder: Path | None,
+    ) -> ClientInference:
+        """Return ``inference``, which was read from ``request``."""
+        wire = request.wire
+        if isinstance(wire, HttpRequest):
+            return cls(inference, addresses, wire.headers, metadata, wire, folder)
+        return cls(inference, addresses, wire.metadata, metadata, None, folder)
+
+    def own_headers(self) -> dict[str, str]:
+        """Return the headers that the client's user has set, not its library."""
+        return {
+            name: value
+            for name, value in self.headers.items()
+            if name not in _TRANSPORT_HEADERS and not name.startswith(("grpc-", ":"))
+        }
+
+
+def variable_name(header: str) -> str:
+    """Return the name of the environment variable that holds the value of a secret header."""
+    return "".join(letter if letter.isalnum() else "_" for letter in header).upper()

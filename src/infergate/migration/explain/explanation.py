@@ -1,0 +1,109 @@
+"""Explains a request: its listener and protocol, its route, and what each target would receive.
+``target`` runs the request through the real gateway once for each target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from infergate.config import compile as compiled
+from infergate.config.schema import Config
+from infergate.core.errors import GatewayError
+from infergate.core.messages import OPERATION_NAMES, InferRequest, ModelMetadata
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import HttpRequest
+from infergate.gateway.dispatch import assign_request_id
+from infergate.migration.explain.client_request import ClientRequest
+from infergate.migration.explain.listeners import codec_of, listener_of
+from infergate.migration.explain.route_checks import RouteCheck, check_routes, targets_of
+from infergate.migration.explain.target import (
+    PEER,
+    ExplainedRequest,
+    TargetExplanation,
+    Wire,
+    error_text,
+)
+
+__all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
+_ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
+_SERVER_NOTE: Final = "The gateway itself answers requests about the server."
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The way of a request through the gateway."""
+
+    listener: str
+    protocol: str
+    operation: str = ""
+    model: str = ""
+    version: str = ""
+    routes: tuple[RouteCheck, ...] = ()
+    targets: tuple[TargetExplanation, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    """Why the gateway refuses the request before it reaches a route."""
+    inference: InferRequest | None = None
+    """The client's inference, or None if it is unknown."""
+    metadata: ModelMetadata | None = None
+    """The model's metadata in the client's names, or None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """``queries_servers`` allows requests for metadata. ``recorded`` is the metadata of a recorded
+    request, which its own tensors give."""
+
+    queries_servers: bool = False
+    recorded: ModelMetadata | None = None
+
+
+async def explain(config: Config, request: ClientRequest, options: ExplainOptions) -> Explanation:
+    """Explain ``request``. Raises RequestError if no listener of ``config`` could receive it."""
+    listener, wire = listener_of(config, request), request.wire
+    codec = codec_of(config, listener, wire)
+    found = Explanation(listener, codec.name)
+    if config.access is not None:
+        found = replace(found, notes=(_ACCESS_NOTE,))
+    table = compiled.routing_table(config)
+    try:
+        summary = codec.summarize(replace(wire))
+        table.name_rule.check_model(summary.model, summary.version)
+    except GatewayError as error:
+        return replace(found, error=error_text(error))
+    model, version = summary.model, summary.version
+    operation = OPERATION_NAMES[summary.operation]
+    found = replace(found, operation=operation, model=model, version=version)
+    if not model:
+        return replace(found, notes=(*found.notes, _SERVER_NOTE))
+    headers = _with_request_id(wire)
+    checks, route = check_routes(table.routes, model, version, headers)
+    found = replace(found, routes=tuple(checks))
+    if route is None:
+        return replace(found, error=f"not_found: no route matches the model '{model}'")
+    declared = compiled.declared_models(config)
+    if options.recorded is not None and model not in declared:
+        declared[model] = replace(options.recorded, name=model)
+    explained = ExplainedRequest(
+        config, codec, wire, headers, declared, summary, options.queries_servers
+    )
+    targets = [
+        await explained.send_to(target)
+        for target in targets_of(route)
+        if target.role == "backend" or explained.is_inference  # others receive only inferences
+    ]
+    return replace(
+        found,
+        targets=tuple(target.explanation for target in targets),
+        inference=next((each.inference for each in targets if each.inference), None),
+        metadata=next((each.metadata for each in targets if each.metadata), None),
+    )
+
+
+def _with_request_id(wire: Wire) -> Mapping[str, str]:
+    """Return the client's headers, with a request id as the gateway would add it."""
+    headers = wire.headers if isinstance(wire, HttpRequest) else wire.metadata
+    context = RequestContext(PEER, headers=headers)
+    assign_request_id(context)
+    return context.headers

@@ -1,0 +1,93 @@
+"""Which listener and which codec of a configuration receive a request, and at which address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infergate.codecs.base import Codec, TransportKind
+from infergate.codecs.envelopes import ENVELOPES
+from infergate.codecs.registry import by_claim, plugins
+from infergate.config import compile as compiled
+from infergate.config.schema import Config
+from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.migration.explain.client_inference import ClientAddresses
+from infergate.migration.explain.client_request import ClientRequest, RequestError
+from infergate.transport.base import Address
+
+_ALL_INTERFACES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+"""The local address of a listener on all interfaces."""
+
+
+def listener_of(config: Config, request: ClientRequest) -> str:
+    """Return the path in the configuration of the listener with the request's port, or else of the
+    first listener for its transport. Raises RequestError if there is none."""
+    is_http = isinstance(request.wire, HttpRequest)
+    kinds = _shared(config) | dict.fromkeys(compiled.model_listeners(config), TransportKind.HTTP)
+    wanted = TransportKind.HTTP if is_http else TransportKind.GRPC
+    usable = [name for name, kind in kinds.items() if kind is wanted]
+    if not usable:
+        raise RequestError(f"no listener serves {'HTTP' if is_http else 'gRPC'} requests")
+    port = request.authority.rpartition(":")[2]
+    addresses = compiled.addresses(config)
+    with_port = (name for name in usable if port and port == str(addresses[name].port))
+    return next(with_port, usable[0])
+
+
+def _shared(config: Config) -> dict[str, TransportKind]:
+    """Return the transport of each listener for several models."""
+    return {
+        name: plugins()[protocols[0]].transport_kind
+        for name, protocols in compiled.listener_protocols(config).items()
+    }
+
+
+def codec_of(config: Config, listener: str, wire: HttpRequest | RpcRequest) -> Codec[Any, Any]:
+    """Return the codec that serves ``wire`` on a listener, as ``gateway.dispatch`` chooses it."""
+    codecs = _codecs(config, listener)
+    path = wire.path if isinstance(wire, HttpRequest) else wire.method
+    first = path[1:].partition("/")[0]
+    return codecs.get(path) or codecs.get(first) or next(iter(codecs.values()))
+
+
+def _codecs(config: Config, listener: str) -> Mapping[str, Codec[Any, Any]]:
+    """Return the codecs of a listener by the paths, first path segments or services that they
+    claim."""
+    single = compiled.model_listeners(config).get(listener)
+    if single is not None:
+        return {"": plugins()[single.protocol].create(single.options)}
+    options = compiled.frontend_options(config)
+
+    def create(protocol: str) -> Codec[Any, Any]:
+        return plugins()[protocol].create(options.get(protocol, {}))
+
+    codecs = by_claim(compiled.listener_protocols(config)[listener], create)
+    for name, envelope in compiled.envelope_options(config, listener).items():
+        codec = ENVELOPES[name](**envelope)
+        codecs |= dict.fromkeys(codec.claims, codec)
+    return codecs
+
+
+def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
+    """Return the addresses at which clients reach the gateway: the request's own address, and those
+    of the first listener for each transport."""
+    shared, addresses = _shared(config), compiled.addresses(config)
+    found: dict[TransportKind, str] = {}
+    tls: dict[TransportKind, bool] = {}
+    for name, kind in shared.items():
+        if kind not in found and not addresses[name].unix:
+            found[kind] = _connectable(addresses[name])
+            tls[kind] = name in compiled.server_tls(config)
+    own = TransportKind.HTTP if isinstance(request.wire, HttpRequest) else TransportKind.GRPC
+    if request.authority:
+        found[own], tls[own] = request.authority, request.is_tls
+    return ClientAddresses(
+        found.get(TransportKind.HTTP, ""),
+        found.get(TransportKind.GRPC, ""),
+        tls.get(TransportKind.HTTP, False),
+        tls.get(TransportKind.GRPC, False),
+    )
+
+
+def _connectable(address: Address) -> str:
+    return str(Address(_ALL_INTERFACES.get(address.host, address.host), address.port))

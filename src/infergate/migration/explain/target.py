@@ -1,0 +1,255 @@
+"""Runs a request through the gateway with a single target, whose backend keeps the message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from infergate.backends.base import Backend
+from infergate.backends.remote import RemoteBackend
+from infergate.codecs import wire_format
+from infergate.codecs.base import Codec, PartialInferRequest, RequestSummary, SupportsStreaming
+from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
+from infergate.config.schema import Config
+from infergate.config.values import display_names
+from infergate.core.errors import GatewayError
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.rename import metadata_to_backend
+from infergate.migration.explain import steps
+from infergate.migration.explain.backends import make_capturing_backend
+from infergate.migration.explain.capture import Captured
+from infergate.migration.explain.route_checks import RouteTarget
+from infergate.routing.table import RouteTable
+from infergate.transport.base import Endpoint
+
+Json = dict[str, Any]
+Wire = HttpRequest | RpcRequest
+PEER: Final = "explain"
+_TIMEOUT_SECONDS: Final = 60.0
+_OK: Final = "ok"
+_ANSWERED: Final = "nothing is sent: the gateway itself answers this request"
+_NEEDS_QUERY: Final = (
+    "unknown, because {} needs facts that only the server has, such as the model's metadata; "
+    "declare the model under 'models', or query the server with --metadata"
+)
+
+
+def error_text(error: GatewayError) -> str:
+    """Return the kind and the texts of ``error``."""
+    return f"{error.kind.value}: {error.public} {error.detail}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetExplanation:
+    """What one target of the route would receive. ``error`` says why it would receive nothing, or
+    why that is unknown."""
+
+    role: str
+    when: str
+    backend: str
+    protocol: str
+    endpoints: tuple[str, ...]
+    pipeline: str = ""
+    """``forward`` if the message passes through, or ``translate``, as in the access log."""
+    steps: tuple[str, ...] = ()
+    url: str = ""
+    message: Json = field(default_factory=dict)
+    """The message as text, with the keys of ``wire_format.describe_request``. It is empty for
+    embedded models."""
+    layout: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedTarget:
+    """A target's explanation, and what was learned about the client's request: its inference and
+    the model's metadata in the client's names, each None if it is unknown."""
+
+    explanation: TargetExplanation
+    inference: InferRequest | None
+    metadata: ModelMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedRequest:
+    """A client's request. ``declared`` is the known metadata, keyed by the client's model name."""
+
+    config: Config
+    codec: Codec[Any, Any]
+    wire: Wire
+    headers: Mapping[str, str]
+    declared: Mapping[str, ModelMetadata]
+    summary: RequestSummary
+    queries_servers: bool
+
+    @property
+    def is_inference(self) -> bool:
+        return self.summary.operation is InferRequest
+
+    def _context(self) -> RequestContext:
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        request_id = self.headers[REQUEST_ID_HEADER]
+        return RequestContext(PEER, deadline, headers=self.headers, request_id=request_id)
+
+    async def send_to(self, target: RouteTarget) -> ExplainedTarget:
+        """Let the gateway send the request to ``target``, and explain the message that the backend
+        keeps."""
+        captured, route = Captured(), target.route
+        backend = make_capturing_backend(
+            self.config,
+            route.backend,
+            captured,
+            queries_servers=self.queries_servers,
+            keeps_queries=not self.is_inference,
+        )
+        try:
+            rule = compiled.routing_table(self.config).name_rule
+            gateway = Gateway(RouteTable((route,), rule), {route.backend: backend}, self.declared)
+            limits = compiled.limits(self.config)
+            frontend: Frontend[Any, Any] = Frontend(self.codec, gateway, limits)
+            inference = metadata = None
+            if self.is_inference:
+                inference, metadata = await self._parse(frontend), await self._describe(gateway)
+            captured.needs_query = False
+            context = self._context()
+            await self._send(frontend, context)
+            explanation = TargetExplanation(
+                target.role,
+                target.when,
+                route.backend,
+                backend.protocol,
+                tuple(display_names(self.config.backends[route.backend].endpoints)),
+                context.record.pipeline,
+            )
+            sent = await self._read_back(backend, captured, target) or captured.operation
+            changes = _steps(sent, inference, target, backend)
+            explanation = replace(explanation, steps=changes)
+            if captured.is_complete:
+                explanation = replace(explanation, **_describe(captured, sent))
+            else:
+                error = self._missing(captured, context, backend)
+                explanation = replace(explanation, error=error)
+            return ExplainedTarget(explanation, inference, metadata)
+        finally:
+            await backend.close()
+
+    def _missing(self, captured: Captured, context: RequestContext, backend: Backend) -> str:
+        """Return why the backend keeps no message."""
+        record = context.record
+        if captured.needs_query:
+            return _NEEDS_QUERY.format(" or ".join({self.codec.name: 0, backend.protocol: 0}))
+        if record.outcome == _OK:
+            return _ANSWERED
+        return f"{record.outcome}: {record.error} {record.detail}".rstrip()
+
+    async def _parse(self, frontend: Frontend[Any, Any]) -> InferRequest | None:
+        """Return the client's inference, or None if it is invalid or needs unknown metadata."""
+        wire = replace(self.wire)
+        if frontend.open_request is not None:
+            frontend.open_request(wire)
+        try:
+            parsed = await frontend.translation.parse(wire, self._context())
+        except GatewayError:
+            return None
+        return parsed.operation if isinstance(parsed.operation, InferRequest) else None
+
+    async def _describe(self, gateway: Gateway) -> ModelMetadata | None:
+        summary = self.summary
+        try:
+            return await gateway.describe(summary.model, summary.version, self._context())
+        except GatewayError:
+            return None
+
+    async def _send(self, frontend: Frontend[Any, Any], context: RequestContext) -> None:
+        wire, codec = replace(self.wire), self.codec
+        streams = set(codec.streaming_methods)
+        if isinstance(codec, SupportsStreaming):
+            streams.add(codec.streaming_method)
+        if isinstance(wire, RpcRequest) and wire.method in streams:
+            try:
+                request, _, binding = await frontend.parse_stream_request(wire, context)
+                async for _ in frontend.gateway.stream(request, binding, context):
+                    pass
+            except GatewayError as error:
+                context.record.record_error(error)
+            return
+        response = await frontend.respond(wire, context)
+        if isinstance(response, HttpResponse) and response.body_stream is not None:
+            await response.body_stream.next()
+            await response.body_stream.close()
+
+    async def _read_back(
+        self, backend: Backend, captured: Captured, target: RouteTarget
+    ) -> InferRequest | None:
+        """Return the inference as the server reads it from the captured message, or None if this
+        needs unknown metadata."""
+        if captured.wire is None or not isinstance(backend, RemoteBackend):
+            return None  # an embedded model reads no message
+        wire, plugin = replace(captured.wire), plugins()[backend.protocol]
+        model = target.route.backend_model(self.summary.model)
+        if plugin.supports_framing and isinstance(wire, HttpRequest):
+            wire.path = f"/{plugin.claims[0]}/model"  # such a message does not name its model
+        try:
+            parsed = backend.codec.parse_request(wire, compiled.limits(self.config))
+            if isinstance(parsed, PartialInferRequest):
+                parsed = parsed.complete(await self._backend_metadata(backend, model, target))
+        except GatewayError:
+            return None
+        operation = parsed.operation
+        if not isinstance(operation, InferRequest):
+            return None
+        return replace(operation, model=model) if plugin.supports_framing else operation
+
+    async def _backend_metadata(
+        self, backend: Backend, model: str, target: RouteTarget
+    ) -> ModelMetadata:
+        """Return the model's metadata in the backend's names. Raises GatewayError."""
+        route, summary = target.route, self.summary
+        declared = self.declared.get(summary.model)
+        if declared is None:
+            version = route.backend_version(summary.version)
+            return await backend.describe(model, version, self._context())
+        return metadata_to_backend(declared, InferRequest(summary.model, summary.version), route)
+
+
+def _steps(
+    sent: InferRequest | None, client: InferRequest | None, target: RouteTarget, backend: Backend
+) -> tuple[str, ...]:
+    if client is None or sent is None:
+        return ()
+    rewrite = target.route.rewrite
+    return (
+        *steps.request_steps(client, sent, rewrite, backend.protocol),
+        *steps.response_steps(rewrite),
+    )
+
+
+def _describe(captured: Captured, sent: InferRequest | None) -> Json:
+    """Return the fields of ``TargetExplanation`` that describe the message."""
+    wire, inputs = captured.wire, () if sent is None else sent.inputs
+    if wire is None:  # an embedded model
+        lines = (f"input '{each.name}': {steps.describe_tensor(each)}" for each in inputs)
+        return {"layout": tuple(lines)}
+    body = wire.body if isinstance(wire, HttpRequest) else wire.message
+    return {
+        "url": _url(wire, captured.endpoint or Endpoint()),
+        "message": wire_format.describe_request(wire),
+        "layout": tuple(steps.tensor_layout(body, inputs)),
+    }
+
+
+def _url(wire: Wire, endpoint: Endpoint) -> str:
+    if isinstance(wire, RpcRequest):
+        return f"{'grpcs' if endpoint.tls else 'grpc'}://{endpoint}{wire.method}"
+    if endpoint.framed:
+        return f"unix:{endpoint.unix}" if endpoint.unix else f"tcp://{endpoint}"
+    query = f"?{wire.query}" if wire.query else ""
+    scheme = "https" if endpoint.tls else "http"
+    return f"{scheme}://{endpoint.authority}{endpoint.path}{wire.path or '/'}{query}"

@@ -1,0 +1,69 @@
+"""Recorded inferences as messages of their client's protocol, and the metadata that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import quote
+
+from infergate.codecs.base import SupportsStreaming
+from infergate.codecs.profiles import GENERIC, TRITON
+from infergate.codecs.registry import plugins
+from infergate.core.errors import GatewayError
+from infergate.core.exchange import Exchange
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, RpcRequest
+
+DEFAULT_PROTOCOL = "v2-rest"
+"""The protocol of messages whose client spoke a protocol that backends do not speak."""
+
+
+def client_message(
+    protocol: str, request: InferRequest, metadata: ModelMetadata | None = None
+) -> HttpRequest | RpcRequest:
+    """Return ``request`` as a client of ``protocol`` sends it: as text, or in binary if text cannot
+    carry it exactly. Raises GatewayError."""
+    plugin = plugins()[protocol]
+    codec = plugin.create({})
+    try:
+        wire: HttpRequest | RpcRequest = codec.build_request(request, GENERIC, metadata)
+    except GatewayError:
+        wire = codec.build_request(request, TRITON, metadata)
+    if plugin.supports_framing and isinstance(wire, HttpRequest):
+        # On a shared listener, the path names the model.
+        wire.path = f"/{plugin.claims[0]}/{quote(request.model, safe='')}"
+        if request.version:
+            wire.path += f"/versions/{quote(request.version, safe='')}"
+    return wire
+
+
+def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
+    """Return the request of ``exchange`` as its client may have sent it. Recordings hold no bytes
+    of messages, so details such as the order of JSON keys may differ. Raises GatewayError."""
+    known = exchange.protocol in plugins()
+    protocol = exchange.protocol if known else DEFAULT_PROTOCOL
+    wire = client_message(protocol, exchange.request, recorded_metadata(exchange))
+    codec = plugins()[protocol].create({})
+    if isinstance(wire, HttpRequest):
+        return replace(wire, headers={**exchange.headers, **wire.headers})
+    method = wire.method
+    if exchange.is_stream and isinstance(codec, SupportsStreaming):
+        method = codec.streaming_method
+    return RpcRequest(method, wire.message, {**exchange.headers, **wire.metadata})
+
+
+def recorded_metadata(exchange: Exchange) -> ModelMetadata:
+    """Return the metadata that the tensors of ``exchange`` give. The first dimension may vary."""
+    request, responses = exchange.request, exchange.outcome.responses
+    outputs = responses[0].outputs if responses else ()
+    return ModelMetadata(
+        request.model, inputs=_specs(request.inputs), outputs=_specs(outputs), max_batch_size=0
+    )
+
+
+def _specs(tensors: Sequence[Tensor]) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(each.name, each.datatype.value, (-1, *each.shape[1:]) if each.shape else ())
+        for each in tensors
+    )

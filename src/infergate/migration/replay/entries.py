@@ -1,0 +1,136 @@
+"""Reads the inferences of recording files in the order in which they were sent.
+
+A file holds inferences in the order in which they ended, and each worker of a gateway writes its
+own file. Files that overlap in time are merged.
+
+*Rule.* Memory does not depend on the size of the files. Of each file that overlaps with the present
+position, at most ``_MAX_WAITING`` inferences and ``_MAX_WAITING_BYTES`` are held, or one inference
+if it is larger. An inference that ended much later than it began may therefore come late."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from infergate.core.limits import MIB
+from infergate.recording.encoding import RecordedExchange
+from infergate.recording.format import RecordingError
+from infergate.recording.reader import DamagedPart, read_recording
+
+_MAX_WAITING: Final = 256
+_MAX_WAITING_BYTES: Final = 16 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFilePart:
+    """A part of ``file`` that holds no readable inference."""
+
+    file: str
+    part: DamagedPart
+
+    @property
+    def text(self) -> str:
+        """The file, the position and the reason."""
+        part = self.part
+        end = part.position + part.length - 1
+        return f"{self.file}: bytes {part.position} to {end}: {part.reason}"
+
+
+Entry = RecordedExchange | DamagedFilePart
+
+
+def start_time(entry: RecordedExchange) -> float:
+    """Return when the request arrived, in seconds since the Unix epoch, or 0 if the file has no
+    valid time."""
+    started_at = entry.exchange.started_at
+    return started_at if math.isfinite(started_at) else 0.0
+
+
+def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
+    """Yield the inferences of all ``files`` by the time at which they began, and the damaged parts.
+
+    Raises RecordingError, before the first entry, if a file is not a recording or cannot be
+    read."""
+    waiting = sorted(((_first_time(file), index) for index, file in enumerate(files)), reverse=True)
+    return _merged(files, waiting)
+
+
+def read_entry(file: Path, number: int) -> RecordedExchange:
+    """Return the inference ``number`` of ``file``, from 1, in the order of the file. Damaged parts
+    do not count. Raises RecordingError."""
+    count = 0
+    for entry in _read(file):
+        if isinstance(entry, RecordedExchange):
+            count += 1
+            if count == number:
+                return entry
+    raise RecordingError(f"{file} has {count} readable inferences; there is no number {number}")
+
+
+def total_bytes(files: Sequence[Path]) -> int:
+    """Return the size of all ``files``. Raises RecordingError."""
+    try:
+        return sum(file.stat().st_size for file in files)
+    except OSError as error:
+        raise RecordingError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _read(file: Path) -> Iterator[Entry]:
+    try:
+        for entry in read_recording(file):
+            yield DamagedFilePart(str(file), entry) if isinstance(entry, DamagedPart) else entry
+    except OSError as error:
+        raise RecordingError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _first_time(file: Path) -> float:
+    """Return the time of the first inference in ``file``, or infinity if there is none."""
+    times = (start_time(entry) for entry in _read(file) if isinstance(entry, RecordedExchange))
+    return next(times, math.inf)
+
+
+def _merged(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator[Entry]:
+    """Yield the entries of ``files``. ``waiting`` has the first times of the files, the earliest
+    last. A file is opened when the others have reached its first time."""
+    heads: list[tuple[float, int, RecordedExchange]] = []
+    sources: dict[int, Iterator[Entry]] = {}
+
+    def advance(index: int) -> Iterator[DamagedFilePart]:
+        for entry in sources[index]:
+            if isinstance(entry, RecordedExchange):
+                heapq.heappush(heads, (start_time(entry), index, entry))
+                return
+            yield entry
+        del sources[index]
+
+    while heads or waiting:
+        while waiting and (not heads or waiting[-1][0] <= heads[0][0]):
+            _, index = waiting.pop()
+            sources[index] = _reordered(_read(files[index]))
+            yield from advance(index)
+        if heads:
+            _, index, entry = heapq.heappop(heads)
+            yield entry
+            yield from advance(index)
+
+
+def _reordered(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield the entries of one file, the inferences sorted within a limited window."""
+    window: list[tuple[float, int, RecordedExchange]] = []
+    size = 0
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, RecordedExchange):
+            yield entry
+            continue
+        heapq.heappush(window, (start_time(entry), number, entry))
+        size += entry.exchange.size
+        while len(window) > _MAX_WAITING or (size > _MAX_WAITING_BYTES and window):
+            earliest = heapq.heappop(window)[2]
+            size -= earliest.exchange.size
+            yield earliest
+    while window:
+        yield heapq.heappop(window)[2]

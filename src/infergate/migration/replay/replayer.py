@@ -1,0 +1,282 @@
+"""Sends recorded inferences and compares the outcomes.
+
+*Rule 1.* An inference of a sequence is sent after the response to the one before it.
+*Rule 2.* Memory is bounded: entries are read only when a sender is free and the inferences in
+progress hold less than ``_MAX_HELD_BYTES``. A single inference may exceed this limit.
+*Rule 3.* Reading files and comparing long tensors run in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from infergate.comparison.outcomes import Comparison, compare
+from infergate.comparison.rules import ComparisonRuleError, ComparisonRules
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.limits import KIB, MIB
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
+from infergate.core.sequences import SequenceKey
+from infergate.gateway.dispatch import assign_request_id
+from infergate.gateway.gateway import Gateway
+from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time
+from infergate.migration.replay.pace import Pace
+from infergate.migration.replay.result import ReplayResult
+from infergate.migration.replay.target import ReplayTarget, ReplayTargetError
+from infergate.recording.encoding import RecordedExchange
+
+_MAX_HELD_BYTES: Final = 256 * MIB
+_BATCH: Final = 64
+_BATCH_BYTES: Final = 8 * MIB
+_MAX_INLINE_BYTES: Final = 64 * KIB
+"""Maximum size of the tensors that are compared on the event loop."""
+_MAX_OUTPUT_NAMES: Final = 10_000
+_PEER: Final = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """``headers`` are sent with each inference, besides the recorded ones. ``rules`` decide whether
+    outcomes are equal."""
+
+    pace: Pace = field(default_factory=Pace)
+    concurrency: int = 32
+    max_requests: int | None = None
+    rules: ComparisonRules = field(default_factory=ComparisonRules)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Job(NamedTuple):
+    """An inference to send ``due`` seconds after the beginning, when ``previous`` is set. ``done``
+    is set after its outcome."""
+
+    entry: RecordedExchange
+    due: float
+    size: int
+    previous: asyncio.Event | None
+    done: asyncio.Event
+
+
+class Replayer:
+    """Replays ``entries`` to ``target``. ``on_progress`` receives the bytes of the files that are
+    done, and whether they were an inference."""
+
+    def __init__(
+        self,
+        entries: Iterator[Entry],
+        target: ReplayTarget,
+        options: ReplayOptions,
+        on_progress: Callable[[ReplayResult, int], object] = lambda _result, _bytes: None,
+    ) -> None:
+        self._entries: Final = entries
+        self._target: Final = target
+        self._options: Final = options
+        self._on_progress: Final = on_progress
+        self._result: Final = ReplayResult()
+        self._reading: Final = asyncio.Lock()
+        self._released: Final = asyncio.Event()
+        self._batch: Final[deque[Entry]] = deque()
+        self._held_bytes = 0
+        self._taken = 0
+        self._last_of_sequence: Final[dict[SequenceKey, asyncio.Event]] = {}
+        self._output_names: Final[set[str]] = set()
+        self._started = 0.0
+
+    async def run(self) -> ReplayResult:
+        """Replay all entries and return the result. Raises RecordingError, and
+        ComparisonRuleError if a rule does not fit the recorded outputs."""
+        try:
+            async with asyncio.TaskGroup() as senders:
+                for _ in range(self._options.concurrency):
+                    senders.create_task(self._send_jobs())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        self._result.counts.seconds = time.monotonic() - self._started
+        unknown = self._options.rules.outputs.keys() - self._output_names
+        if unknown and self._result.counts.compared:
+            raise ComparisonRuleError(
+                f"no response has the output '{min(unknown)}' of the rules; there are: "
+                f"{', '.join(sorted(self._output_names)) or 'none'}"
+            )
+        return self._result
+
+    # ---- taking jobs, in the order of the entries
+
+    async def _send_jobs(self) -> None:
+        while (job := await self._next_job()) is not None:
+            try:
+                await self._run_job(job)
+            finally:
+                job.done.set()
+                self._held_bytes -= job.size
+                self._released.set()
+                self._on_progress(self._result, job.entry.length)
+            del job
+
+    async def _next_job(self) -> _Job | None:
+        async with self._reading:
+            while (entry := await self._next_entry()) is not None:
+                if isinstance(entry, RecordedExchange):
+                    return await self._make_job(entry)
+                self._record_damage(entry)
+            return None
+
+    async def _next_entry(self) -> Entry | None:
+        if self._taken == self._options.max_requests:
+            return None
+        if not self._batch:
+            self._batch.extend(await asyncio.to_thread(self._read_batch))
+        return self._batch.popleft() if self._batch else None
+
+    def _read_batch(self) -> list[Entry]:
+        entries: list[Entry] = []
+        size = 0
+        for entry in self._entries:
+            entries.append(entry)
+            size += entry.exchange.size if isinstance(entry, RecordedExchange) else 0
+            if len(entries) == _BATCH or size > _BATCH_BYTES:
+                break
+        return entries
+
+    def _record_damage(self, damaged: DamagedFilePart) -> None:
+        self._result.add_damaged(damaged.text)
+        self._on_progress(self._result, damaged.part.length)
+
+    async def _make_job(self, entry: RecordedExchange) -> _Job:
+        # The new response is likely to be as long as the recorded one.
+        size = entry.exchange.size + entry.exchange.outcome.size
+        while self._held_bytes and self._held_bytes + size > _MAX_HELD_BYTES:
+            self._released.clear()
+            await self._released.wait()
+        self._held_bytes += size
+        self._started = self._started or time.monotonic()
+        due = self._options.pace.due(self._taken, start_time(entry))
+        self._taken += 1
+        done, previous = asyncio.Event(), None
+        sequence = entry.sequence
+        if sequence is not None:
+            previous = self._last_of_sequence.get(sequence)
+            self._last_of_sequence[sequence] = done
+        return _Job(entry, due, size, previous, done)
+
+    # ---- sending
+
+    async def _run_job(self, job: _Job) -> None:
+        wait = self._started + job.due - time.monotonic()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        if job.previous is not None:
+            await job.previous.wait()
+        counts, exchange = self._result.counts, job.entry.exchange
+        late = time.monotonic() - self._started - job.due
+        if self._options.pace.speed is not None or self._options.pace.rate is not None:
+            counts.max_delay = max(counts.max_delay, late)
+        try:
+            gateway = await self._target.gateway_for(exchange)
+        except ReplayTargetError as error:
+            self._result.add_not_sent(str(error))
+        else:
+            outcome = await self._send(gateway, exchange)
+            counts.sent += 1
+            await self._compare(job.entry, outcome)
+        finally:
+            sequence = job.entry.sequence
+            if sequence is not None and self._last_of_sequence.get(sequence) is job.done:
+                del self._last_of_sequence[sequence]
+
+    async def _send(self, gateway: Gateway, exchange: Exchange) -> Outcome:
+        context, request = self._context(exchange), exchange.request
+        responses: list[InferResponse] = []
+        offsets: list[float] = []
+        error: GatewayError | None = None
+        started = time.monotonic()
+        try:
+            if exchange.is_stream:
+                # More responses than recorded are a difference, however many there are.
+                remaining = len(exchange.outcome.responses) + 1
+                async with aclosing(_stream(gateway, request, context)) as stream:
+                    async for response in stream:
+                        responses.append(response)
+                        offsets.append(time.monotonic() - started)
+                        if len(responses) == remaining:
+                            break
+            else:
+                binding = gateway.bind(request.model, request.version, context)
+                responses.append(await gateway.infer(request, binding, context))
+        except GatewayError as raised:
+            error = raised
+        duration = time.monotonic() - started
+        return Outcome(tuple(responses), error, duration, tuple(offsets))
+
+    def _context(self, exchange: Exchange) -> RequestContext:
+        headers = {**exchange.headers, **self._options.headers}
+        if exchange.request_id:
+            headers.setdefault(REQUEST_ID_HEADER, exchange.request_id)
+        context = RequestContext(_PEER, headers=headers)
+        context.record.protocol = exchange.protocol
+        assign_request_id(context)
+        return context
+
+    async def _compare(self, entry: RecordedExchange, outcome: Outcome) -> None:
+        exchange, counts = entry.exchange, self._result.counts
+        if exchange.outcome.kind == Kind.CANCELLED.value:
+            counts.cancelled += 1
+            return
+        if not _are_outputs(entry.redacted, exchange):
+            counts.redacted += 1
+            return
+        expected, outcome = (_without(entry.redacted, each) for each in (exchange.outcome, outcome))
+        comparison = await self._comparison(expected, outcome)
+        counts.compared += 1
+        if len(self._output_names) < _MAX_OUTPUT_NAMES:
+            self._output_names.update(each.name for each in comparison.outputs)
+        self._result.summary.add(
+            exchange.route,
+            exchange.request.model,
+            comparison,
+            time=start_time(entry),
+            request_id=exchange.request_id,
+        )
+
+    async def _comparison(self, expected: Outcome, actual: Outcome) -> Comparison:
+        rules = self._options.rules
+        if expected.size + actual.size <= _MAX_INLINE_BYTES:
+            return compare(rules, expected, actual)
+        return await asyncio.to_thread(compare, rules, expected, actual)
+
+
+async def _stream(
+    gateway: Gateway, request: InferRequest, context: RequestContext
+) -> AsyncGenerator[InferResponse, None]:
+    binding = gateway.bind(request.model, request.version, context)
+    async with aclosing(gateway.stream(request, binding, context)) as responses:
+        async for response in responses:
+            yield response
+
+
+def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:
+    """Return whether all redacted tensors are outputs, so that the request is complete."""
+    responses = exchange.outcome.responses
+    outputs = {tensor.name for response in responses for tensor in response.outputs}
+    return outputs.issuperset(names) and not any(
+        tensor.name in names for tensor in exchange.request.inputs
+    )
+
+
+def _without(names: Sequence[str], outcome: Outcome) -> Outcome:
+    """Return ``outcome`` without the redacted outputs, whose recorded data is not theirs."""
+    if not names:
+        return outcome
+    responses = [
+        replace(
+            response, outputs=tuple(each for each in response.outputs if each.name not in names)
+        )
+        for response in outcome.responses
+    ]
+    return replace(outcome, responses=tuple(responses))

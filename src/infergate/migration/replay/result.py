@@ -1,0 +1,113 @@
+"""The result of a replay, as ``infergate replay --report FILE.json`` writes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from infergate.comparison.summary import Summary, SummaryFormatError
+from infergate.comparison.verdict import Verdict
+
+_FORMAT: Final = 1
+_KIND: Final = "replay"
+MAX_DAMAGED: Final = 100
+"""Maximum number of damaged parts that a result lists. All are counted."""
+MAX_REASONS: Final = 20
+"""Maximum number of different reasons that a result lists."""
+_Text = Annotated[str, Field(max_length=4096)]
+
+
+@dataclass(slots=True)
+class ReplayCounts:
+    """How many inferences were sent, and what became of them."""
+
+    sent: int = 0
+    compared: int = 0
+    cancelled: int = 0
+    """Inferences whose client had ended the recorded request, so that there is nothing to compare
+    with."""
+    redacted: int = 0
+    """Inferences that were not compared, because inputs were redacted in the recording."""
+    not_sent: int = 0
+    damaged: int = 0
+    """Damaged parts of the files."""
+    seconds: float = 0.0
+    max_delay: float = 0.0
+    """The longest time that an inference was sent after it was due, in seconds."""
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """The counts, the comparisons by route, model and output, the reasons why inferences were not
+    sent, and the damaged parts of the files."""
+
+    counts: ReplayCounts = field(default_factory=ReplayCounts)
+    summary: Summary = field(default_factory=Summary)
+    reasons: Counter[str] = field(default_factory=Counter)
+    damaged: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every inference was sent, and no compared response differs."""
+        return self.summary.verdict() is not Verdict.DIFFERENT and not self.counts.not_sent
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many outcomes were compared, and how many of them are equal."""
+        models = [each for models in self.summary.routes.values() for each in models.values()]
+        return sum(each.compared for each in models), sum(each.equal for each in models)
+
+    def add_damaged(self, text: str) -> None:
+        """Count a damaged part, and list the first ones."""
+        self.counts.damaged += 1
+        if len(self.damaged) < MAX_DAMAGED:
+            self.damaged.append(text)
+
+    def add_not_sent(self, reason: str) -> None:
+        """Count an inference that cannot be sent."""
+        self.counts.not_sent += 1
+        if reason in self.reasons or len(self.reasons) < MAX_REASONS:
+            self.reasons[reason] += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return {
+            "kind": _KIND,
+            "format": _FORMAT,
+            "equal": self.is_equal,
+            "counts": _counts.dump_python(self.counts, mode="json"),
+            "reasons": dict(self.reasons),
+            "damaged": self.damaged,
+            "summary": self.summary.as_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> ReplayResult:
+        """Return the result from ``as_json()``. Raises SummaryFormatError."""
+        if not isinstance(value, dict) or (value.get("kind"), value.get("format")) != (
+            _KIND,
+            _FORMAT,
+        ):
+            raise SummaryFormatError(
+                f"the document is not the result of a replay of format {_FORMAT}, which this "
+                "version reads"
+            )
+        try:
+            counts = _counts.validate_python(value.get("counts"))
+            reasons = _reasons.validate_python(value.get("reasons"))
+            damaged = _texts.validate_python(value.get("damaged"))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            position = ".".join(map(str, first["loc"])) or "the document"
+            raise SummaryFormatError(f"{position}: {first['msg']}") from None
+        return cls(counts, Summary.from_json(value.get("summary")), Counter(reasons), damaged)
+
+
+_counts: Final = TypeAdapter(ReplayCounts)
+_reasons: Final = TypeAdapter(
+    Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=MAX_REASONS)]
+)
+_texts: Final = TypeAdapter(Annotated[list[_Text], Field(max_length=MAX_DAMAGED)])

@@ -1,0 +1,186 @@
+"""The gateways that a replay sends inferences through: one for each protocol and URL, or the
+gateway of a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from infergate.assembly.backends import make_remote_backend
+from infergate.backends.base import Backend, SupportsHealthWatch
+from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.remote import RemoteBackend
+from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
+from infergate.config import protocols
+from infergate.config.load import parse
+from infergate.config.mistakes import ConfigError
+from infergate.config.schema import Config
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange
+from infergate.core.messages import ModelMetadata
+from infergate.core.request_context import RequestContext
+from infergate.gateway.gateway import Gateway
+from infergate.migration.recorded import recorded_metadata
+
+MODEL: Final = "{model}"
+"""Replaced by the model's name in a URL, for protocols whose URL names the model."""
+_BACKEND: Final = "target"
+_MAX_BODY_BYTES: Final = 2**31 - 1
+_MAX_GATEWAYS: Final = 1000
+_TIMEOUT: Final = "5m"
+
+
+class ReplayTargetError(ValueError):
+    """The target cannot receive the recorded inferences. The text says what to change."""
+
+
+class ReplayTarget(Protocol):
+    """Where a replay sends inferences."""
+
+    async def gateway_for(self, exchange: Exchange) -> Gateway:
+        """Return the gateway that sends ``exchange``. Raises ReplayTargetError."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class ConfigTarget:
+    """The routes and backends of a configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._gateway: Final = _make_gateway(config, {})
+
+    async def gateway_for(self, exchange: Exchange) -> Gateway:
+        del exchange
+        return self._gateway
+
+    async def close(self) -> None:
+        await _close(self._gateway)
+
+
+class UrlTarget:
+    """Servers at ``urls``. An inference is sent in ``protocol`` or, if it is empty, in its client's
+    protocol. It goes to the URL that begins with ``<protocol>=``, or else to the first URL whose
+    scheme the protocol has."""
+
+    def __init__(
+        self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
+    ) -> None:
+        """``header_names`` are headers that are sent although they may be credentials."""
+        self._urls: Final = tuple(urls)
+        self._header_names: Final = tuple(header_names)
+        self._protocol: Final = protocol
+        self._gateways: Final[dict[tuple[str, str], Gateway]] = {}
+        self._declared: Final[dict[tuple[str, str], dict[str, ModelMetadata]]] = {}
+        self._checked: Final[set[tuple[str, str, str, str]]] = set()
+        self._lock: Final = asyncio.Lock()
+
+    async def gateway_for(self, exchange: Exchange) -> Gateway:
+        protocol = self._protocol or exchange.protocol
+        request = exchange.request
+        url = self._url(protocol).replace(MODEL, quote(request.model, safe=""))
+        key = protocol, url
+        if key not in self._gateways:
+            if len(self._gateways) >= _MAX_GATEWAYS:
+                raise ReplayTargetError(
+                    f"the recording has over {_MAX_GATEWAYS} models (the limit)"
+                )
+            declared = self._declared[key] = {}
+            self._gateways[key] = _make_gateway(self._config(*key), declared)
+        model = (*key, request.model, request.version)
+        if model not in self._checked:
+            async with self._lock:  # the first inference of a model decides
+                await self._declare(key, exchange)
+                self._checked.add(model)
+        return self._gateways[key]
+
+    def _url(self, protocol: str) -> str:
+        if protocol not in plugins():
+            raise ReplayTargetError(
+                f"inferences were recorded in the protocol '{protocol}', which servers do not "
+                f"speak; choose another one with --protocol: {', '.join(plugins())}"
+            )
+        prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
+        own = (url.removeprefix(prefix) for url in self._urls if url.startswith(prefix))
+        usable = (url for url in self._urls if url.partition(":")[0] in schemes)
+        if (found := next(own, None) or next(usable, None)) is not None:
+            return found
+        raise ReplayTargetError(
+            f"{protocol} needs a URL with the scheme {' or '.join(schemes)}; add --to, or choose "
+            "another protocol with --protocol"
+        )
+
+    async def _declare(self, key: tuple[str, str], exchange: Exchange) -> None:
+        """If the protocol needs metadata that the server does not have, use the metadata that the
+        recorded tensors give."""
+        (backend,) = self._gateways[key].backends
+        assert isinstance(backend, RemoteBackend)
+        request = exchange.request
+        if not backend.codec.needs_metadata or request.model in self._declared[key]:
+            return
+        try:
+            await backend.describe(request.model, request.version, RequestContext(_BACKEND))
+        except GatewayError as error:
+            if error.kind is not Kind.UNSUPPORTED:
+                return  # the inference will fail in the same way
+            self._declared[key][request.model] = recorded_metadata(exchange)
+            # Routes are compiled when they are first used.
+            backends = {each.name: each for each in self._gateways[key].backends}
+            table = compiled.routing_table(self._config(*key))
+            self._gateways[key] = Gateway(table, backends, self._declared[key])
+
+    def _config(self, protocol: str, url: str) -> Config:
+        return _single_backend(protocol, url, ["*", *self._header_names])
+
+    async def close(self) -> None:
+        for gateway in self._gateways.values():
+            await _close(gateway)
+
+
+def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
+    """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
+    document: dict[str, Any] = {
+        "backends": {
+            _BACKEND: {
+                "protocol": protocol,
+                "endpoints": [url],
+                "timeout": _TIMEOUT,
+                "forward_headers": list(forward_headers),
+            }
+        },
+        "routes": [{"model": "*", "backend": _BACKEND}],
+        "limits": {"body": _MAX_BODY_BYTES, "json": _MAX_BODY_BYTES,
+                   "in_flight_bytes": 2 * _MAX_BODY_BYTES},
+        "allow_slash_in_model_names": True,
+    }  # fmt: skip
+    try:
+        return parse(json.dumps(document).replace("${", "$${"), url, {})  # JSON is YAML
+    except ConfigError as error:
+        raise ReplayTargetError(f"{url}: {error.mistakes[0].message}") from None
+
+
+def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Gateway:
+    backends = {name: _make_backend(name, config) for name in config.backends}
+    for backend in backends.values():
+        if isinstance(backend, SupportsHealthWatch):
+            backend.start()
+    models = compiled.declared_models(config) | declared
+    return Gateway(compiled.routing_table(config), backends, models)
+
+
+def _make_backend(name: str, config: Config) -> Backend:
+    if config.backends[name].protocol == protocols.BUILTIN:
+        return BuiltinBackend(name, timeout=config.backends[name].timeout)
+    return make_remote_backend(name, config, compiled.limits(config))
+
+
+async def _close(gateway: Gateway) -> None:
+    await gateway.close()
+    for backend in gateway.backends:
+        await backend.close()

@@ -1,0 +1,95 @@
+"""The summaries that ``infergate report`` shows: of a replay, and of stored mismatches."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from infergate.comparison.outcomes import compare
+from infergate.comparison.report import report_json
+from infergate.comparison.report_html import render_html
+from infergate.comparison.report_text import render_text
+from infergate.comparison.rules import ComparisonRules
+from infergate.comparison.summary import Summary, SummaryFormatError
+from infergate.comparison.verdict import Verdict
+from infergate.core.limits import MIB
+from infergate.migration.replay.entries import DamagedFilePart, read_entries, start_time
+from infergate.migration.replay.result import ReplayResult
+from infergate.recording.directory import SUFFIX
+from infergate.recording.format import RecordingError
+
+__all__ = ["RecordingError", "Summary", "SummaryFormatError"]
+_MAX_JSON_BYTES: Final = 256 * MIB
+
+
+def read_result(file: Path) -> ReplayResult:
+    """Return the result of a replay in ``file``. Raises SummaryFormatError and OSError."""
+    with file.open("rb") as opened:
+        data = opened.read(_MAX_JSON_BYTES + 1)
+    if len(data) > _MAX_JSON_BYTES:
+        raise SummaryFormatError(f"{file} has more than {_MAX_JSON_BYTES} bytes")
+    try:
+        value: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SummaryFormatError(f"{file} is not JSON: {error}") from None
+    try:
+        return ReplayResult.from_json(value)
+    except SummaryFormatError as error:
+        raise SummaryFormatError(f"{file}: {error}") from None
+
+
+def summarize_mismatches(
+    folder: Path, rules: ComparisonRules
+) -> tuple[Summary, list[DamagedFilePart]]:
+    """Compare the stored outcomes of the inferences in ``folder``, and return the summary and the
+    damaged parts. Raises RecordingError."""
+    files = sorted(folder.glob(f"*{SUFFIX}"))
+    if not files:
+        raise RecordingError(f"{folder} has no files *{SUFFIX}")
+    summary = Summary()
+    damaged: list[DamagedFilePart] = []
+    for entry in read_entries(files):
+        if isinstance(entry, DamagedFilePart):
+            damaged.append(entry)
+            continue
+        exchange = entry.exchange
+        for outcome in entry.further.values():
+            summary.add(
+                exchange.route,
+                exchange.request.model,
+                compare(rules, exchange.outcome, outcome),
+                time=start_time(entry),
+                request_id=exchange.request_id,
+            )
+    return summary, damaged
+
+
+def is_different(summary: Summary) -> bool:
+    """Return whether responses differ by more than the noise."""
+    return summary.verdict() is Verdict.DIFFERENT
+
+
+def render(summary: Summary, style: str) -> str:
+    """Return the report on ``summary`` as ``text``, ``html`` or ``json``."""
+    if style == "html":
+        return render_html(summary)
+    if style == "json":
+        return json.dumps(report_json(summary), indent=2)
+    return render_text(summary)
+
+
+def write_file(file: Path, parts: Iterable[str]) -> None:
+    """Write ``parts`` to ``file``, which is replaced only when all of them are written. Raises
+    OSError."""
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.writelines(parts)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,208 @@
+"""Inferences as CloudEvents in the format of KServe's inference logger.
+
+An inference becomes a request event and a response event with the same id; each response of a
+stream is an event. The data is the V2 REST JSON of the canonical request or response, or of the
+error, whatever protocol the client speaks. docs/payload-log.md describes every attribute.
+
+Sources: kserve/kserve pkg/logger/worker.go and handler.go; CloudEvents 1.0.2 with its HTTP binding
+and JSON format.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import orjson
+
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
+from infergate.codecs.v2_rest.codec import V2RestCodec
+from infergate.codecs.v2_rest.errors import STATUS_BY_KIND
+from infergate.codecs.v2_rest.infer_response import write_json_tensor
+from infergate.codecs.v2_rest.tensors import encode_json, write_parameters
+from infergate.core.exchange import Exchange
+from infergate.core.limits import KIB
+from infergate.core.messages import InferRequest
+from infergate.core.records import record
+from infergate.core.wire import join_parts
+
+REQUEST_TYPE: Final = "org.kubeflow.serving.inference.request"
+RESPONSE_TYPE: Final = "org.kubeflow.serving.inference.response"
+EVENT_ID_HEADER: Final = "ce-id"
+"""A client's header with the id of its events, as in KServe."""
+STRUCTURED_TYPE: Final = "application/cloudevents+json"
+BATCH_TYPE: Final = "application/cloudevents-batch+json"
+Mode = Literal["all", "request", "response"]
+
+_JSON_TYPE: Final = "application/json"
+_SPELLING: Final = "string"
+"""NaN and infinity are strings, because the data must be valid JSON. numpy parses such strings."""
+_CODEC: Final = V2RestCodec(_SPELLING, compress_min=0)
+_MAX_ATTRIBUTE_CHARACTERS: Final = 1 * KIB
+"""Maximum length of an attribute, because servers limit the size of headers."""
+_MAX_METADATA_BYTES: Final = 4 * KIB
+_EVENT_ID: Final = re.compile(r"[!-~]{1,128}")
+_UNSAFE: Final = re.compile("[^ -~]|%|^ | $")
+"""Matches the characters that are percent-encoded in a header. The HTTP binding also encodes double
+quotes and all spaces, but KServe does not, and the SDKs of some languages do not decode them."""
+
+
+@record
+class EventAttributes:
+    """The attributes that all events of a payload log share. An empty ``service`` stands for the
+    client's name of the model."""
+
+    source: str
+    service: str = ""
+    namespace: str = ""
+    component: str = ""
+
+
+@record
+class CloudEvent:
+    """An event whose ``data`` is JSON. ``attributes`` include the extensions."""
+
+    attributes: Mapping[str, str | int]
+    data: bytes
+
+
+def event_id(headers: Mapping[str, str]) -> str:
+    """Return the id of the events of an inference: the client's ``ce-id``, or a new one."""
+    own = headers.get(EVENT_ID_HEADER, "")
+    return own if _EVENT_ID.fullmatch(own) else str(uuid.uuid4())
+
+
+def event_count(exchange: Exchange, mode: Mode) -> int:
+    """Return the number of events of ``exchange``."""
+    outcome = exchange.outcome
+    responses = len(outcome.responses) + (outcome.error is not None)
+    return (mode != "response") + (responses if mode != "request" else 0)
+
+
+def make_events(
+    shared: EventAttributes, exchange: Exchange, mode: Mode, id_: str
+) -> list[CloudEvent]:
+    """Return the events of ``exchange``, in the order in which they happened. Raises UNSUPPORTED
+    if JSON cannot express a parameter."""
+    events = []
+    if mode != "response":
+        attributes = _attributes(shared, exchange, id_, REQUEST_TYPE, 0.0)
+        events.append(CloudEvent(attributes, _request_json(exchange.request)))
+    if mode != "request":
+        events += _response_events(shared, exchange, id_)
+    return events
+
+
+def _response_events(shared: EventAttributes, exchange: Exchange, id_: str) -> list[CloudEvent]:
+    outcome = exchange.outcome
+    events: list[CloudEvent] = []
+    offsets = outcome.offsets or (outcome.duration,)
+    parsed = ParsedRequest(exchange.request)
+
+    def add(data: Sequence[Any], offset: float, kind: str, status: int) -> None:
+        attributes = _attributes(shared, exchange, id_, RESPONSE_TYPE, offset)
+        attributes |= {"outcome": kind, "statuscode": status, "durationms": round(offset * 1e3)}
+        if exchange.is_stream:
+            attributes["sequence"] = f"{len(events) + 1:08}"
+        events.append(CloudEvent(attributes, bytes(join_parts(data))))
+
+    for response, offset in zip(outcome.responses, offsets, strict=False):
+        add(_CODEC.build_response(response, parsed).body, offset, "ok", 200)
+    if outcome.error is not None:
+        body = _CODEC.build_error(outcome.error).body
+        add(body, outcome.duration, outcome.kind, STATUS_BY_KIND[outcome.error.kind])
+    return events
+
+
+def _attributes(
+    shared: EventAttributes, exchange: Exchange, id_: str, type_: str, offset: float
+) -> dict[str, str | int]:
+    request = exchange.request
+    attributes = {
+        "specversion": "1.0",
+        "id": id_,
+        "source": shared.source,
+        "type": type_,
+        "subject": request.model,
+        "time": _rfc_3339(exchange.started_at + offset),
+        "datacontenttype": _JSON_TYPE,
+        "inferenceservicename": shared.service or request.model,
+        "namespace": shared.namespace,
+        "component": shared.component,
+        "endpoint": exchange.backend,
+        "metadata": _metadata(exchange.headers),
+        "route": exchange.route,
+        "protocol": exchange.protocol,
+        "requestid": exchange.request_id,
+    }
+    # An empty extension has no meaning; the SDKs of some languages refuse it.
+    return {
+        name: _printable(value[:_MAX_ATTRIBUTE_CHARACTERS] if name != "metadata" else value)
+        for name, value in attributes.items()
+        if value
+    }
+
+
+def _printable(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot express."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _rfc_3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _metadata(headers: Mapping[str, str]) -> str:
+    """Return ``headers`` as KServe writes them: JSON with a list of values for each name. Headers
+    beyond ``_MAX_METADATA_BYTES`` are left out."""
+    chosen: dict[str, list[str]] = {}
+    size = 0
+    for name, value in headers.items():
+        size += len(name) + len(value)
+        if size <= _MAX_METADATA_BYTES:
+            chosen[name.title()] = [_printable(value)]
+    return orjson.dumps(chosen).decode()
+
+
+def _request_json(request: InferRequest) -> bytes:
+    """Return the V2 JSON of ``request``, without the list of requested outputs: TrustyAI expects
+    tensors there, and the response names the outputs."""
+    head: dict[str, Any] = {}
+    if request.id:
+        head["id"] = request.id
+    if request.parameters:
+        head["parameters"] = write_parameters(request.parameters, "request")
+    spelling = NON_FINITE_SPELLINGS[_SPELLING]
+    head["inputs"] = [write_json_tensor(tensor, spelling) for tensor in request.inputs]
+    return encode_json(head)
+
+
+# ---- encodings ----------------------------------------------------------------------------------
+
+
+def binary_message(event: CloudEvent) -> tuple[dict[str, str], bytes]:
+    """Return the HTTP headers and the body of ``event`` in binary mode, as KServe sends it."""
+    headers = {
+        f"ce-{name}": _UNSAFE.sub(_percent_encode, str(value))
+        for name, value in event.attributes.items()
+        if name != "datacontenttype"
+    }
+    return {"content-type": _JSON_TYPE, **headers}, event.data
+
+
+def _percent_encode(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode())
+
+
+def structured_json(event: CloudEvent) -> bytes:
+    """Return ``event`` in the JSON format, without line breaks."""
+    return orjson.dumps({**event.attributes, "data": orjson.Fragment(event.data)})
+
+
+def batch_json(events: Sequence[CloudEvent]) -> bytes:
+    """Return ``events`` in the JSON batch format."""
+    return b"[" + b",".join(map(structured_json, events)) + b"]"

@@ -1,0 +1,136 @@
+"""Events in files: JSON Lines, one CloudEvent in the JSON format per line.
+
+Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. A file that is
+full is followed by a new one, and the oldest files of all processes are deleted. A failed write
+leaves no incomplete line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from infergate.recording.cloud_events import STRUCTURED_TYPE, CloudEvent, structured_json
+from infergate.recording.payload_log import FAILED, SENT, TOO_LARGE, WireEvent
+
+_PREFIX: Final = "events-"
+_SUFFIX: Final = ".jsonl"
+_MAX_BATCH: Final = 256
+_WAIT_SECONDS: Final = 0.2
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_CLOSE_TIMEOUT_SECONDS: Final = 1.0
+
+
+def structured_line(event: CloudEvent) -> WireEvent:
+    """Return ``event`` as a line."""
+    return {"content-type": STRUCTURED_TYPE}, structured_json(event) + b"\n"
+
+
+class EventFiles:
+    """An ``EventSink`` that writes files of up to ``file_bytes`` to ``folder``. All files together
+    hold at most ``total_bytes``, plus ``file_bytes`` for each process."""
+
+    encode = staticmethod(structured_line)
+    max_batch: int = _MAX_BATCH
+    max_wait: float = _WAIT_SECONDS
+    max_concurrent: int = 1
+
+    def __init__(self, folder: Path, file_bytes: int, total_bytes: int) -> None:
+        """Create ``folder`` if it is missing. Raises OSError if it cannot be written to."""
+        self.error = ""
+        self._folder: Final = folder
+        self._file_bytes: Final = file_bytes
+        self._total_bytes: Final = total_bytes
+        self._numbers: Final = count(1)
+        self._lock: Final = threading.Lock()
+        """Held while lines are written, because a cancelled ``send`` leaves its thread running."""
+        self._file = -1
+        self._size = 0
+        folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"payload_log.file.path: the folder '{folder}' is not writable")
+
+    async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
+        """Append ``events`` in a thread."""
+        return await asyncio.to_thread(self._append, [line for _, line in events])
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close_when_idle)
+
+    def _close_when_idle(self) -> None:
+        if self._lock.acquire(timeout=_CLOSE_TIMEOUT_SECONDS):
+            self._close()
+            self._lock.release()
+
+    def _append(self, lines: list[bytes]) -> Counter[str]:
+        results = Counter[str]()
+        with self._lock:
+            if self._file >= 0 and os.fstat(self._file).st_nlink == 0:
+                self._close()  # another process deleted the file
+            for line in lines:
+                results[self._write_or_report(line)] += 1
+        return results
+
+    def _write_or_report(self, line: bytes) -> str:
+        if len(line) > self._file_bytes:
+            return TOO_LARGE
+        try:
+            self._write(line)
+        except OSError as error:
+            self.error = f"cannot write to '{self._folder}': {error.strerror}"
+            self._close()
+            return FAILED
+        return SENT
+
+    def _write(self, line: bytes) -> None:
+        if self._file < 0 or self._size + len(line) > self._file_bytes:
+            self._close()
+            self._open()
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+
+    def _open(self) -> None:
+        self._delete_oldest()
+        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name = f"{_PREFIX}{started}-{os.getpid()}-{next(self._numbers):06}{_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(self._folder / name, flags, _FILE_MODE)
+        self._size = 0
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _delete_oldest(self) -> None:
+        """Delete the oldest files until a new file fits into ``total_bytes``."""
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
+                    with suppress(FileNotFoundError):  # another process deleted it
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_mtime_ns, status.st_size, entry.path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total + self._file_bytes <= self._total_bytes:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - a path, not a Path
+            total -= size

@@ -1,0 +1,329 @@
+"""The payload log: sends inferences as CloudEvents to a sink, such as an HTTP server or files.
+
+- Requests never wait for the log. Exchanges wait in a queue that is bounded by their number and
+  bytes and counted in ``limits.in_flight_bytes``; exchanges beyond a limit are dropped and counted.
+- Events are written as JSON by helper processes, except small ones, because orjson holds the
+  interpreter.
+- The sink's failures are logged when they begin and when they end, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from infergate.codecs.v2_rest.tensors import count_values
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange
+from infergate.core.json_size import json_size_bounds
+from infergate.core.limits import KIB, MIB
+from infergate.core.log_events import BUG, PAYLOAD_LOG_BACK, PAYLOAD_LOG_FAILS
+from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
+from infergate.core.messages import InferRequest
+from infergate.core.offload import Offload
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import Parameters, Tensor
+from infergate.recording.cloud_events import (
+    CloudEvent,
+    EventAttributes,
+    Mode,
+    event_count,
+    event_id,
+    make_events,
+)
+from infergate.recording.redaction import Redaction
+
+SENT, REJECTED, FAILED = "sent", "rejected", "failed"
+"""Results of a sink: the events arrived; the sink refuses them; the sink does not work."""
+DROPPED, TOO_LARGE = "dropped", "too_large"
+"""Events that were not sent: a queue or the memory is full; the exchange exceeds the limit."""
+RESULTS: Final = (SENT, REJECTED, FAILED, DROPPED, TOO_LARGE)
+
+_MAX_INLINE_BYTES: Final = 32 * KIB
+"""Maximum size of tensors that the event loop writes as JSON, in about 1 ms."""
+_MAX_BATCH_BYTES: Final = 8 * MIB
+_CLOSE_TIMEOUT_SECONDS: Final = 1.5
+_EXCHANGE_OVERHEAD: Final = 2 * KIB
+_VALUE_OVERHEAD: Final = 64
+_CLIENT: Final = ("payload log", "")
+"""The payload log's share of the helper processes is that of one client."""
+_log: Final = logging.getLogger(__name__)
+
+WireEvent = tuple[dict[str, str], bytes]
+"""The HTTP headers and the body of an encoded event."""
+
+
+class EventSink(Protocol):
+    """Delivers events."""
+
+    max_batch: int
+    """Maximum number of exchanges whose events are sent together."""
+    max_wait: float
+    """Seconds to wait for a batch to fill up."""
+    max_concurrent: int
+    error: str
+    """The last failure, for the log."""
+
+    @property
+    def encode(self) -> Callable[[CloudEvent], WireEvent]:
+        """A function of a module, which helper processes call."""
+        ...
+
+    async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
+        """Deliver ``events`` and return the number of events for each result. Raises only
+        cancellation."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadLogSettings:
+    """``redaction`` removes what must not be logged. The last fields limit the queue, and the
+    tensors of one exchange."""
+
+    attributes: EventAttributes
+    redaction: Redaction = field(default_factory=Redaction)
+    max_queue: int = 1000
+    max_queue_bytes: int = 64 * MIB
+    max_exchange_bytes: int = 8 * MIB
+
+
+@dataclass(slots=True)
+class _Waiting:
+    exchange: Exchange
+    mode: Mode
+    id: str
+    event_count: int
+    size: int
+    memory: DetachedMemoryAccount
+
+
+class PayloadLog:
+    """Sends the events of exchanges to ``sink``. ``count`` receives results and numbers of events.
+    Without ``offload``, a thread writes the JSON of large tensors."""
+
+    def __init__(
+        self,
+        settings: PayloadLogSettings,
+        sink: EventSink,
+        offload: Offload | None,
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._settings: Final = settings
+        self._sink: Final = sink
+        self._offload: Final = offload
+        self._count: Final = count
+        self._queue: Final[deque[_Waiting]] = deque()
+        self._bytes = 0
+        """The bytes of all exchanges in the queue or being sent."""
+        self._filled: Final = asyncio.Event()
+        self._batch_ready: Final = asyncio.Event()
+        self._senders: list[asyncio.Task[None]] = []
+        self._is_closing = False
+        self._is_failing = False
+
+    def add(self, exchange: Exchange, mode: Mode, memory: MemoryAccount) -> None:
+        """Queue the events of ``exchange``, whose request has the account ``memory``, or count
+        them as dropped. Never blocks."""
+        settings = self._settings
+        number = event_count(exchange, mode)
+        id_ = event_id(exchange.headers)
+        exchange, _, _ = settings.redaction.apply(exchange)
+        if exchange.size > settings.max_exchange_bytes:
+            self._count(TOO_LARGE, number)
+            return
+        size = _held_bytes(exchange)
+        if (
+            self._is_closing
+            or len(self._queue) >= settings.max_queue
+            or self._bytes + size > settings.max_queue_bytes
+        ):
+            self._count(DROPPED, number)
+            return
+        try:
+            memory.grow(size)
+        except GatewayError:
+            self._count(DROPPED, number)
+            return
+        self._queue.append(_Waiting(exchange, mode, id_, number, size, memory.detach(size)))
+        self._bytes += size
+        self._filled.set()
+        if len(self._queue) >= self._sink.max_batch or self._bytes >= _MAX_BATCH_BYTES:
+            self._batch_ready.set()
+        if not self._senders:
+            self._senders = [
+                asyncio.create_task(self._run()) for _ in range(self._sink.max_concurrent)
+            ]
+
+    async def close(self) -> None:
+        """Send the waiting events for at most ``_CLOSE_TIMEOUT_SECONDS``, and drop the others."""
+        self._is_closing = True
+        self._filled.set()
+        self._batch_ready.set()
+        if self._senders:
+            _, late = await asyncio.wait(self._senders, timeout=_CLOSE_TIMEOUT_SECONDS)
+            for sender in late:
+                sender.cancel()
+            await asyncio.gather(*self._senders, return_exceptions=True)
+        for waiting in self._queue:
+            self._count(DROPPED, waiting.event_count)
+            waiting.memory.close()
+        self._queue.clear()
+        await self._sink.close()
+
+    async def _run(self) -> None:
+        while batch := await self._next_batch():
+            try:
+                await self._send(batch)
+            except asyncio.CancelledError:
+                self._count(DROPPED, sum(each.event_count for each in batch))
+                raise
+            except Exception:  # noqa: BLE001 - logged; fails one batch only
+                self._count(FAILED, sum(each.event_count for each in batch))
+                _log.exception("internal error in the payload log", extra=BUG)
+            finally:
+                for waiting in batch:
+                    waiting.memory.close()
+                    self._bytes -= waiting.size
+
+    async def _next_batch(self) -> list[_Waiting]:
+        """Wait for exchanges and return the next batch; it is empty if the log is closing."""
+        queue, sink = self._queue, self._sink
+        while not queue:
+            if self._is_closing:
+                return []
+            self._filled.clear()
+            await self._filled.wait()
+        if sink.max_wait and len(queue) < sink.max_batch and not self._is_closing:
+            self._batch_ready.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(sink.max_wait):
+                    await self._batch_ready.wait()
+        batch = [queue.popleft()]
+        size = batch[0].size
+        while queue and len(batch) < sink.max_batch:
+            size += queue[0].size
+            if size > _MAX_BATCH_BYTES:
+                break
+            batch.append(queue.popleft())
+        return batch
+
+    async def _send(self, batch: list[_Waiting]) -> None:
+        events: list[WireEvent] = []
+        for waiting in batch:
+            try:
+                events += await self._encode(waiting)
+            except GatewayError as error:
+                result = DROPPED if error.kind in _SHORTAGE else FAILED
+                self._count(result, waiting.event_count)
+        results = await self._sink.send(events) if events else Counter[str]()
+        for result, number in results.items():
+            self._count(result, number)
+        if results[FAILED] and not self._is_failing:
+            self._is_failing = True
+            _log.warning("payload log: %s", self._sink.error, extra=PAYLOAD_LOG_FAILS)
+        elif results[SENT] and self._is_failing:
+            self._is_failing = False
+            _log.info("the payload log works again", extra=PAYLOAD_LOG_BACK)
+
+    async def _encode(self, waiting: _Waiting) -> list[WireEvent]:
+        """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
+        settings, memory = self._settings, waiting.memory
+        tensor_bytes = waiting.exchange.size
+        max_bytes = waiting.size + json_size_bounds(_tensors(waiting.exchange))[1]
+        arguments: tuple[Any, ...] = (
+            self._sink.encode,
+            settings.attributes,
+            waiting.exchange,
+            waiting.mode,
+            waiting.id,
+        )
+        memory.grow(max_bytes)
+        if tensor_bytes <= _MAX_INLINE_BYTES:
+            events = encode_exchange(*arguments)
+        elif self._offload is None:
+            events = await asyncio.to_thread(encode_exchange, *arguments)
+        else:
+            events = await self._offload.run(
+                None,
+                encode_exchange,
+                *arguments,
+                client=_CLIENT,
+                cost=tensor_bytes,
+                memory=memory,
+                size=tensor_bytes,
+            )
+        memory.shrink(max(0, max_bytes - sum(len(body) for _, body in events)))
+        return events
+
+
+_SHORTAGE: Final = frozenset({Kind.OVERLOADED, Kind.TIMEOUT})
+"""Kinds of errors that mean that memory or helper processes are scarce."""
+
+
+def encode_exchange(
+    encode: Callable[[CloudEvent], WireEvent],
+    attributes: EventAttributes,
+    exchange: Exchange,
+    mode: Mode,
+    id_: str,
+) -> list[WireEvent]:
+    """Return the encoded events of ``exchange``. Raises UNSUPPORTED."""
+    return [encode(event) for event in make_events(attributes, exchange, mode, id_)]
+
+
+def _tensors(exchange: Exchange) -> Iterator[Tensor]:
+    yield from exchange.request.inputs
+    for response in exchange.outcome.responses:
+        yield from response.outputs
+
+
+def _held_bytes(exchange: Exchange) -> int:
+    """Return the bytes that ``exchange`` occupies: tensors, names, parameters and headers."""
+    error = exchange.outcome.error
+    size = exchange.size + _EXCHANGE_OVERHEAD + _parameter_bytes(exchange.request.parameters)
+    size += sum(len(name) + len(value) for name, value in exchange.headers.items())
+    size += 0 if error is None else len(error.public) + len(error.detail)
+    for response in exchange.outcome.responses:
+        size += _EXCHANGE_OVERHEAD + _parameter_bytes(response.parameters)
+    for tensor in _tensors(exchange):
+        size += _VALUE_OVERHEAD + len(tensor.name) + _parameter_bytes(tensor.parameters)
+    return size
+
+
+def _parameter_bytes(parameters: Parameters) -> int:
+    if not parameters:
+        return 0
+    values, characters = count_values(parameters)
+    return _VALUE_OVERHEAD * values + 4 * characters
+
+
+class LoggedRoute:
+    """Passes the inferences of a route to ``log``, as an observer of the gateway.
+
+    ``is_sampled`` chooses inferences. Without ``errors``, inferences that end with an error are
+    not logged."""
+
+    def __init__(
+        self,
+        log: PayloadLog,
+        is_sampled: Callable[[InferRequest, RequestContext], bool],
+        mode: Mode,
+        *,
+        errors: bool,
+    ) -> None:
+        self._log: Final = log
+        self._mode: Final = mode
+        self._errors: Final = errors
+        self.selects: Final = is_sampled
+
+    def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
+        """Queue ``exchange``."""
+        if self._errors or exchange.outcome.error is None:
+            self._log.add(exchange, self._mode, memory)

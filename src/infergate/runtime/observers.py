@@ -1,0 +1,69 @@
+"""The observers of routes: the recorder and the payload log. Their modules are imported only if
+they are configured."""
+
+# ruff: noqa: PLC0415 - see the module's docstring
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from infergate.config.schema import Config
+from infergate.core.limits import Limits
+from infergate.core.offload import Offload
+from infergate.gateway.observed_route import ExchangeObserver
+from infergate.routing.table import RouteTable
+from infergate.runtime.running import GatewayParts
+from infergate.runtime.worker_group import WorkerGroup
+
+if TYPE_CHECKING:
+    from infergate.recording.payload_log import PayloadLog
+    from infergate.recording.recorder import Recorder
+
+
+def make_recorder(
+    config: Config, group: WorkerGroup, previous: GatewayParts | None
+) -> Recorder | None:
+    """Return the recorder of ``previous`` if it has the same settings, or a new recorder. Return
+    None if no route is recorded."""
+    if config.recording is None or all(route.record is None for route in config.routes):
+        return None
+    if previous is not None and previous.config.recording == config.recording and previous.recorder:
+        return previous.recorder
+    from infergate.runtime import recording
+
+    return recording.make_recorder(config.recording, config.workers, group)
+
+
+def make_payload_log(
+    config: Config,
+    limits: Limits,
+    offload: Offload | None,
+    group: WorkerGroup,
+    previous: GatewayParts | None,
+) -> PayloadLog | None:
+    """Return the payload log of ``previous`` if nothing that it depends on has changed, or a new
+    one. Return None without the section ``payload_log``."""
+    if config.payload_log is None:
+        return None
+    from infergate.runtime import payload_log
+
+    return payload_log.make_payload_log(config, limits, offload, group.metrics, previous)
+
+
+def make_observers(
+    config: Config, table: RouteTable, recorder: Recorder | None, payload_log: PayloadLog | None
+) -> Mapping[str, Sequence[ExchangeObserver]]:
+    """Return the observers of the routes in ``table``, by the route's label."""
+    found: dict[str, list[ExchangeObserver]] = {}
+    if recorder is not None:
+        from infergate.runtime.recording import route_recorders
+
+        for label, observers in route_recorders(config.routes, table.routes, recorder).items():
+            found.setdefault(label, []).extend(observers)
+    if payload_log is not None:
+        from infergate.runtime.payload_log import logged_routes
+
+        for label, observer in logged_routes(config, table.routes, payload_log).items():
+            found.setdefault(label, []).append(observer)
+    return found

@@ -1,0 +1,261 @@
+"""Summaries: adding, merging, limits, and JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comparison_kit import NO_RULES, compare_values, failure, fp32, outcome
+from infergate.comparison.latencies import Latencies
+from infergate.comparison.model_summary import MAX_WORST
+from infergate.comparison.outcomes import MAX_OUTPUTS, OTHER, Comparison, compare
+from infergate.comparison.rules import ComparisonRules, OutputRule
+from infergate.comparison.summary import MAX_MODELS, Summary, SummaryFormatError
+from infergate.comparison.timeline import MAX_INTERVALS, Timeline
+from infergate.comparison.verdict import Verdict
+from infergate.core.errors import Kind
+
+IGNORED = ComparisonRules(outputs={"x": OutputRule(ignore=True)})
+# Sums of these errors are exact, so that they do not depend on the order.
+COMPARISONS = [
+    compare_values(1, 1),
+    compare_values(1, 2),
+    compare_values(1, 2, IGNORED),
+    compare_values(1, 1.5, name="y"),
+    compare_values(1, math.nan),
+    compare(NO_RULES, outcome(fp32("x", 1), duration=2.0), outcome(fp32("z", 0), duration=0.5)),
+    compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT)),
+    compare(NO_RULES, failure(Kind.TIMEOUT), failure(Kind.TIMEOUT)),
+    compare(
+        ComparisonRules(outputs={"x": OutputRule(cosine=0.5, top_k=1)}),
+        outcome(fp32("x", 1, 0)),
+        outcome(fp32("x", 0, 1)),
+    ),
+]
+Added = tuple[str, str, Comparison, Comparison | None, float, str]
+
+
+def additions(models: int = 3) -> st.SearchStrategy[list[Added]]:
+    return st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.integers(0, models - 1).map("m{}".format),
+            st.sampled_from(COMPARISONS),
+            st.none() | st.sampled_from(COMPARISONS),
+            st.just(0.0) | st.floats(1, 2e9) | st.integers(1, 2000).map(float),
+            st.sampled_from(("", "r1", "r2")),
+        ),
+        max_size=30,
+    )
+
+
+def summary_of(added: list[Added]) -> Summary:
+    summary = Summary()
+    for route, model, comparison, noise, time, request_id in added:
+        summary.add(route, model, comparison, noise, time=time, request_id=request_id)
+    return summary
+
+
+def merged(*summaries: Summary) -> Summary:
+    result = Summary()
+    for each in summaries:
+        result.merge(each)
+    return result
+
+
+@given(first=additions(), second=additions(), third=additions())
+def test_merging_is_associative_and_equals_adding_in_one_go(
+    first: list[Added], second: list[Added], third: list[Added]
+) -> None:
+    a, b, c = map(summary_of, (first, second, third))
+    before = copy.deepcopy((a, b, c))
+    expected = summary_of([*first, *second, *third])
+    assert merged(a, b, c) == expected
+    assert merged(merged(a, b), c) == merged(a, merged(b, c)) == expected
+    assert merged(c, a, b) == expected
+    assert (a, b, c) == before
+
+
+@given(first=additions(models=3 * MAX_MODELS), second=additions(models=3 * MAX_MODELS))
+def test_the_models_that_keep_an_entry_do_not_depend_on_the_order(
+    first: list[Added], second: list[Added]
+) -> None:
+    expected = summary_of([*first, *second])
+    assert summary_of([*second, *first]) == expected
+    assert merged(summary_of(second), summary_of(first)) == expected
+    assert all(len(models) <= MAX_MODELS + 1 for models in expected.routes.values())
+
+
+def test_clients_cannot_make_a_summary_long() -> None:
+    summary = Summary()
+    for number in range(1000):
+        comparison = compare_values(1, 2, name=f"output-{999 - number}")
+        summary.add("r", f"model-{number % 100}", comparison, time=1e9 + number * 1e5)
+        summary.add("r", "model-0", comparison)
+    models = summary.routes["r"]
+    assert len(models) == MAX_MODELS + 1
+    assert sum(each.compared for each in models.values()) == 2000
+    assert len(models["model-0"].outputs) == MAX_OUTPUTS + 1
+    assert sum(each.differences.compared for each in models["model-0"].outputs.values()) == 1010
+    assert OTHER in models
+    assert all(len(each.timeline.intervals) <= MAX_INTERVALS for each in models.values())
+
+
+@given(added=additions())
+def test_a_summary_survives_json(added: list[Added]) -> None:
+    summary = summary_of(added)
+    text = json.dumps(summary.as_json(), allow_nan=False)
+    assert Summary.from_json(json.loads(text)) == summary
+
+
+def test_responses_and_outcomes_are_counted() -> None:
+    summary = summary_of([("a", "m", each, None, 0, "") for each in COMPARISONS])
+    model = summary.routes["a"]["m"]
+    assert (model.compared, model.equal, model.known) == (9, 3, 1)
+    assert model.unresolvable == 4  # NaN, a missing output, an outcome, and another class
+    assert model.required_atol == pytest.approx(0.9999)
+    assert model.outcomes == {"ok/ok": 7, "ok/timeout": 1, "timeout/timeout": 1}
+    assert model.causes == {"outcome": 1}
+    assert model.outputs["x"].causes == {"values": 4, "missing": 1}
+    assert model.outputs["x"].known == 1
+    assert model.outputs["x"].differences.differing == 4
+    assert model.outputs["x"].differing_rows == 1
+    assert model.expected_latencies.count == 7
+
+
+def test_the_worst_cases_are_kept_and_missing_outputs_do_not_displace_them() -> None:
+    summary = Summary()
+    missing = compare(NO_RULES, outcome(fp32("x", 1)), outcome())
+    for number in range(20):
+        summary.add("r", "m", compare_values(0, number), request_id=f"v{number}")
+        summary.add("r", "m", missing, request_id=f"m{number:02}")
+    worst = summary.routes["r"]["m"].outputs["x"].worst
+    assert [each.request_id for each in worst] == ["m00", "v19", "v18", "v17", "v16", "v15"]
+    assert len(worst) == MAX_WORST + 1
+
+
+def test_noise_does_not_count_as_a_difference() -> None:
+    summary = Summary()
+    summary.add("r", "m", compare_values(1, 1), compare_values(1, 2))
+    model = summary.routes["r"]["m"]
+    assert (model.compared, model.equal, model.verdict()) == (1, 1, Verdict.EQUAL)
+    assert model.outputs["x"].noise.differing == 1
+
+
+def test_a_noisy_server_is_within_noise_and_a_broken_one_is_not() -> None:
+    summary = Summary()
+    for number in range(200):
+        noise = compare_values(0, 0.001 * (1 + number % 7))
+        noisy = summary.add("r", "twin", compare_values(0, 0.001 * (1 + number % 5)), noise)
+        broken = summary.add("r", "broken", compare_values(0, 0.1), noise)
+    assert (noisy, broken) == (Verdict.WITHIN_NOISE, Verdict.DIFFERENT)
+    models = summary.routes["r"]
+    assert models["twin"].verdict() is Verdict.WITHIN_NOISE
+    assert models["broken"].verdict() is Verdict.DIFFERENT
+    assert summary.verdict() is Verdict.DIFFERENT
+
+
+def test_a_single_difference_beyond_all_noise_is_different_at_once() -> None:
+    summary = Summary()
+    noise = compare_values(0, 0.001)
+    for _ in range(500):
+        summary.add("r", "m", noise, noise)
+    assert summary.add("r", "m", compare_values(0, math.nan)) is Verdict.DIFFERENT
+    assert summary.add("r", "m", compare_values(0, 0.001)) is Verdict.WITHIN_NOISE
+    assert summary.add("r", "m", compare_values(0, 0)) is Verdict.EQUAL
+
+
+def test_errors_of_the_expected_server_are_noise_too() -> None:
+    summary = Summary()
+    failed = compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT))
+    for number in range(100):
+        noise = failed if number % 2 else compare_values(1, 1)
+        verdict = summary.add("r", "m", failed if number % 2 else compare_values(1, 1), noise)
+    assert verdict is Verdict.WITHIN_NOISE
+    summary.add("r", "other", failed, compare_values(1, 1))
+    assert summary.routes["r"]["other"].verdict() is Verdict.DIFFERENT
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"format": 2, "routes": {}}, "{}"])
+def test_another_format_is_rejected(value: Any) -> None:
+    with pytest.raises(SummaryFormatError, match="not a summary of format 1"):
+        Summary.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("compared",), -1, r"routes\.a\.m\.compared: .*greater than or equal to 0"),
+        (("compared",), "many", r"routes\.a\.m\.compared: .*integer"),
+        (("required_atol",), "nan", r"required_atol"),
+        (("timeline", "intervals"), {str(10**15): [1, 1]}, "after the year 9999"),
+        (("timeline", "intervals"), {str(n): [1, 1] for n in range(999)}, "at most 128"),
+        (("timeline", "doublings"), 99, "less than or equal to 40"),
+        (("expected_latencies", "bins"), {"999": 1}, "less than or equal to 160"),
+        (("expected_latencies", "bins"), {"1": -1}, "the count of 1 is -1"),
+        (("outcomes",), {"x" * 999: 1}, "at most 256 characters"),
+        (("differences",), {"compared": 1, "distances": {"3": 2}}, "2 of 1 comparisons differ"),
+        (("outputs", "x", "stats", "bins"), {"130": 1}, "less than 130"),
+        (("outputs", "x", "stats", "bins"), {"3": 2**70}, "the count of 3"),
+        (("outputs", "x", "worst"), [{}], r"worst\.0\.difference: Field required"),
+        (("outputs",), {str(n): {} for n in range(99)}, "at most 65 items"),
+    ],
+)
+def test_invalid_values_are_rejected_with_their_position(
+    path: tuple[str, ...], value: Any, message: str
+) -> None:
+    document = json.loads(
+        json.dumps(summary_of([("a", "m", COMPARISONS[1], None, 9, "")]).as_json())
+    )
+    target = document["routes"]["a"]["m"]
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(SummaryFormatError, match=message):
+        Summary.from_json(document)
+
+
+@given(times=st.lists(st.floats(0, 1e10), max_size=40), split=st.integers(0, 40))
+def test_a_timeline_is_bounded_and_does_not_depend_on_the_order(
+    times: list[float], split: int
+) -> None:
+    def timeline(values: list[float]) -> Timeline:
+        result = Timeline()
+        for each in values:
+            result.add(each, is_equal=int(each) % 2 == 0)
+        return result
+
+    expected = timeline(times)
+    assert timeline(times[::-1]) == expected
+    result = timeline(times[split:])
+    result.merge(timeline(times[:split]))
+    assert result == expected
+    assert len(expected.intervals) <= MAX_INTERVALS
+    assert sum(compared for compared, _ in expected.intervals.values()) == len(times)
+    starts = {index * expected.seconds for index in expected.intervals}
+    assert all(any(start <= each < start + expected.seconds for start in starts) for each in times)
+
+
+@given(st.lists(st.floats(2e-6, 1e5), min_size=1, max_size=50), st.sampled_from((0.1, 0.5, 0.99)))
+def test_quantiles_of_latencies_are_exact_within_ten_percent(
+    durations: list[float], share: float
+) -> None:
+    latencies = Latencies()
+    for each in durations:
+        latencies.add(each)
+    rank = min(max(math.ceil(share * len(durations)), 1), len(durations))
+    assert latencies.quantile(share) == pytest.approx(sorted(durations)[rank - 1], rel=0.1)
+
+
+def test_any_duration_is_counted() -> None:
+    latencies = Latencies()
+    for seconds in (0.0, -1.0, 1e-9, 1e12):
+        latencies.add(seconds)
+    assert latencies.count == 4
+    assert Latencies().quantile(0.5) == 0

@@ -1,0 +1,122 @@
+"""The verdict: differences are weighed against noise."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.comparison.error_stats import (
+    BIN_COUNT,
+    INFINITE_BIN,
+    ZERO_BIN,
+    bin_limit,
+    bin_of,
+    count_bins,
+)
+from infergate.comparison.verdict import (
+    DifferenceCounts,
+    Verdict,
+    interval,
+    judge,
+    noise_limit,
+)
+
+
+def counts(compared: int, differing: int, distance: float = 1.0) -> DifferenceCounts:
+    return DifferenceCounts(compared, Counter({bin_of(distance): differing} if differing else {}))
+
+
+@given(st.floats(min_value=0, allow_nan=False))
+def test_the_bin_of_an_error_contains_it(error: float) -> None:
+    index = bin_of(error)
+    assert count_bins(np.array([error])) == {index: 1}
+    assert error <= bin_limit(index) or index == INFINITE_BIN - 1
+    if index > 1:
+        assert bin_limit(index - 1) <= error or index == BIN_COUNT - 1
+
+
+def test_zero_and_infinity_have_bins_of_their_own() -> None:
+    assert (bin_of(0.0), bin_of(math.inf)) == (ZERO_BIN, INFINITE_BIN)
+    assert bin_of(5e-324) not in (ZERO_BIN, INFINITE_BIN)
+    assert bin_of(1.7e308) not in (ZERO_BIN, INFINITE_BIN)
+
+
+@pytest.mark.parametrize(
+    ("differences", "noise", "verdict"),
+    [
+        (counts(1000, 0), counts(1000, 0), Verdict.EQUAL),
+        (counts(1000, 0), counts(1000, 500), Verdict.EQUAL),
+        (counts(0, 0), counts(0, 0), Verdict.EQUAL),
+        (counts(1000, 1), counts(0, 0), Verdict.DIFFERENT),  # the noise was not measured
+        (counts(1000, 1), counts(1000, 0), Verdict.DIFFERENT),  # no noise was observed
+        (counts(1000, 300), counts(1000, 300), Verdict.WITHIN_NOISE),
+        (counts(1000, 300), counts(100, 28), Verdict.WITHIN_NOISE),
+        (counts(1000, 300), counts(1000, 100), Verdict.DIFFERENT),
+        (counts(1000, 300), counts(10, 1), Verdict.WITHIN_NOISE),  # 10 are too few to tell
+        (counts(10**6, 320), counts(10**6, 30), Verdict.WITHIN_NOISE),  # 0.029 % more
+        (counts(10**6, 400), counts(10**6, 30), Verdict.DIFFERENT),  # 0.037 % more
+        (counts(10**6, 140_000), counts(10**6, 100_000), Verdict.WITHIN_NOISE),  # 17 % relative
+        (counts(10**6, 160_000), counts(10**6, 100_000), Verdict.DIFFERENT),  # 23 % relative
+        (counts(1000, 1000, 1.0), counts(1000, 1000, 1.5), Verdict.WITHIN_NOISE),
+        (counts(1000, 1000, 10.0), counts(1000, 1000, 1.0), Verdict.DIFFERENT),
+        (counts(1000, 1000, 1.0), counts(1000, 1000, 10.0), Verdict.WITHIN_NOISE),
+        (counts(1000, 1000, math.inf), counts(1000, 1000, 1.0), Verdict.DIFFERENT),
+    ],
+)
+def test_differences_are_weighed_against_noise(
+    differences: DifferenceCounts, noise: DifferenceCounts, verdict: Verdict
+) -> None:
+    assert judge(differences, noise).verdict is verdict
+
+
+def test_a_few_large_differences_among_noise_are_found() -> None:
+    differences = counts(10_000, 5_000, 0.001)
+    differences.merge(counts(0, 0))
+    differences.distances[bin_of(math.inf)] = 100
+    judgement = judge(differences, counts(10_000, 5_100, 0.001))
+    assert judgement.verdict is Verdict.DIFFERENT
+    assert (judgement.share, judgement.noise_share) == (0.01, 0)
+    assert judgement.distance_bin == INFINITE_BIN
+
+
+def test_the_shares_of_all_differences_are_named_if_they_decide() -> None:
+    judgement = judge(counts(1000, 300), counts(1000, 100))
+    assert (judgement.share, judgement.noise_share) == (0.3, 0.1)
+    assert judgement.distance_bin == ZERO_BIN
+
+
+def test_servers_with_the_same_noise_are_rarely_different() -> None:
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(300):
+        differences, noise = DifferenceCounts(), DifferenceCounts()
+        for each, count in ((differences, 2000), (noise, 200)):
+            for distance in rng.lognormal(-5, 1, count):
+                each.add(distance if distance > 0.005 else None)
+        wrong += judge(differences, noise).verdict is not Verdict.WITHIN_NOISE
+    assert wrong == 0
+
+
+@given(total=st.integers(1, 10**6), share=st.floats(0, 1))
+def test_an_interval_contains_the_share(total: int, share: float) -> None:
+    count = round(total * share)
+    low, high = interval(count, total)
+    assert -1e-12 <= low <= count / total + 1e-12
+    assert count / total - 1e-12 <= high <= 1 + 1e-12
+
+
+def test_few_noise_comparisons_leave_doubt() -> None:
+    assert 0.04 < noise_limit(counts(1000, 1), counts(200, 0)) < 0.05
+    assert noise_limit(counts(1000, 500), counts(200, 0)) == 0
+    assert noise_limit(counts(1000, 1), counts(200, 1)) == 0
+    assert noise_limit(counts(1000, 1), counts(0, 0)) == 0
+
+
+def test_more_differences_than_comparisons_are_rejected() -> None:
+    with pytest.raises(ValueError, match="2 of 1 comparisons differ"):
+        counts(1, 2)

@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.cli import main
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.registry import plugins
+from infergate.config.load import parse
+from infergate.config.schema import Config
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import (
+    InferRequest,
+    ModelMetadata,
+    Operation,
+    RequestedOutput,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.migration.explain.client_request import ClientRequest, RequestError
+from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
+from infergate.migration.explain.explanation_text import as_json, as_text
+from infergate.migration.explain.route_checks import check_routes
+from infergate.routing.table import Route
+
+SPLIT = """
+backends:
+  old: {protocol: trtis-http, endpoints: ["http://old.test:8000"]}
+  new: {protocol: v2-grpc, endpoints: ["grpc://new.test:8001"]}
+  rest: {protocol: v2-rest, profile: triton, endpoints: ["http://a.test:8000/base", "http://b.test"]}
+  gp: {protocol: graphpipe, endpoints: ["tcp://gp.test:9000"]}
+  tf: {protocol: tfs-rest, endpoints: ["http://tf.test:8501"]}
+  ours: {protocol: builtin}
+routes:
+  - {model: other, backend: new}
+  - {model: digits, version: "3", backend: new}
+  - {model: digits, headers: {x-user: "b*"}, backend: new}
+  - model: digits
+    backend: old
+    rewrite: {model: digits_v1, inputs: {x: INPUT0}, outputs: {y: OUTPUT0}}
+    split:
+      - {backend: new, percent: 10, rewrite: {model: digits_v2}}
+      - {backend: gp, percent: 5}
+      - {backend: ours, percent: 2.5}
+    fallback: rest
+    mirror: {backend: tf, percent: 50}
+models:
+  digits:
+    inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
+    outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]
+"""
+REST_SERVERS = ("http://a.test:8000/base", "http://b.test:80")
+X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -2]], np.float32))
+DIGITS = InferRequest("digits", id="7", inputs=(X,), outputs=(RequestedOutput("y"),))
+
+
+def configured(text: str) -> Config:
+    return parse(text, "routes.yaml", {})
+
+
+def built(
+    operation: Operation, protocol: str = "v2-rest", model: ModelMetadata | None = None
+) -> ClientRequest:
+    return ClientRequest(plugins()[protocol].create({}).build_request(operation, GENERIC, model))
+
+
+async def explained(
+    config: str, request: ClientRequest, options: ExplainOptions | None = None
+) -> Explanation:
+    return await explain(configured(config), request, options or ExplainOptions())
+
+
+def one(route: str, backend: str, more: str = "") -> str:
+    return f"backends: {{b: {{{backend}}}}}\nroutes: [{{model: m, backend: b{route}}}]\n{more}"
+
+
+V2 = 'protocol: v2-grpc, endpoints: ["grpc://b.test:1"]'
+REST = 'protocol: v2-rest, endpoints: ["http://b.test:1"]'
+DECLARED = """
+models:
+  m:
+    inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
+    outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]
+"""
+M = InferRequest("m", inputs=(X,))
+
+
+async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
+    found = await explained(SPLIT, built(DIGITS))
+    assert [check.mismatch for check in found.routes] == [
+        "the model is 'digits', not 'other'",
+        "the request has no version; the route is for version '3'",
+        "the request has no header 'x-user' (expected 'b*')",
+        "",
+    ]
+    assert [check.number for check in found.routes] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("route", "version", "headers", "mismatch"),
+    [
+        (Route("a-*", "b"), "", {}, "the model 'm' does not match the pattern a-*"),
+        (Route("/n.*/", "b"), "", {}, "the model 'm' does not match the pattern /n.*/"),
+        (
+            Route("m", "b", "2"),
+            "1",
+            {},
+            "the request has version '1'; the route is for version '2'",
+        ),
+        (Route("m", "b", headers={"h": "1"}), "", {"h": "2"}, "the header 'h' does not match '1'"),
+        (Route("*", "b", "2", headers={"h": "1*"}), "2", {"h": "12"}, ""),
+    ],
+)  # fmt: skip
+def test_a_route_is_checked_like_the_routing_table(
+    route: Route, version: str, headers: dict[str, str], mismatch: str
+) -> None:
+    checks, found = check_routes([route], "m", version, headers)
+    assert [check.mismatch for check in checks] == [mismatch]
+    assert found is (None if mismatch else route)
+
+
+async def test_every_target_of_a_route_is_explained_with_its_share() -> None:
+    found = await explained(SPLIT, built(DIGITS))
+    assert [(t.role, t.backend, t.protocol, t.when.split(";")[0]) for t in found.targets] == [
+        ("backend", "old", "trtis-http", "82.5% of requests"),
+        ("split", "new", "v2-grpc", "10% of requests"),
+        ("split", "gp", "graphpipe", "5% of requests"),
+        ("split", "ours", "builtin", "2.5% of requests"),
+        ("fallback", "rest", "v2-rest",
+         "requests whose backend cannot be reached, except requests of a sequence"),
+        ("mirror", "tf", "tfs-rest", "a copy of 50% of requests"),
+    ]  # fmt: skip
+    assert {target.pipeline for target in found.targets} == {"translate"}
+    assert not any(target.error for target in found.targets)
+
+
+async def test_each_backend_receives_its_own_wire_form() -> None:
+    old, new, gp, ours, rest, tf = (await explained(SPLIT, built(DIGITS))).targets
+    assert old.url == "http://old.test:8000/api/infer/digits_v1?format=binary"
+    assert 'name: "INPUT0" dims: 1 dims: 2' in dict(old.message["headers"])["nv-inferrequest"]
+    assert old.layout == ("bytes 0-7: 'INPUT0', FP32 [1, 2], 8 bytes",)
+    assert new.url == "grpc://new.test:8001/inference.GRPCInferenceService/ModelInfer"
+    assert 'model_name: "digits_v2"' in new.message["decoded"]
+    assert gp.url == "tcp://gp.test:9000"
+    assert "'INPUT0', FP32 [1, 2], 8 bytes" in gp.layout[1]
+    assert ours.url == ""
+    assert ours.layout == ("input 'INPUT0': FP32 [1, 2], 8 bytes",)
+    assert rest.url in {f"{server}/v2/models/digits_v1/infer" for server in REST_SERVERS}
+    assert rest.layout[1].endswith("'INPUT0', FP32 [1, 2], 8 bytes")
+    assert json.loads(tf.message["decoded"]) == {"inputs": {"INPUT0": [[1.5, -2.0]]}}
+
+
+async def test_every_rewrite_is_named() -> None:
+    old, new, *_ = (await explained(SPLIT, built(DIGITS))).targets
+    assert old.steps == (
+        "rewrite.model: model 'digits' becomes 'digits_v1'",
+        "rewrite.inputs: input 'x' becomes 'INPUT0'",
+        "rewrite.outputs: requested output 'y' becomes 'OUTPUT0'",
+        "rewrite.outputs: output 'OUTPUT0' is returned as 'y'",
+        "rewrite.model: the response has the client's model name",
+    )
+    assert new.steps == (
+        "rewrite.model: model 'digits' becomes 'digits_v2'",
+        "rewrite.model: the response has the client's model name",
+    )
+
+
+async def test_a_cast_is_named() -> None:
+    tensor = Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40")
+    config = one(", cast: {BF16: FP32}", 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]')
+    request = built(InferRequest("m", inputs=(tensor,)), "v2-grpc")
+    (target,) = (await explained(config, request)).targets
+    assert target.steps == (
+        "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
+    )
+    assert target.error.startswith("unknown, because ")  # but the cast is known
+    (target,) = (await explained(config + DECLARED, request)).targets
+    assert target.error == ""
+    assert "'x', FP32 [1, 2], 8 bytes" in target.layout[1]
+
+
+async def test_a_missing_cast_is_reported_as_the_gateway_reports_it() -> None:
+    tensor = Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40")
+    config = one("", 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]')
+    request = built(InferRequest("m", inputs=(tensor,)), "v2-grpc")
+    (target,) = (await explained(config, request)).targets
+    assert "unsupported: input 'x' is BF16, which the protocol trtis-grpc" in target.error
+
+
+async def test_classes_that_the_gateway_computes_are_named() -> None:
+    outputs = (RequestedOutput("y", {"classification": 2}),)
+    config = one("", REST, DECLARED)
+    request = built(InferRequest("m", inputs=(X,), outputs=outputs), "v2-grpc")
+    (target,) = (await explained(config, request)).targets
+    assert target.steps == ("classification of 'y': the gateway computes the classes",)
+
+
+async def test_parameters_that_a_protocol_does_not_carry_are_named() -> None:
+    config = one("", 'protocol: kserve-v1, endpoints: ["http://b.test:1"]', DECLARED)
+    request = built(InferRequest("m", "2", inputs=(X,), parameters={"p": 1}), "v2-grpc")
+    (target,) = (await explained(config, request)).targets
+    assert "parameter 'p' is not sent, because kserve-v1 does not carry it" in target.steps
+    assert "version '2' is dropped, because kserve-v1 does not carry it" in target.steps
+
+
+async def test_a_message_of_the_backends_protocol_passes_through() -> None:
+    (target,) = (await explained(one("", V2), built(M, "v2-grpc"))).targets
+    assert (target.pipeline, target.steps) == ("forward", ())
+    (target,) = (await explained(one(", rewrite: {model: n}", V2), built(M, "v2-grpc"))).targets
+    assert target.pipeline == "forward"
+    assert target.steps[0] == "rewrite.model: model 'm' becomes 'n'"
+
+
+async def test_the_deadline_and_the_headers_of_the_client_are_forwarded() -> None:
+    backend = f"{REST}, forward_headers: [x-*, authorization]"
+    request = built(M)
+    assert isinstance(request.wire, HttpRequest)
+    request.wire.headers = {**request.wire.headers, "x-a": "1", "authorization": "s", "b": "2"}
+    (target,) = (await explained(one("", backend), request)).targets
+    headers = dict(target.message["headers"])
+    assert headers["x-a"] == "1"
+    assert headers["authorization"] == "(hidden)"
+    assert "b" not in headers
+    assert "x-request-id" in headers
+
+
+@pytest.mark.parametrize(
+    ("client", "backend"),
+    [
+        ("v2-rest", 'protocol: graphpipe, endpoints: ["http://b.test:1"]'),
+        ("v2-rest", 'protocol: kserve-v1, endpoints: ["http://b.test:1"]'),
+        ("trtis-http", REST),
+        ("graphpipe", V2),
+    ],
+)
+async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declared(
+    client: str, backend: str
+) -> None:
+    spec = TensorMetadata("x", "FP32", (-1, 2))
+    model = ModelMetadata("m", inputs=(spec,), outputs=(TensorMetadata("y", "FP32", (-1, 2)),))
+    request = built(M, client, model)
+    if client == "graphpipe":
+        assert isinstance(request.wire, HttpRequest)
+        request.wire.path = "/graphpipe/m"
+    (target,) = (await explained(one("", backend), request)).targets
+    assert (target.url, target.message) == ("", {})
+    assert "declare" in target.error
+    assert "'models'" in target.error
+    (target,) = (await explained(one("", backend, DECLARED), request)).targets
+    assert target.error == ""
+    options = ExplainOptions(recorded=model)
+    (target,) = (await explained(one("", backend), request, options)).targets
+    assert target.error == ""
+
+
+async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
+    request = ClientRequest(HttpRequest("GET", "/v2/models/digits/ready"))
+    (target,) = (await explained(SPLIT, request)).targets
+    assert (target.backend, target.url.rpartition("/")[2]) == (
+        "old",
+        "digits_v1?format=binary",
+    )
+    request = ClientRequest(HttpRequest("GET", "/v2/models/digits"))
+    (target,) = (await explained(SPLIT, request)).targets
+    assert target.error == "nothing is sent: the gateway itself answers this request"
+
+
+async def test_a_request_about_the_server_has_no_route() -> None:
+    found = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
+    assert found.notes == ("The gateway itself answers requests about the server.",)
+    assert (found.operation, found.routes) == ("server_metadata", ())
+
+
+async def test_a_model_without_a_route_is_refused() -> None:
+    found = await explained(SPLIT, built(InferRequest("none", inputs=(X,))))
+    assert found.error == "not_found: no route matches the model 'none'"
+    assert len(found.routes) == 4
+
+
+async def test_an_invalid_request_is_refused_with_the_gateways_error() -> None:
+    found = await explained(SPLIT, ClientRequest(HttpRequest("POST", "/v2/nothing")))
+    assert found.error.startswith("not_found: ")
+    request = ClientRequest(HttpRequest("POST", "/v2/models/m/infer", body=(b"{}",)))
+    (target,) = (await explained(one("", V2), request)).targets
+    assert target.error.startswith("bad_request: ")
+
+
+async def test_a_request_of_a_stream_is_explained() -> None:
+    wire = built(M, "v2-grpc").wire
+    assert isinstance(wire, RpcRequest)
+    wire.method = "/inference.GRPCInferenceService/ModelStreamInfer"
+    config = one("", V2)
+    (target,) = (await explained(config, ClientRequest(wire))).targets
+    assert target.url == "grpc://b.test:1/inference.GRPCInferenceService/ModelStreamInfer"
+    wire = built(M, "v2-rest").wire
+    assert isinstance(wire, HttpRequest)
+    wire.path = "/v2/models/m/infer_stream"
+    (target,) = (await explained(config, ClientRequest(wire))).targets
+    assert target.url == "grpc://b.test:1/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+LISTENERS = """
+listeners:
+  graphpipe: [{address: "127.0.0.1:9000", model: m}]
+  additional: {v1: {address: "127.0.0.1:9001", protocols: [kserve-v1]}}
+  http: {address: "0.0.0.0:8000", envelopes: {sagemaker: {}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("authority", "path", "listener", "protocol"),
+    [
+        ("", "/v2/models/m", "http", "v2-rest"),
+        ("h:8000", "/v1/models/m", "http", "tfs-rest"),
+        ("h:9001", "/v1/models/m", "additional.v1", "kserve-v1"),
+        ("h:9000", "/", "graphpipe[0]", "graphpipe"),
+        ("h:1234", "/graphpipe/m", "http", "graphpipe"),
+    ],
+)
+async def test_the_port_selects_the_listener_and_the_path_the_protocol(
+    authority: str, path: str, listener: str, protocol: str
+) -> None:
+    request = ClientRequest(HttpRequest("GET", path), authority)
+    found = await explained(one("", V2, LISTENERS), request)
+    assert (found.listener, found.protocol) == (listener, protocol)
+
+
+async def test_without_a_listener_for_the_transport_the_request_is_rejected() -> None:
+    with pytest.raises(RequestError, match="no listener serves gRPC requests"):
+        await explained(one("", V2, "listeners: {grpc: null}"), built(M, "v2-grpc"))
+
+
+async def test_access_rules_are_mentioned() -> None:
+    access = "access: {rules: [{who: [anonymous], models: [m]}]}\n"
+    found = await explained(one("", V2, access), built(M))
+    assert found.notes == ("Access rules and rate limits are not applied here.",)
+
+
+async def test_the_text_and_the_json_have_every_part() -> None:
+    found = await explained(SPLIT, built(DIGITS))
+    text = as_text(found, shows_bytes=True)
+    for target in found.targets:
+        assert f"{target.role} '{target.backend}' ({target.protocol}): {target.when}" in text
+        for line in (*target.steps, *target.layout, target.url):
+            assert line in text
+    assert "  3. digits: the request has no header 'x-user' (expected 'b*')\n" in text
+    assert "  4. digits: matches\n" in text
+    assert "endpoints: http://a.test:8000/(hidden), http://b.test" in text
+    assert "00 00 c0 3f" in text
+    assert "00 00 c0 3f" not in as_text(found)
+    data: Any = json.loads(json.dumps(as_json(found)))
+    assert [each["backend"] for each in data["targets"]] == [t.backend for t in found.targets]
+    assert "inference" not in data
+
+
+# ---- the command
+
+
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    file = tmp_path / "routes.yaml"
+    file.write_text(one("", V2))
+    code = main(["explain", "--config", str(file), *argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+BODY = '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
+
+
+@pytest.mark.parametrize("form", ["file", "curl", "parts", "rpc"])
+def test_the_command_reads_a_request_in_every_form(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"curl http://h:8000/v2/models/m/infer -d '{BODY}'"
+    (tmp_path / "request").write_text(command)
+    (tmp_path / "body").write_text(BODY)
+    message = built(M, "v2-grpc").wire
+    assert isinstance(message, RpcRequest)
+    (tmp_path / "message").write_bytes(b"".join(map(bytes, message.message)))
+    argv = {
+        "file": [str(tmp_path / "request")],
+        "curl": ["--curl", command],
+        "parts": ["post", "/v2/models/m/infer", "--body", str(tmp_path / "body")],
+        "rpc": ["/inference.GRPCInferenceService/ModelInfer", "--body", str(tmp_path / "message")],
+    }[form]
+    code, out, err = run(tmp_path, capsys, *argv, "--header", "x-a: b")
+    assert (code, err) == (0, "")
+    assert "request   infer of model 'm'" in out
+    assert "gRPC grpc://b.test:1/inference.GRPCInferenceService/ModelInfer" in out
+
+
+def test_the_command_prints_json_and_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"curl http://h:8000/v2/models/m/infer -d '{BODY}'"
+    code, out, _ = run(tmp_path, capsys, "--curl", command, "--json", "--code", "all")
+    assert code == 0
+    assert set(json.loads(out)["code"]) >= {"curl", "kserve", "graphpipe"}
+    _, out, _ = run(tmp_path, capsys, "--curl", command, "--code", "kserve")
+    assert "---- kserve ----\n" in out
+    assert "---- curl ----" not in out
+
+
+def test_the_exit_code_says_whether_the_request_reaches_a_backend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, capsys, "get", "/v2")[0] == 0
+    assert run(tmp_path, capsys, "get", "/v2/models/none")[0] == 1
+    assert run(tmp_path, capsys, "post", "/v2/models/m/infer")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        ([], "expected a file with a curl"),
+        (["a", "b", "c"], "expected a file with a curl"),
+        (["no-such-file"], "no-such-file cannot be read"),
+        (["get", "/v2", "--curl", "curl h"], "exclude each other"),
+        (["--config", "no-such.yaml"], "cannot be read"),
+    ],
+)
+def test_a_wrong_command_line_has_exit_code_2(
+    argv: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(tmp_path, capsys, *argv)
+    assert code == 2
+    assert reason in err

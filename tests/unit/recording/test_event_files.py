@@ -1,0 +1,118 @@
+"""Events in files: complete lines, private, rotated, bounded, and never an obstacle."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.recording.cloud_events import CloudEvent
+from infergate.recording.event_files import EventFiles, structured_line
+from infergate.recording.payload_log import WireEvent
+
+LINE = 100
+
+
+def event(letter: str = "x", size: int = LINE) -> WireEvent:
+    return {}, (letter * (size - 1)).encode() + b"\n"
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("events-*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+
+
+async def write(sink: EventFiles, *events: WireEvent) -> dict[str, int]:
+    return dict(await sink.send(events))
+
+
+async def test_events_are_lines_in_a_private_file(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    sink = EventFiles(folder, 1000, 10_000)
+    assert files(folder) == []  # only created with the first event
+    assert await write(sink, structured_line(CloudEvent({"id": "1"}, b'{"a":1}')), event()) == {
+        "sent": 2
+    }
+    (file,) = files(folder)
+    assert file.read_text().splitlines() == ['{"id":"1","data":{"a":1}}', "x" * (LINE - 1)]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    await sink.close()
+
+
+async def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("kept")
+    sink = EventFiles(tmp_path, 3 * LINE, 10 * LINE)
+    for letter in "abcdefghijklmnopqrst":
+        await write(sink, event(letter))
+    texts = [file.read_text() for file in files(tmp_path)]
+    assert all(len(text) <= 3 * LINE for text in texts)
+    assert sum(map(len, texts)) <= 10 * LINE
+    letters = "".join(text[0] for each in texts for text in each.splitlines())
+    assert letters == "abcdefghijklmnopqrst"[-len(letters) :]
+    assert len(letters) >= 7
+    assert other.read_text() == "kept"
+    await sink.close()
+
+
+async def test_a_line_over_the_size_of_a_file_is_not_written(tmp_path: Path) -> None:
+    sink = EventFiles(tmp_path, 150, 1000)
+    assert await write(sink, event(size=151), event()) == {"too_large": 1, "sent": 1}
+    await sink.close()
+
+
+async def test_a_full_disk_leaves_no_incomplete_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, real = EventFiles(tmp_path, 1000, 10_000), os.write
+    await write(sink, event("a"))
+    written = 0
+
+    def short(descriptor: int, data: Any) -> int:
+        nonlocal written
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(descriptor, data[:10])
+        return written
+
+    monkeypatch.setattr(os, "write", short)
+    assert await write(sink, event("b")) == {"failed": 1}
+    assert "No space left on device" in sink.error
+    monkeypatch.undo()
+    assert await write(sink, event("c")) == {"sent": 1}
+    written = {file.read_bytes() for file in files(tmp_path)}
+    assert written == {event("a")[1], event("c")[1]}
+    await sink.close()
+
+
+async def test_a_file_that_another_process_deleted_is_not_used(tmp_path: Path) -> None:
+    sink = EventFiles(tmp_path, 1000, 10_000)
+    await write(sink, event("a"))
+    files(tmp_path)[0].unlink()
+    await write(sink, event("b"))
+    assert [file.read_bytes()[:1] for file in files(tmp_path)] == [b"b"]
+    await sink.close()
+
+
+async def test_two_processes_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = EventFiles(tmp_path, 1000, 10_000)
+    await write(first, event("a"))
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    second = EventFiles(tmp_path, 1000, 10_000)
+    await write(second, event("b"))
+    assert sorted(file.read_bytes()[:1] for file in files(tmp_path)) == [b"a", b"b"]
+    await asyncio.gather(first.close(), second.close())
+
+
+def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    with pytest.raises(OSError, match="file"):
+        EventFiles(occupied, 1000, 10_000)

@@ -1,0 +1,304 @@
+"""The payload log delivers or counts every event, and stays within its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import tensor_from_array
+from infergate.recording.cloud_events import CloudEvent, EventAttributes, binary_message
+from infergate.recording.payload_log import (
+    LoggedRoute,
+    PayloadLog,
+    PayloadLogSettings,
+    WireEvent,
+    encode_exchange,
+)
+from infergate.recording.redaction import Redaction
+from memory_budget import Budget
+
+
+def exchange(elements: int = 2, error: GatewayError | None = None, **request: Any) -> Exchange:
+    tensor = tensor_from_array("x", Datatype.FP32, np.ones(elements, np.float32))
+    responses = () if error else (InferResponse("m", outputs=(tensor,)),)
+    return Exchange(InferRequest("m", inputs=(tensor,), **request), Outcome(responses, error))
+
+
+class Sink:
+    """Keeps the events that it gets, when ``proceed`` is set."""
+
+    encode: Callable[[CloudEvent], WireEvent] = staticmethod(binary_message)
+    max_wait = 0.0
+    max_concurrent = 1
+    error = "no route to host"
+
+    def __init__(self, max_batch: int = 1, result: str = "sent") -> None:
+        self.max_batch = max_batch
+        self.result = result
+        self.batches: list[list[WireEvent]] = []
+        self.proceed = asyncio.Event()
+        self.proceed.set()
+        self.has_sent = asyncio.Event()
+        self.is_closed = False
+
+    async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
+        await self.proceed.wait()
+        self.batches.append(list(events))
+        self.has_sent.set()
+        return Counter({self.result: len(events)})
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Helpers:
+    """Runs jobs in this process, and keeps their arguments."""
+
+    def __init__(self) -> None:
+        self.jobs: list[dict[str, Any]] = []
+        self.error: GatewayError | None = None
+
+    async def run(
+        self, deadline: float | None, function: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        self.jobs.append({"function": function, "deadline": deadline, **options})
+        if self.error is not None:
+            raise self.error
+        return function(*arguments)
+
+
+class Harness:
+    def __init__(self, sink: Sink, **limits: Any) -> None:
+        self.sink = sink
+        self.results = Counter[str]()
+        self.helpers = Helpers()
+        settings = PayloadLogSettings(EventAttributes("s"), **limits)
+        self.log = PayloadLog(settings, sink, self.helpers, self.count)
+
+    def count(self, result: str, number: int) -> None:
+        self.results[result] += number
+
+    def add(self, *exchanges: Exchange, memory: MemoryAccount = UNLIMITED) -> None:
+        for each in exchanges:
+            self.log.add(each, "all", memory)
+
+    @property
+    def sent(self) -> list[WireEvent]:
+        return [event for batch in self.sink.batches for event in batch]
+
+
+@asynccontextmanager
+async def harness(sink: Sink | None = None, **limits: Any) -> AsyncIterator[Harness]:
+    found = Harness(sink or Sink(), **limits)
+    yield found
+    await found.log.close()
+
+
+async def test_closing_sends_the_waiting_events() -> None:
+    async with harness() as found:
+        found.add(exchange(), exchange())
+    assert [headers["ce-type"].rpartition(".")[2] for headers, _ in found.sent] == [
+        "request", "response", "request", "response",
+    ]  # fmt: skip
+    ids = [headers["ce-id"] for headers, _ in found.sent]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    assert found.results == {"sent": 4}
+    assert found.sink.is_closed
+
+
+async def test_a_queue_that_is_full_drops_and_counts() -> None:
+    sink = Sink()
+    sink.proceed.clear()
+    async with harness(sink, max_queue=3) as found:
+        found.add(*[exchange()] * 10)
+        assert found.results == {"dropped": 14}
+        sink.proceed.set()
+    assert found.results == {"dropped": 14, "sent": 6}
+
+
+async def test_the_bytes_of_the_queue_are_bounded_while_the_sink_hangs() -> None:
+    sink = Sink()
+    sink.proceed.clear()
+    async with harness(sink, max_queue_bytes=100_000, max_exchange_bytes=50_000) as found:
+        for _ in range(50):
+            found.add(exchange(2500))  # 20 kB
+            await asyncio.sleep(0)
+        assert found.log._bytes <= 100_000
+        assert found.results["dropped"] == 2 * 46
+        sink.proceed.set()
+    assert found.results == {"dropped": 92, "sent": 8}
+    assert found.log._bytes == 0
+
+
+async def test_texts_count_as_held_bytes() -> None:
+    async with harness(max_queue_bytes=100_000) as found:
+        found.add(exchange(parameters={"prompt": "x" * 30_000}))
+        assert found.results == {"dropped": 2}
+
+
+async def test_a_large_inference_is_not_logged() -> None:
+    async with harness(max_exchange_bytes=1000) as found:
+        found.add(exchange(1000), exchange(100))
+    assert found.results == {"too_large": 2, "sent": 2}
+
+
+async def test_held_memory_is_charged_and_released() -> None:
+    class Account(Budget):
+        detached: Budget
+
+        def detach(self, size: int) -> Budget:
+            self.detached = super().detach(size)
+            return self.detached
+
+    sink, account = Sink(), Account(10**6)
+    sink.proceed.clear()
+    async with harness(sink) as found:
+        found.add(exchange(1000), memory=account)
+        assert account.held == 0
+        assert account.detached.held > 8000
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON
+        sink.proceed.set()
+    assert account.detached.held == 0
+    assert found.results == {"sent": 2}
+
+
+async def test_without_memory_events_are_dropped() -> None:
+    async with harness() as found:
+        found.add(exchange(), memory=Budget(100))
+        found.add(exchange(1000), memory=Budget(20_000))  # the JSON needs more
+    assert found.results == {"dropped": 4}
+    assert found.sink.batches == []
+
+
+async def test_only_small_tensors_are_written_by_the_event_loop() -> None:
+    async with harness() as found:
+        found.add(exchange(100), exchange(100_000))
+    (job,) = found.helpers.jobs
+    assert job["function"] is encode_exchange
+    assert (job["cost"], job["client"]) == (800_000, ("payload log", ""))
+    assert found.results == {"sent": 4}
+
+
+async def test_without_helpers_a_thread_writes_large_tensors() -> None:
+    sink = Sink()
+    results = Counter[str]()
+    log = PayloadLog(
+        PayloadLogSettings(EventAttributes("s")),
+        sink,
+        None,
+        lambda result, number: results.update({result: number}),
+    )
+    log.add(exchange(100_000), "request", UNLIMITED)
+    await log.close()
+    assert results == {"sent": 1}
+    (((_, body),),) = sink.batches
+    assert len(json.loads(body)["inputs"][0]["data"]) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [(Kind.OVERLOADED, "dropped"), (Kind.TIMEOUT, "dropped"), (Kind.INTERNAL, "failed")],
+)
+async def test_a_helpers_error_is_counted(error: Kind, result: str) -> None:
+    async with harness() as found:
+        found.helpers.error = GatewayError(error, "")
+        found.add(exchange(100_000), exchange())
+    assert found.results == {result: 2, "sent": 2}
+
+
+async def test_a_failing_sink_is_logged_when_it_begins_and_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with harness(Sink(result="failed")) as found:
+        found.add(exchange())
+        await found.sink.has_sent.wait()
+        found.sink.result = "sent"
+        found.add(exchange(), exchange())
+    assert [record.__dict__["event"] for record in caplog.records] == [
+        "payload_log_fails", "payload_log_back",
+    ]  # fmt: skip
+    assert "no route to host" in caplog.text
+    assert found.results == {"failed": 2, "sent": 4}
+
+
+async def test_an_error_of_the_sink_fails_only_its_batch(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Sink):
+        async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
+            if not self.batches:
+                self.batches.append([])
+                raise ZeroDivisionError
+            return await super().send(events)
+
+    async with harness(Broken()) as found:
+        found.add(exchange(), exchange())
+    assert found.results == {"failed": 2, "sent": 2}
+    assert "internal error in the payload log" in caplog.text
+
+
+async def test_a_batch_is_bounded_by_number_and_bytes() -> None:
+    sink = Sink(max_batch=4)
+    async with harness(sink) as found:
+        found.add(*[exchange()] * 6, *[exchange(600_000)] * 3)  # 4.8 MB each
+    assert [len(batch) for batch in sink.batches] == [8, 6, 2, 2]
+
+
+async def test_an_incomplete_batch_is_sent_after_a_while() -> None:
+    sink = Sink(max_batch=100)
+    sink.max_wait = 0.001
+    async with harness(sink) as found:
+        found.add(exchange())
+        await sink.has_sent.wait()
+        assert found.results["dropped"] == 0
+
+
+async def test_a_sink_that_hangs_does_not_prevent_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.recording.payload_log._CLOSE_TIMEOUT_SECONDS", 0.01)
+    sink = Sink()
+    sink.proceed.clear()
+    async with harness(sink) as found:
+        found.add(exchange(), exchange(), exchange())
+        await asyncio.sleep(0)
+    assert found.results == {"dropped": 6}
+    found.add(exchange())
+    assert found.results == {"dropped": 8}
+
+
+async def test_redaction_applies_before_anything_is_encoded() -> None:
+    redaction = Redaction(["x-tenant", "authorization"], ["x"])
+    headers = {"x-tenant": "a", "authorization": "secret", "x-other": "b"}
+    async with harness(redaction=redaction) as found:
+        found.add(replace(exchange(), headers=headers))
+    for attributes, body in found.sent:
+        assert attributes["ce-metadata"] == '{"X-Tenant":["a"]}'
+        assert {"inputs", "outputs"} & json.loads(body).keys()
+        assert [] in json.loads(body).values()
+
+
+async def test_a_route_may_omit_errors() -> None:
+    context = RequestContext("peer")
+    failed = exchange(error=GatewayError(Kind.TIMEOUT, "late"))
+    async with harness() as found:
+        quiet = LoggedRoute(found.log, lambda *_: False, "all", errors=False)
+        assert not quiet.selects(failed.request, context)
+        quiet.observe(failed, UNLIMITED)
+        LoggedRoute(found.log, lambda *_: True, "response", errors=True).observe(failed, UNLIMITED)
+    ((headers, body),) = found.sent
+    assert headers["ce-statuscode"] == "504"
+    assert json.loads(body) == {"error": "late"}
