@@ -22,14 +22,16 @@ class Baseline:
 class MismatchStorage:
     """A folder that holds the inferences whose responses differ: at most ``max_count`` files of
     together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers``
-    are stored. The data of the tensors in ``redacted`` is replaced by zeros. Both are globs."""
+    are stored. Tensors in ``removed`` are not stored, and the data of those in ``zeroed`` is
+    replaced by zeros. All of these are names or globs."""
 
     path: Path
     max_count: int
     max_bytes: int
     max_age: float
     headers: Sequence[str] = ()
-    redacted: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    zeroed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,15 @@ def _tolerance(datatype: Datatype, config: ToleranceConfig) -> Tolerance:
 
 
 def _storage(keep: KeepConfig) -> MismatchStorage:
-    return MismatchStorage(keep.path, keep.count, keep.bytes, keep.age, keep.headers, keep.redact)
+    return MismatchStorage(
+        keep.path,
+        keep.count,
+        keep.bytes,
+        keep.age,
+        keep.headers,
+        keep.redact.remove,
+        keep.redact.zero,
+    )
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:

@@ -15,10 +15,11 @@ from typing import Final
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.memory import DetachedMemoryAccount
-from infergate.core.messages import InferResponse
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
 from infergate.gateway.comparer import ComparisonJob, RouteComparer
+from infergate.gateway.mirror import copy_context
 from infergate.gateway.observation import Observation
 from infergate.gateway.route_plan import RoutePlan
 from infergate.routing.split import pick_target
@@ -81,6 +82,11 @@ class ComparedMirror:
         self._baseline: Final = baseline
         self._baseline_percentages: Final = (baseline_percent,)
 
+    @staticmethod
+    def keep(request: InferRequest, context: RequestContext, *, is_stream: bool) -> KeptInference:
+        """Return the inference of ``request``, which keeps its responses."""
+        return KeptInference(request, context, is_stream=is_stream)
+
     async def run(
         self, served: KeptInference, exchange: Exchange, key: str, memory: DetachedMemoryAccount
     ) -> None:
@@ -117,15 +123,6 @@ class ComparedMirror:
         if pick_target(self._baseline_percentages, key) is None:
             return None
         return target
-
-
-def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
-    """Return the context of a copy of a request. It has its own memory, and the timeout of its
-    route instead of the client's deadline."""
-    child = context.child()
-    child.deadline = child.stream_deadline = None
-    child.memory = memory
-    return child
 
 
 _CANCELLED: Final = Kind.CANCELLED.value

@@ -45,7 +45,7 @@ class MismatchFolder:
 
     def __init__(self, storage: MismatchStorage) -> None:
         self._storage: Final = storage
-        self._redaction: Final = Redaction(storage.headers, zeroed=storage.redacted)
+        self._redaction: Final = Redaction(storage.headers, storage.removed, storage.zeroed)
         self._numbers: Final = itertools.count()
         self._retry_at = 0.0
 

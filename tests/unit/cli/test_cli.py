@@ -108,6 +108,19 @@ def test_check_prints_listeners_of_one_model_and_casts(capsys: pytest.CaptureFix
     assert any(line[-6:] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words)
 
 
+def test_check_prints_warnings_and_succeeds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(GOOD.parent)
+    assert main(["--config", "without-effect.yaml", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == (
+        "warning: without-effect.yaml:5: backends.spare: no route uses the backend 'spare'"
+    )
+    assert len(err.splitlines()) == 4
+    assert "routes, first match wins" in out
+
+
 def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     out = capsys.readouterr().out
