@@ -54,8 +54,9 @@ class ModelReport:
 
 @record
 class ComparisonReport:
-    """The content of a report. ``total`` adds up all models; its outputs are without meaning,
-    because outputs of different models may have the same name. The worst models come first."""
+    """The content of a report. ``total`` adds up all models. The outputs of ``total`` have no
+    meaning, because outputs of different models may have the same name. The worst models come
+    first."""
 
     verdict: Verdict
     headline: str
@@ -234,7 +235,7 @@ def causes_text(causes: Mapping[str, int]) -> str:
 
 
 def judgement_text(output: OutputReport) -> str:
-    """Return why the verdict on an output is what it is, in one sentence."""
+    """Return the reason for the verdict on an output, in one sentence."""
     judgement, noise = output.judgement, output.summary.noise
     share, noise_share = share_text(judgement.share), share_text(judgement.noise_share)
     if judgement.verdict is Verdict.EQUAL:

@@ -66,10 +66,10 @@ def _count_agreeing(expected: Array, actual: Array, k: int) -> int:
         nan, other_nan = np.isnan(expected), np.isnan(actual)
         valid = (nan == other_nan).all(axis=1)
         expected, actual = np.where(nan, -np.inf, expected), np.where(other_nan, -np.inf, actual)
-    least, other_least = _kth_largest(expected, k), _kth_largest(actual, k)
+    threshold, other_threshold = _kth_largest(expected, k), _kth_largest(actual, k)
     # Elements above the k-th largest value belong to every choice, those equal to it may.
-    required = (expected > least) | (actual > other_least)
-    possible = (expected >= least) & (actual >= other_least)
+    required = (expected > threshold) | (actual > other_threshold)
+    possible = (expected >= threshold) & (actual >= other_threshold)
     agrees = valid & ~(required & ~possible).any(axis=1)
     agrees &= required.sum(axis=1) <= k
     agrees &= possible.sum(axis=1) >= k

@@ -245,7 +245,7 @@ def _compare_numbers(
             if position == worst and difference.error > 0:
                 elements.add_worst(difference)
         elements.stats.failing += failing.size
-    elements.required_atol = largest.least()
+    elements.required_atol = largest.threshold()
 
 
 def _exact_errors(expected: Array, actual: Array) -> tuple[Floats, Floats]:
@@ -294,6 +294,6 @@ class _LargestValues:
             values = np.partition(values, -self._count)[-self._count :]
         self._values = values
 
-    def least(self) -> float:
-        """Return the least of the ``count`` largest values, or 0 if there are fewer."""
+    def threshold(self) -> float:
+        """Return the smallest of the ``count`` largest values, or 0 if there are fewer values."""
         return float(self._values.min()) if self._values.size == self._count else 0.0

@@ -137,7 +137,7 @@ class TrafficSplit:
                 target = self._targets[index]
                 target.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = target
+            kept.target = target
         return target
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
@@ -161,7 +161,7 @@ class TrafficSplit:
         self._counters.fallbacks += 1
         fallback.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = fallback
+            kept.target = fallback
         return fallback
 
     def _keep(

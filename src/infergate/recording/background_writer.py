@@ -61,7 +61,7 @@ class BatchReport:
     results: Counter[str] = field(default_factory=Counter)
     written_bytes: int = 0
     failure: str = ""
-    """Why the thread stopped writing, or empty."""
+    """The reason why the thread stopped writing, or empty."""
     file: str = ""
     """The name of the file that is being written, or empty."""
 

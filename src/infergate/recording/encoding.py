@@ -115,14 +115,14 @@ def encode_exchange(
     metadata = message.SerializeToString()
     if len(metadata) > MAX_METADATA_BYTES:
         raise UnrecordableError(
-            f"the record without its tensors has {len(metadata)} bytes, the limit is "
+            f"the record without its tensors has {len(metadata)} bytes; the limit is "
             f"{MAX_METADATA_BYTES}"
         )
     parts: list[Buffer] = [metadata]
     for tensor in chain(request.inputs, *map(_outputs, outcomes)):
         parts += (field_prefix(_TENSOR_DATA, len(tensor.data)), tensor.data)
     if (size := total_size(parts)) > MAX_RECORD_BYTES:
-        raise UnrecordableError(f"the record has {size} bytes, the limit is {MAX_RECORD_BYTES}")
+        raise UnrecordableError(f"the record has {size} bytes; the limit is {MAX_RECORD_BYTES}")
     return parts
 
 

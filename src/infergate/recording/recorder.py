@@ -56,7 +56,7 @@ class Recorder:
         counters.exchanges.update(dict.fromkeys(RESULTS, 0))
         self._queued = self._queued_bytes = 0
         self._problem = ""
-        """Why recording stopped by itself, or empty."""
+        """The reason why recording stopped by itself, or empty."""
         self._file = ""
         self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
         self.is_active = is_active
