@@ -183,7 +183,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tup
 
 
 @given(st.data())
-def test_a_changed_removed_or_added_byte_loses_at_most_its_record(
+def test_a_changed_removed_or_added_byte_loses_only_its_record(
     reference: tuple[bytes, list[tuple[int, int]]], data: st.DataObject
 ) -> None:
     content, spans = reference
