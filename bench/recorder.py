@@ -2,8 +2,8 @@
 with 1 GB/s of tensors, and measures how late the event loop is meanwhile.
 
 The exchanges come from the same process, so the event loop, the recorder's thread and this program
-share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately. The
-delay is that of a timer that fires every millisecond."""
+share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately.
+The delay is that of a timer that fires every millisecond."""
 
 import argparse
 import asyncio
