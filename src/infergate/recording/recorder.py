@@ -117,10 +117,11 @@ class Recorder:
         self._writer.put(WriteJob(exchange, self._redaction, size, memory.detach(size)))
 
     def _on_report(self, report: BatchReport) -> None:
-        for memory in report.memory:
-            memory.close()
-        self._queued -= len(report.memory)
-        self._queued_bytes -= report.bytes
+        for job in report.jobs:
+            job.memory.close()
+            self._queued_bytes -= job.size
+        self._queued -= len(report.jobs)
+        report.jobs.clear()
         self._counters.exchanges.update(report.results)
         self._counters.bytes += report.written_bytes
         self._file = report.file

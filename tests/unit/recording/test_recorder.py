@@ -6,12 +6,14 @@ import asyncio
 import errno
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from exchange_samples import comparable, sample_exchange
@@ -123,6 +125,23 @@ async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk
         disk.released.set()
         await found.settled()
         assert admission.bytes == 0
+
+
+async def test_an_idle_recorder_keeps_nothing_and_messages_are_freed_on_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    freed: list[threading.Thread] = []
+    async with recording(tmp_path) as found:
+        for _ in range(3):
+            message = np.zeros(1000, "u1")
+            weakref.finalize(message, lambda: freed.append(threading.current_thread()))
+            tensor = Tensor("x", Datatype.UINT8, (1000,), message.data)
+            request = InferRequest("m", inputs=(tensor,))
+            found.recorder.record(replace(sample_exchange(), request=request), UNLIMITED)
+            del message, tensor, request
+        await found.settled()
+        await asyncio.sleep(0)
+        assert freed == [threading.main_thread()] * 3
 
 
 async def test_redacted_data_counts_as_memory_because_its_message_is_kept(
