@@ -30,7 +30,7 @@ from infergate.recording.redaction import Redaction
 from infergate.transport.server.admission import Admission, RequestAccount
 
 SECONDS = 3.0
-TURNS = 2
+ROUNDS = 2
 TICK = 0.001
 GIB = 1024 * MIB
 
@@ -107,9 +107,9 @@ class Load:
 
 
 async def compare(name: str, parent: Path, make: Callable[[int], Exchange], rate: float) -> None:
-    for turn in range(TURNS):
+    for round_number in range(ROUNDS):
         for recorded in (False, True):
-            folder = parent / f"{name}-{turn}"
+            folder = parent / f"{name}-{round_number}"
             load = Load(folder, make, rate)
             before = time.process_time()
             await load.run(recorded=recorded)
