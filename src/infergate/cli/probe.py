@@ -74,7 +74,7 @@ def run(arguments: Arguments) -> int:
     if arguments.write is not None and arguments.write.exists() and not arguments.force:
         return _usage_error(f"{arguments.write} exists; --force replaces it")
     if arguments.ca is not None and arguments.insecure:
-        return _usage_error("--ca and --insecure exclude each other")
+        return _usage_error("use only one of --ca and --insecure")
     if arguments.ca is not None and not arguments.ca.is_file():
         return _usage_error(f"{arguments.ca} is not a file")
     logging.getLogger("infergate").addHandler(logging.NullHandler())

@@ -112,7 +112,7 @@ async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | Non
         async with asyncio.timeout(timeout):
             with closing(await _connect(target, None)):
                 return None
-    except OSError as error:  # TimeoutError is one, too
+    except OSError as error:  # TimeoutError is an OSError
         return _connect_problem(target, error, timeout)
 
 
@@ -168,7 +168,7 @@ async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> Po
             f"the certificate is not trusted: {error.verify_message}",
             "give the authority's certificate (--ca FILE) or, for a test, --insecure",
         )
-    except OSError as error:  # SSLError and TimeoutError are two of them
+    except OSError as error:  # SSLError and TimeoutError are OSErrors
         plain = "grpc" if target.url.scheme == "grpcs" else "http"
         return PortProblem(
             f"no TLS handshake: {getattr(error, 'reason', None) or error or 'no answer'}",
