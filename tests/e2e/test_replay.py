@@ -249,6 +249,23 @@ def test_a_foreign_file_is_an_error_before_anything_is_sent_or_written(
     assert sorted(tmp_path.iterdir()) == [foreign, report]
 
 
+def test_a_file_for_perf_analyzer_is_exported_and_replayed(
+    plain: Path, server: Infergate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "input.json"
+    to = ["--to", f"grpc://{server.grpc}", "--protocol", "v2-grpc", "--model", "simple"]
+    assert main(["replay", str(plain), *to, "--export", str(file)]) == 0
+    assert f"{len(PROTOCOLS)} requests written to {file}" in capsys.readouterr().out
+    exported = json.loads(file.read_text())
+    assert len(exported["data"]) == len(exported["validation_data"]) == len(PROTOCOLS)
+    assert main(["replay", str(file), *to, "--compare", "exact", "--fast"]) == 0
+    assert f"100 % of {len(PROTOCOLS)} responses equal" in capsys.readouterr().out
+    del exported["validation_data"]
+    file.write_text(json.dumps(exported))
+    assert main(["replay", str(file), *to]) == 0
+    assert f"{len(PROTOCOLS)} not compared" in capsys.readouterr().out
+
+
 def test_a_recorded_inference_is_explained(
     files: list[str], server: Infergate, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

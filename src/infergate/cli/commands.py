@@ -16,7 +16,8 @@ from typing import Final
 
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
-from infergate.cli.command import Arguments, Command, Operands, Option
+from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.probe import COMMAND as PROBE
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
@@ -32,7 +33,8 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     0: "success: clean shutdown, or for --check a valid configuration",
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
-    "not ready (health), a wrong result (matrix), a damaged recording (record)",
+    "not ready (health), a wrong result (matrix), a damaged recording (record), an address without "
+    "a known protocol (probe)",
     130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
 }
 """The exit codes and their meanings."""
@@ -173,7 +175,6 @@ _ADMIN: Final = Option(
     f"URL of the gateway's admin listener (default: {_DEFAULT_ADMIN})",
     {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
 )
-JSON: Final = Option("--json", "print JSON")
 _CLIENT_CODE: Final = (
     "curl",
     "tritonclient",
@@ -226,6 +227,13 @@ _REPLAY: Final = (
         {"metavar": "FILE|exact"},
     ),
     _HEADER,
+    Option("--model", "only inferences of this model", {"metavar": "NAME"}),
+    Option(
+        "--export",
+        "send nothing, and write an input file for perf_analyzer; --to or --config, with --model, "
+        "give the metadata that says whether the model has batches",
+        {"type": Path, "metavar": "FILE"},
+    ),
     Option(
         "--report",
         "write the result to this file, which ends with .html or .json",
@@ -317,7 +325,7 @@ _ALL: Final = (
         "ones",
         _replay,
         (*_REPLAY, JSON),
-        Operands("FILE", "recording files", "+"),
+        Operands("FILE", "recording files, or one .json input file of perf_analyzer", "+"),
         "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent, 2 if a file "
         "or an option is wrong.",
     ),
@@ -365,6 +373,7 @@ _ALL: Final = (
         ),
         "examples:\n  infergate record status\n  infergate record show recordings/*.igrec",
     ),
+    PROBE,
 )
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for command in _ALL}
 """The commands by name."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -15,12 +15,30 @@ from infergate.config.comparison_file import load_comparison
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError
 from infergate.migration.explain.client_request import RequestError, parse_headers
-from infergate.migration.replay.entries import Entry, read_entries, total_bytes
+from infergate.migration.replay.entries import (
+    DamagedFilePart,
+    of_model,
+    read_entries,
+    total_bytes,
+)
 from infergate.migration.replay.pace import Pace
+from infergate.migration.replay.perf_analyzer import SUFFIX as PERF_ANALYZER
+from infergate.migration.replay.perf_analyzer import (
+    GatewayError,
+    ModelMetadata,
+    describe_model,
+    export,
+    read_imported,
+)
 from infergate.migration.replay.replayer import Replayer, ReplayOptions
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.rules import EXACT, ComparisonRuleError, ComparisonRules
-from infergate.migration.replay.target import ConfigTarget, ReplayTarget, UrlTarget
+from infergate.migration.replay.target import (
+    ConfigTarget,
+    ReplayTarget,
+    ReplayTargetError,
+    UrlTarget,
+)
 from infergate.migration.report import RecordingError, render, write_file
 from infergate.terminal import Progress
 
@@ -33,14 +51,13 @@ def replay(arguments: Arguments) -> int:
     """Replay the files that ``arguments`` name, and return the exit code."""
     try:
         _check(arguments)
+        if arguments.export is not None:
+            return _export(arguments)
         rules = _rules(arguments.compare)
         headers = parse_headers(arguments.header)
-        files = [Path(name) for name in arguments.operands]
-        size = total_bytes(files)
-        entries = read_entries(files)
         pace = Pace(None if arguments.fast else arguments.speed, arguments.rate)
         options = ReplayOptions(pace, arguments.concurrency, arguments.n, rules, headers)
-        result = asyncio.run(_replay(arguments, entries, options, size))
+        result = asyncio.run(_replay(arguments, options))
         if not result.counts.sent + result.counts.not_sent:
             _fail("the files have no readable inference")
         print(_result_text(arguments, result), end="")
@@ -50,7 +67,16 @@ def replay(arguments: Arguments) -> int:
         for mistake in error.mistakes:
             print(mistake, file=sys.stderr)
         return _WRONG
-    except (ComparisonRuleError, RecordingError, RequestError, OSError) as error:
+    except GatewayError as error:
+        print(f"infergate replay: {error.public}", file=sys.stderr)
+        return _WRONG
+    except (
+        ComparisonRuleError,
+        RecordingError,
+        ReplayTargetError,
+        RequestError,
+        OSError,
+    ) as error:
         print(f"infergate replay: {error}", file=sys.stderr)
         return _WRONG
     return _EQUAL if result.is_equal else _DIFFERENT
@@ -62,12 +88,19 @@ def _fail(reason: str) -> NoReturn:
 
 def _check(arguments: Arguments) -> None:
     """Raise RequestError for options that exclude or need each other."""
-    if bool(arguments.to) == (arguments.config is not None):
+    files = [Path(name) for name in arguments.operands]
+    imported = [file for file in files if file.suffix == PERF_ANALYZER]
+    if imported and (len(files) > 1 or arguments.model is None or arguments.export is not None):
+        _fail(f"{imported[0]}: a file of perf_analyzer is replayed alone, and needs --model")
+    if arguments.export is not None and (arguments.to or arguments.config is not None):
+        if arguments.model is None:
+            _fail("--export with --to or --config, which give the metadata, needs --model")
+    elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):
         _fail("expected either --to URL or --config FILE")
     if arguments.protocol is not None and not arguments.to:
         _fail("--protocol is for --to; with --config, each backend has its protocol")
     if sum((arguments.fast, arguments.rate is not None, arguments.speed != 1)) > 1:
-        _fail("--speed, --rate and --fast exclude each other")
+        _fail("use only one of --speed, --rate and --fast")
     report = arguments.report
     if report is not None and report.suffix not in _SUFFIXES:
         _fail(f"--report {report}: expected a name that ends with {' or '.join(_SUFFIXES)}")
@@ -81,26 +114,73 @@ def _rules(compare: str | None) -> ComparisonRules:
     return ComparisonRules() if compare is None else load_comparison(Path(compare), os.environ)
 
 
-async def _replay(
-    arguments: Arguments, entries: Iterator[Entry], options: ReplayOptions, size: int
-) -> ReplayResult:
-    target: ReplayTarget
+def _files(arguments: Arguments) -> list[Path]:
+    return [Path(name) for name in arguments.operands]
+
+
+def _target(arguments: Arguments, header_names: Sequence[str] = ()) -> ReplayTarget:
     if arguments.config is not None:
-        target = ConfigTarget(load(arguments.config, os.environ))
-    else:
-        target = UrlTarget(arguments.to, arguments.protocol or "", tuple(options.headers))
-    total = size if arguments.n is None else arguments.n
-    with Progress("replaying", total) as bar:
+        return ConfigTarget(load(arguments.config, os.environ))
+    return UrlTarget(arguments.to, arguments.protocol or "", header_names)
 
-        def show(result: ReplayResult, count: int) -> None:
-            compared, equal = result.totals
-            step = count if arguments.n is None else 1
-            bar.step(step, f"{result.counts.sent:,} sent, {compared - equal:,} differ")
 
-        try:
+async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
+    files = _files(arguments)
+    target = _target(arguments, tuple(options.headers))
+    try:
+        if files[0].suffix == PERF_ANALYZER:
+            entries = read_imported(files[0], await _metadata(arguments, target))
+        else:
+            entries = of_model(read_entries(files), arguments.model)
+        total = total_bytes(files) if arguments.n is None else arguments.n
+        with Progress("replaying", total) as bar:
+
+            def show(result: ReplayResult, count: int) -> None:
+                compared, equal = result.totals
+                step = count if arguments.n is None else 1
+                bar.step(step, f"{result.counts.sent:,} sent, {compared - equal:,} differ")
+
             return await Replayer(entries, target, options, show).run()
-        finally:
-            await target.close()
+    finally:
+        await target.close()
+
+
+async def _metadata(arguments: Arguments, target: ReplayTarget) -> ModelMetadata:
+    protocol = arguments.protocol or ""
+    if arguments.to and not protocol:
+        _fail("a file of perf_analyzer needs --protocol")
+    return await describe_model(target, arguments.model, protocol)
+
+
+# ---- export
+
+
+def _export(arguments: Arguments) -> int:
+    files, metadata = _files(arguments), None
+    if arguments.to or arguments.config is not None:
+        metadata = asyncio.run(_queried_metadata(arguments))
+
+    def show(part: DamagedFilePart) -> None:
+        print(f"infergate replay: {part.text}", file=sys.stderr)
+
+    summary = export(files, arguments.model, metadata, arguments.export, show)
+    print(f"{summary.requests:,} requests written to {arguments.export}")
+    if summary.skipped_errors:
+        print(f"{summary.skipped_errors:,} skipped, because they ended with an error")
+    if not summary.has_outputs:
+        print("without expected outputs, because not every request has exactly one response")
+    return _EQUAL
+
+
+async def _queried_metadata(arguments: Arguments) -> ModelMetadata:
+    target = _target(arguments)
+    try:
+        return await _metadata(arguments, target)
+    finally:
+        await target.close()
+
+
+# ---- the result
 
 
 def _result_text(arguments: Arguments, result: ReplayResult) -> str:
@@ -120,6 +200,8 @@ def _lines(result: ReplayResult) -> Iterator[str]:
         )
     if counts.cancelled:
         yield f"{counts.cancelled:,} not compared: the recorded client had cancelled the request"
+    if counts.unanswered:
+        yield f"{counts.unanswered:,} not compared: the file has no response to them"
     if counts.redacted:
         yield f"{counts.redacted:,} not compared: inputs were redacted in the recording"
     if counts.not_sent:

@@ -1,4 +1,4 @@
-"""What the comparison of a mirror consists of: rules, noise baseline, and storage of mismatches."""
+"""The settings of the comparison of a mirror: rules, noise baseline, and storage of mismatches."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class OutputRuleConfig(ToleranceConfig):
     )
     top_k: Positive | None = Field(
         default=None,
-        description="Number of greatest elements of each row (the last dimension) that must be the "
+        description="Number of largest elements of each row (the last dimension) that must be the "
         "same, in any order. `1` compares the predicted classes.",
     )
     cosine: Fraction | None = Field(

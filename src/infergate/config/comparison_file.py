@@ -59,4 +59,5 @@ def _around(compare: Any) -> dict[str, Any]:
     routes.yaml."""
     backends = {name: {"protocol": "builtin"} for name in ("old", "new")}
     mirror = {"backend": "new", "compare": compare}
-    return {"backends": backends, "routes": [{"model": "*", "backend": "old", "mirror": mirror}]}
+    route = {"model": "*", "backend": "old", "mirror": mirror}
+    return {"backends": backends, "routes": (route,)}

@@ -85,7 +85,7 @@ class MismatchStore(Protocol):
 
 
 class ComparedRoute(NamedTuple):
-    """What a route compares. A change starts a new summary."""
+    """The settings of a route's comparison. A change of the settings starts a new summary."""
 
     label: str
     backend: str
@@ -230,7 +230,7 @@ class MirrorComparer:
         """Queue ``job``, or drop it if a limit is reached. ``memory`` holds the charge of the
         served exchange, which moves to the job."""
         size = job.size
-        if not self._has_room(size) or not _grow(memory, size - job.exchange.size):
+        if not self._has_capacity(size) or not _grow(memory, size - job.exchange.size):
             route.count("dropped")
             return
         self._unfinished += 1
@@ -240,7 +240,7 @@ class MirrorComparer:
             self._is_running = True
             self._spawn(self._run())
 
-    def _has_room(self, size: int) -> bool:
+    def _has_capacity(self, size: int) -> bool:
         if not self._unfinished:
             return True
         return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES

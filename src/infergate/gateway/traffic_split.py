@@ -57,7 +57,7 @@ class TrafficSplit:
         self._percentages: Final = tuple(item.percent for item in route.split)
         self._targets: Final = tuple(target(item.backend, item.rewrite) for item in route.split)
         self._fallback: Final = target(route.fallback) if route.fallback else None
-        self._mirror: Final = target(mirror.backend) if mirror else None
+        self._mirror: Final = target(mirror.backend, mirror.rewrite) if mirror else None
         self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
         self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
         self._counters: Final = counters
@@ -137,7 +137,7 @@ class TrafficSplit:
                 target = self._targets[index]
                 target.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = target
+            kept.target = target
         return target
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
@@ -161,7 +161,7 @@ class TrafficSplit:
         self._counters.fallbacks += 1
         fallback.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = fallback
+            kept.target = fallback
         return fallback
 
     def _keep(

@@ -14,8 +14,8 @@ from infergate import __version__, cli
 from infergate.cli import arguments as arguments_module
 from infergate.cli import main
 from infergate.cli.arguments import parse
-from infergate.cli.command import Arguments, Command, Operands
-from infergate.cli.commands import COMMANDS, JSON, REST_PROXY, SERVE
+from infergate.cli.command import JSON, Arguments, Command, Operands
+from infergate.cli.commands import COMMANDS, REST_PROXY, SERVE
 from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.compilation import version_text

@@ -94,7 +94,7 @@ def _tritonclient(inference: ClientInference, module: str) -> str:
         program.add(
             f"tensor = client.InferInput({tensor.name!r}, {list(tensor.shape)}, "
             f"{tensor.datatype.value!r})",
-            f"tensor.set_data_from_numpy({program.arrays.source(tensor)})",
+            f"tensor.set_data_from_numpy({_triton_array(program, tensor)})",
             "inputs.append(tensor)",
         )
     arguments = [repr(request.model), "inputs"]
@@ -128,6 +128,14 @@ def _tritonclient(inference: ClientInference, module: str) -> str:
         '        print(output["name"], result.as_numpy(output["name"]).tolist())',
     )
     return program.text()
+
+
+def _triton_array(program: _Program, tensor: Tensor) -> str:
+    source = program.arrays.source(tensor)
+    if tensor.datatype is not Datatype.BF16:
+        return source
+    program.arrays.imports.add("ml_dtypes")  # releases before 26.06 take FP32 instead
+    return f"{source}.astype(ml_dtypes.bfloat16)"
 
 
 def _kserve(inference: ClientInference) -> str:

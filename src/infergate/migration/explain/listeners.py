@@ -1,4 +1,5 @@
-"""Which listener and which codec of a configuration receive a request, and at which address."""
+"""Finds the listener and the codec of a configuration that receive a request, and the listener's
+address."""
 
 from __future__ import annotations
 

@@ -59,6 +59,14 @@ def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
     return _merged(files, waiting)
 
 
+def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
+    """Yield the inferences of ``model``, or all if it is None, and the damaged parts."""
+    for entry in entries:
+        is_other = isinstance(entry, RecordedExchange) and entry.exchange.request.model != model
+        if model is None or not is_other:
+            yield entry
+
+
 def read_entry(file: Path, number: int) -> RecordedExchange:
     """Return the inference ``number`` of ``file``, from 1, in the order of the file. Damaged parts
     do not count. Raises RecordingError."""

@@ -101,7 +101,7 @@ class Replayer:
         unknown = self._options.rules.outputs.keys() - self._output_names
         if unknown and self._result.counts.compared:
             raise ComparisonRuleError(
-                f"no response has the output '{min(unknown)}' of the rules; there are: "
+                f"no response has the output '{min(unknown)}' of the rules; expected one of: "
                 f"{', '.join(sorted(self._output_names)) or 'none'}"
             )
         return self._result
@@ -227,6 +227,9 @@ class Replayer:
         exchange, counts = entry.exchange, self._result.counts
         if exchange.outcome.kind == Kind.CANCELLED.value:
             counts.cancelled += 1
+            return
+        if not (exchange.is_stream or exchange.outcome.responses or exchange.outcome.error):
+            counts.unanswered += 1
             return
         if not _are_outputs(entry.redacted, exchange):
             counts.redacted += 1

@@ -22,13 +22,15 @@ _Text = Annotated[str, Field(max_length=4096)]
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """How many inferences were sent, and what became of them."""
+    """The number of inferences that were sent, and the numbers of their results."""
 
     sent: int = 0
     compared: int = 0
     cancelled: int = 0
     """Inferences whose client had ended the recorded request, so that there is nothing to compare
     with."""
+    unanswered: int = 0
+    """Inferences without a recorded response, which an input file of perf_analyzer may have."""
     redacted: int = 0
     """Inferences that were not compared, because inputs were redacted in the recording."""
     not_sent: int = 0
@@ -56,7 +58,7 @@ class ReplayResult:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """How many outcomes were compared, and how many of them are equal."""
+        """The number of compared outcomes, and the number of equal outcomes."""
         models = [each for models in self.summary.routes.values() for each in models.values()]
         return sum(each.compared for each in models), sum(each.equal for each in models)
 

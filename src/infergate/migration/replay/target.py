@@ -39,7 +39,7 @@ class ReplayTargetError(ValueError):
 
 
 class ReplayTarget(Protocol):
-    """Where a replay sends inferences."""
+    """The destination of a replay's inferences."""
 
     async def gateway_for(self, exchange: Exchange) -> Gateway:
         """Return the gateway that sends ``exchange``. Raises ReplayTargetError."""

@@ -159,12 +159,12 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
-    running = most = 0
+    running = peak = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -172,19 +172,19 @@ async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int)
 
     options = replace(FAST, concurrency=concurrency)
     await replayed(recorded(*map(exchange, range(20))), Server(answer), options)
-    assert most == concurrency
+    assert peak == concurrency
 
 
 async def test_the_memory_of_inferences_in_progress_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 24)  # an exchange counts 12 bytes
-    running = most = 0
+    running = peak = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -192,7 +192,7 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
 
     result = await replayed(recorded(*map(exchange, range(20))), Server(answer))
     assert result.counts.sent == 20
-    assert most == 2
+    assert peak == 2
 
 
 async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ async def test_further_responses_of_a_stream_are_a_difference_and_are_not_awaite
 
 async def test_a_rule_for_an_output_that_no_response_has_is_an_error() -> None:
     rules = ComparisonRules(outputs={"z": OutputRule(atol=1)})
-    with pytest.raises(ComparisonRuleError, match="no response has the output 'z'.*: y"):
+    with pytest.raises(ComparisonRuleError, match=r"no response has the output 'z'.*: y"):
         await replayed(recorded(exchange(1)), options=replace(FAST, rules=rules))
 
 
