@@ -31,7 +31,7 @@ from infergate.core.log_events import BUG, NOT_COMPARED
 from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.offload import Offload
 from infergate.core.records import record
-from infergate.routing.table import Route
+from infergate.routing.table import Rewrite, Route
 
 T = TypeVar("T")
 MAX_WAITING: Final = 512
@@ -89,7 +89,9 @@ class ComparedRoute(NamedTuple):
 
     label: str
     backend: str
+    rewrite: Rewrite
     mirror: str
+    mirror_rewrite: Rewrite
     rules: ComparisonRules
     baseline: str | None
 
@@ -174,7 +176,9 @@ class MirrorComparer:
             compared = ComparedRoute(
                 route.label,
                 route.backend,
+                route.rewrite,
                 mirror.backend,
+                mirror.rewrite,
                 mirror.comparison.rules,
                 None if baseline is None else baseline.backend,
             )
