@@ -148,7 +148,7 @@ async def test_a_bug_affects_one_batch(
     assert harness.held_bytes == 0
 
 
-async def test_a_comparison_is_dropped_if_the_helper_lacks_memory() -> None:
+async def test_a_comparison_is_dropped_without_memory_for_the_helper() -> None:
     harness = Harness()
     harness.offload.error = GatewayError(Kind.OVERLOADED, "full")
     await harness.infer()
