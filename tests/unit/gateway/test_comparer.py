@@ -134,6 +134,27 @@ async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixtu
     await harness.compared(error=1, equal=1)
 
 
+async def test_a_bug_affects_one_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness()
+    with monkeypatch.context() as patched:
+        patched.setattr("infergate.comparison.summary.Summary.merge", None)
+        await harness.infer()
+        await harness.compared(dropped=1)
+    assert "internal error while comparing responses" in caplog.text
+    await harness.infer()
+    await harness.compared(dropped=1, equal=1)
+    assert harness.held_bytes == 0
+
+
+async def test_a_comparison_is_dropped_without_memory_for_the_helper() -> None:
+    harness = Harness()
+    harness.offload.error = GatewayError(Kind.OVERLOADED, "full")
+    await harness.infer()
+    await harness.compared(dropped=1)
+
+
 # ---- limits ------------------------------------------------------------------------------------
 
 
