@@ -146,6 +146,9 @@ class UrlTarget:
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
     """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
     document: dict[str, Any] = {
+        # No listener is opened. With the default ports, a gateway on this machine would be
+        # mistaken for this one.
+        "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
         "backends": {
             _BACKEND: {
                 "protocol": protocol,

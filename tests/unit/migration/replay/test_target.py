@@ -69,6 +69,13 @@ async def test_a_target_that_cannot_receive_an_inference_says_what_to_change(
         await UrlTarget(urls).gateway_for(spoken(protocol))
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:8002"])
+async def test_a_gateway_on_the_default_ports_is_a_target(url: str) -> None:
+    target = UrlTarget([url])
+    assert (await endpoints(target, spoken("v2-rest")))[1] == url
+    await target.close()
+
+
 async def test_a_model_in_the_url_is_quoted() -> None:
     urls: list[str] = []
     target = UrlTarget(["http://h:1/models/{model}"])
