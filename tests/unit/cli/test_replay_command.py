@@ -89,6 +89,7 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     assert not report.exists()
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
@@ -102,10 +103,9 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     ],
 )
 def test_wrong_uses_of_perf_analyzers_files_are_reported(
-    argv: list[str], reason: str, files: tuple[str, str], tmp_path: Path,
+    argv: list[str], reason: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    del files
     write_recording(tmp_path / "b.igrec", [exchange(1, "n")])
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())

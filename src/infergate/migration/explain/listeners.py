@@ -1,4 +1,4 @@
-"""Which listener and which codec of a configuration receive a request, and at which address."""
+"""Finds the listener and the codec that receive a request, and the addresses of the gateway."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class RouteTarget:
     role: str
     """``backend``, ``split``, ``fallback`` or ``mirror``."""
     when: str
-    """Which requests the target receives."""
+    """The requests that the target receives, in words."""
     route: Route
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from infergate.comparison.summary import Summary, SummaryFormatError
 from infergate.comparison.verdict import Verdict
+from infergate.core.name_rules import escape_unsafe
 
 _FORMAT: Final = 1
 _KIND: Final = "replay"
@@ -17,7 +18,8 @@ MAX_DAMAGED: Final = 100
 """Maximum number of damaged parts that a result lists. All are counted."""
 MAX_REASONS: Final = 20
 """Maximum number of different reasons that a result lists."""
-_Text = Annotated[str, Field(max_length=4096)]
+_MAX_TEXT: Final = 2048
+_Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 
 @dataclass(slots=True)
@@ -66,11 +68,12 @@ class ReplayResult:
         """Count a damaged part, and list the first ones."""
         self.counts.damaged += 1
         if len(self.damaged) < MAX_DAMAGED:
-            self.damaged.append(text)
+            self.damaged.append(_printable(text))
 
     def add_not_sent(self, reason: str) -> None:
         """Count an inference that cannot be sent."""
         self.counts.not_sent += 1
+        reason = _printable(reason)
         if reason in self.reasons or len(self.reasons) < MAX_REASONS:
             self.reasons[reason] += 1
 
@@ -106,6 +109,11 @@ class ReplayResult:
             position = ".".join(map(str, first["loc"])) or "the document"
             raise SummaryFormatError(f"{position}: {first['msg']}") from None
         return cls(counts, Summary.from_json(value.get("summary")), Counter(reasons), damaged)
+
+
+def _printable(text: str) -> str:
+    """Return a text from a file on one line, without control characters, and not too long."""
+    return escape_unsafe(text.replace("\n", "\\n"))[:_MAX_TEXT]
 
 
 _counts: Final = TypeAdapter(ReplayCounts)

@@ -31,6 +31,8 @@ MODEL: Final = "{model}"
 _BACKEND: Final = "target"
 _MAX_BODY_BYTES: Final = 2**31 - 1
 _MAX_GATEWAYS: Final = 1000
+_MAX_CHECKED_MODELS: Final = 10_000
+_MAX_SHOWN_CHARACTERS: Final = 64
 _TIMEOUT: Final = "5m"
 
 
@@ -39,7 +41,7 @@ class ReplayTargetError(ValueError):
 
 
 class ReplayTarget(Protocol):
-    """Where a replay sends inferences."""
+    """The destination of a replay."""
 
     async def gateway_for(self, exchange: Exchange) -> Gateway:
         """Return the gateway that sends ``exchange``. Raises ReplayTargetError."""
@@ -72,7 +74,9 @@ class UrlTarget:
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
     ) -> None:
-        """``header_names`` are headers that are sent although they may be credentials."""
+        """``header_names`` are headers that are sent although they may be credentials. Raises
+        ReplayTargetError for a URL or protocol that no inference could use."""
+        _check_urls(urls, protocol)
         self._urls: Final = tuple(urls)
         self._header_names: Final = tuple(header_names)
         self._protocol: Final = protocol
@@ -93,18 +97,22 @@ class UrlTarget:
                 )
             declared = self._declared[key] = {}
             self._gateways[key] = _make_gateway(self._config(*key), declared)
+        (backend,) = self._gateways[key].backends
+        assert isinstance(backend, RemoteBackend)
         model = (*key, request.model, request.version)
-        if model not in self._checked:
+        is_checked = model in self._checked or len(self._checked) >= _MAX_CHECKED_MODELS
+        if backend.codec.needs_metadata and not is_checked:
             async with self._lock:  # the first inference of a model decides
-                await self._declare(key, exchange)
+                await self._declare(key, backend, exchange)
                 self._checked.add(model)
         return self._gateways[key]
 
     def _url(self, protocol: str) -> str:
         if protocol not in plugins():
             raise ReplayTargetError(
-                f"inferences were recorded in the protocol '{protocol}', which servers do not "
-                f"speak; choose another one with --protocol: {', '.join(plugins())}"
+                f"inferences were recorded in the protocol '{protocol[:_MAX_SHOWN_CHARACTERS]}', "
+                "which servers do not speak; choose another one with --protocol: "
+                f"{', '.join(plugins())}"
             )
         prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
         own = (url.removeprefix(prefix) for url in self._urls if url.startswith(prefix))
@@ -116,13 +124,13 @@ class UrlTarget:
             "another protocol with --protocol"
         )
 
-    async def _declare(self, key: tuple[str, str], exchange: Exchange) -> None:
+    async def _declare(
+        self, key: tuple[str, str], backend: RemoteBackend[Any, Any], exchange: Exchange
+    ) -> None:
         """If the protocol needs metadata that the server does not have, use the metadata that the
         recorded tensors give."""
-        (backend,) = self._gateways[key].backends
-        assert isinstance(backend, RemoteBackend)
         request = exchange.request
-        if not backend.codec.needs_metadata or request.model in self._declared[key]:
+        if request.model in self._declared[key]:
             return
         try:
             await backend.describe(request.model, request.version, RequestContext(_BACKEND))
@@ -141,6 +149,22 @@ class UrlTarget:
     async def close(self) -> None:
         for gateway in self._gateways.values():
             await _close(gateway)
+
+
+def _check_urls(urls: Sequence[str], protocol: str) -> None:
+    known = plugins()
+    if protocol and protocol not in known:
+        raise ReplayTargetError(f"'{protocol}' is not a protocol; there are: {', '.join(known)}")
+    all_schemes = {scheme for name in known for scheme in protocols.schemes(name)}
+    for url in urls:
+        prefix, separator, rest = url.partition("=")
+        is_prefixed = bool(separator) and ":" not in prefix
+        schemes = protocols.schemes(prefix) if is_prefixed else all_schemes
+        if (rest if is_prefixed else url).partition(":")[0] not in schemes:
+            expected = ", ".join(f"{scheme}:" for scheme in sorted(schemes or all_schemes))
+            raise ReplayTargetError(
+                f"{url}: expected a URL that begins with one of {expected}, or PROTOCOL=URL"
+            )
 
 
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:

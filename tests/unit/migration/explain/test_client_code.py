@@ -158,7 +158,7 @@ def test_a_client_that_cannot_send_the_inference_gets_the_reason(
         assert reason in code
 
 
-def test_a_datatype_that_a_client_lacks_is_named() -> None:
+def test_a_datatype_that_a_client_does_not_have_is_named() -> None:
     tensor = Tensor("x", Datatype.BF16, (1,), b"\x80\x3f")
     code = code_of(CLIENTS, inference(tensor, metadata=METADATA))
     lacking = {client for client, text in code.items() if "has no BF16" in text}

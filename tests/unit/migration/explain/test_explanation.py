@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +357,16 @@ async def test_the_text_and_the_json_have_every_part() -> None:
     data: Any = json.loads(json.dumps(as_json(found)))
     assert [each["backend"] for each in data["targets"]] == [t.backend for t in found.targets]
     assert "inference" not in data
+
+
+async def test_control_characters_are_not_printed() -> None:
+    request = built(M)
+    assert isinstance(request.wire, HttpRequest)
+    request.wire.headers = {**request.wire.headers, "x-request-id": "a\x1b[2J"}
+    request.wire.path = "/v2/models/%1b%5b2J/infer"
+    found = await explained(one("", V2), request)
+    assert "\x1b" not in as_text(found)
+    assert "\x1b" not in as_text(replace(found, error="\x1b[2J"))
 
 
 # ---- the command

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.replayer import Replayer, ReplayOptions
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.target import ReplayTargetError
+from infergate.migration.report import render
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.reader import DamagedPart
 from infergate.routing.table import Route, RouteTable
@@ -159,12 +161,12 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
-    running = most = 0
+    running = maximum = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, most
+        nonlocal running, maximum
         running += 1
-        most = max(most, running)
+        maximum = max(maximum, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -172,19 +174,19 @@ async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int)
 
     options = replace(FAST, concurrency=concurrency)
     await replayed(recorded(*map(exchange, range(20))), Server(answer), options)
-    assert most == concurrency
+    assert maximum == concurrency
 
 
 async def test_the_memory_of_inferences_in_progress_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 24)  # an exchange counts 12 bytes
-    running = most = 0
+    running = maximum = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, most
+        nonlocal running, maximum
         running += 1
-        most = max(most, running)
+        maximum = max(maximum, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -192,7 +194,7 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
 
     result = await replayed(recorded(*map(exchange, range(20))), Server(answer))
     assert result.counts.sent == 20
-    assert most == 2
+    assert maximum == 2
 
 
 async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,3 +283,27 @@ async def test_progress_is_reported_for_every_part_of_the_files() -> None:
     entries = iter([*recorded(exchange(1)), damaged])
     await Replayer(entries, Target(Server()), FAST, lambda _, count: seen.append(count)).run()
     assert sorted(seen) == [3, 10]
+
+
+async def test_the_number_of_routes_in_the_summary_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replayer, "_MAX_ROUTES", 2)
+    entries = recorded(*(replace(exchange(n), route=f"route {n}") for n in range(5)))
+    result = await replayed(entries, options=replace(FAST, concurrency=1))
+    assert list(result.summary.routes) == ["route 0", "route 1", "(others)"]
+    assert result.totals == (5, 5)
+
+
+async def test_invalid_durations_in_a_file_are_compared() -> None:
+    entries = recorded(
+        *(
+            replace(exchange(n), outcome=replace(exchange(n).outcome, duration=duration))
+            for n, duration in enumerate((math.nan, math.inf, -1.0, 1e308))
+        )
+    )
+    result = await replayed(entries)
+    assert result.is_equal
+    assert ReplayResult.from_json(json.loads(json.dumps(result.as_json()))).is_equal
+    assert render(result.summary, "html")
+    assert render(result.summary, "text")
