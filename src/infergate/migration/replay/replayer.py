@@ -238,6 +238,7 @@ class Replayer:
         expected = _without(entry.redacted, valid_outcome(exchange.outcome))
         comparison = await self._comparison(expected, _without(entry.redacted, outcome))
         counts.compared += 1
+        counts.equal += comparison.is_equal
         if len(self._output_names) < _MAX_OUTPUT_NAMES:
             self._output_names.update(each.name for each in comparison.outputs)
         self._result.summary.add(

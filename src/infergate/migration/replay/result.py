@@ -28,6 +28,8 @@ class ReplayCounts:
 
     sent: int = 0
     compared: int = 0
+    equal: int = 0
+    """Compared inferences without a difference beyond the rules."""
     cancelled: int = 0
     """Inferences whose client had ended the recorded request, so that there is nothing to compare
     with."""
@@ -57,12 +59,6 @@ class ReplayResult:
     def is_equal(self) -> bool:
         """Whether every inference was sent, and no compared response differs."""
         return self.summary.verdict() is not Verdict.DIFFERENT and not self.counts.not_sent
-
-    @property
-    def totals(self) -> tuple[int, int]:
-        """How many outcomes were compared, and how many of them are equal."""
-        models = [each for models in self.summary.routes.values() for each in models.values()]
-        return sum(each.compared for each in models), sum(each.equal for each in models)
 
     def add_damaged(self, text: str) -> None:
         """Count a damaged part, and list the first ones."""

@@ -97,7 +97,7 @@ async def test_equal_responses_give_the_verdict_equal() -> None:
     assert (result.counts.sent, result.counts.compared) == (100, 100)
     assert result.summary.verdict() is Verdict.EQUAL
     assert result.is_equal
-    assert result.totals == (100, 100)
+    assert (result.counts.compared, result.counts.equal) == (100, 100)
 
 
 async def test_other_values_give_the_verdict_different() -> None:
@@ -108,7 +108,7 @@ async def test_other_values_give_the_verdict_different() -> None:
         return response
 
     result = await replayed(recorded(*map(exchange, range(10))), Server(answer))
-    assert result.totals == (10, 9)
+    assert (result.counts.compared, result.counts.equal) == (10, 9)
     assert not result.is_equal
 
 
@@ -256,7 +256,7 @@ async def test_further_responses_of_a_stream_are_a_difference_and_are_not_awaite
     response = InferResponse("m", outputs=(tensor("y", 1),))
     stream = with_outcome(1, response, response, is_stream=True)
     result = await replayed(recorded(stream))
-    assert result.totals == (1, 0)
+    assert (result.counts.compared, result.counts.equal) == (1, 0)
     (model,) = result.summary.routes["route"].values()
     assert model.causes == {"responses": 1}
 
@@ -292,7 +292,7 @@ async def test_the_number_of_routes_in_the_summary_is_limited(
     entries = recorded(*(replace(exchange(n), route=f"route {n}") for n in range(5)))
     result = await replayed(entries, options=replace(FAST, concurrency=1))
     assert list(result.summary.routes) == ["route 0", "route 1", "(others)"]
-    assert result.totals == (5, 5)
+    assert (result.counts.compared, result.counts.equal) == (5, 5)
 
 
 async def test_invalid_durations_in_a_file_are_compared() -> None:
