@@ -6,6 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.summary import Summary
 from infergate.comparison.verdict import Verdict
 from infergate.recording.reader import RecordedExchange, read_recording
-from peers.models.triton.models import PERTURBED
 from peers.support.triton import Triton, started_triton
 
 REPEATS = 4
@@ -31,6 +31,7 @@ backends:
   old: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
   twin: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
   new: {{protocol: v2-grpc, endpoints: ["grpc://{new}"]}}
+  spare: {{protocol: builtin}}
 routes:
   - model: classes
     backend: old
@@ -100,14 +101,22 @@ class Servers:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     kept = tmp_path_factory.mktemp("comparison") / "kept"
-    models = {"models": ("perturbed",), "repository_models": (PERTURBED,)}
     with (
-        started_triton(**models) as old,  # type: ignore[arg-type]
-        started_triton(**models, environment={"PERTURBED": "1"}) as new,  # type: ignore[arg-type]
+        started_triton(("perturbed",)) as old,
+        perturbed_triton() as new,
         started_infergate(config(old, new, kept), ACTIONS) as gateway,
         client("http", gateway.http, gateway.grpc) as triton_client,
     ):
         yield Servers(gateway, triton_client, kept)
+
+
+@contextmanager
+def perturbed_triton() -> Iterator[Triton]:
+    """Run the new server."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PERTURBED", "1")
+        with started_triton(("perturbed",)) as running:
+            yield running
 
 
 def config(old: Triton, new: Triton, kept: Path) -> str:
@@ -191,8 +200,13 @@ def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
     assert result(servers, "noise").verdict() is Verdict.DIFFERENT
 
 
+def test_a_backend_that_no_route_uses_is_a_warning_in_the_log(servers: Servers) -> None:
+    lines = map(json.loads, servers.gateway.log.read_text().splitlines()[:2])
+    (warning,) = [line for line in lines if line.get("event") == "config_warning"]
+    assert warning["message"].endswith("backends.spare: no route uses the backend 'spare'")
+
+
 def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
-    servers.infer("*", "same") if False else None
     metrics = servers.gateway.metrics()
     assert 'infergate_comparisons_total{result="different",route="classes"} 1.0' in metrics
     assert 'infergate_output_differences_total{cause="missing"' in metrics

@@ -12,6 +12,7 @@ import yaml
 
 from peers.support.deploy_tools import promtool
 from peers.support.installed import PROJECT, Installed
+from rollout_queries import rollout_queries
 
 DEPLOY = PROJECT / "deploy"
 OVERLAYS = ("base", "sidecar", "fleet")
@@ -85,6 +86,71 @@ def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
     assert f"{len(queries)} rules found" in said(checks_rules, "check", "rules", str(rules))
+
+
+RATES = {
+    ("infergate_comparisons_total", 'result="equal"'): 90,
+    ("infergate_comparisons_total", 'result="within_noise"'): 5,
+    ("infergate_comparisons_total", 'result="different"'): 5,
+    ("infergate_comparisons_total", 'result="dropped"'): 1000,
+    ("infergate_requests_total", 'outcome="ok"'): 96,
+    ("infergate_requests_total", 'outcome="timeout"'): 1,
+    ("infergate_requests_total", 'outcome="bad_request"'): 3,
+    ("infergate_request_seconds_bucket", 'operation="infer",le="0.1"'): 98,
+    ("infergate_request_seconds_bucket", 'operation="infer",le="0.2"'): 100,
+    ("infergate_request_seconds_bucket", 'operation="infer",le="+Inf"'): 100,
+}
+"""Increases per minute of the canary's series."""
+EXPECTED = {
+    "argo agreement": 0.95,
+    "argo comparisons": 1000,  # in 10 minutes
+    "argo success": 0.99,
+    "argo p99": 0.15,
+    "flagger agreement": 95,
+    "flagger comparisons": 500,  # in 5 minutes
+    "flagger success": 99,
+    "flagger p99": 0.15,
+}
+
+
+def test_the_queries_of_rollouts_measure_the_canary(checks_rules: str, tmp_path: Path) -> None:
+    """The other version's series, with other values, and a route without data must not count."""
+    queries = dict(rollout_queries())
+    assert queries.keys() == EXPECTED.keys()
+    names = {name: f"query:{index}" for index, name in enumerate(queries)}
+    other = "other"
+    rules = [{"record": names[name], "expr": query} for name, query in queries.items()] + [
+        {"record": f"{names[name]}:empty", "expr": query.replace("resnet50", other)}
+        for name, query in queries.items()
+    ]
+    series = [
+        {
+            "series": f'{metric}{{route="resnet50",namespace="models",{labels},{pod}}}',
+            "values": f"0+{rate}x30",
+        }
+        for (metric, labels), increase in RATES.items()
+        for pod, rate in (
+            ('pod="infergate-6d4cf56db6-a",rollouts_pod_template_hash="6d4cf56db6"', increase),
+            ('pod="infergate-primary-7f-b",rollouts_pod_template_hash="7f"', 7),
+        )
+    ]
+    samples = [
+        {
+            "expr": f"round({names[name]}, 0.001)",
+            "eval_time": "20m",
+            "exp_samples": [{"labels": "{}", "value": value}],
+        }
+        for name, value in EXPECTED.items()
+    ] + [
+        {"expr": f"{name}:empty", "eval_time": "20m", "exp_samples": []} for name in names.values()
+    ]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": samples}
+    groups = {"groups": [{"name": "rollouts", "rules": rules}]}
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(groups))
+    (tmp_path / "test.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]})
+    )
+    said(checks_rules, "test", "rules", "test.yaml", cwd=tmp_path)
 
 
 @pytest.mark.peers

@@ -10,12 +10,14 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Array, Client
+from e2e.probing import probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
 from peers.support.graphpipe import graphpipe_report, started_graphpipe_server
 from peers.support.installed import Installed
@@ -49,14 +51,21 @@ LACKING = ("BOOL", "BF16")
 
 
 @pytest.fixture(scope="module")
-def gateway(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[Infergate]:
+def servers(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[dict[str, str]]:
+    """The address of the server of each model."""
     with ExitStack() as stack:
         at = {
             model: stack.enter_context(started_graphpipe_server(model, graphpipe))
             for model in ("identity", "sum", "mute")
         }
         at["new"] = stack.enter_context(started_graphpipe_server("identity", graphpipe_new))
-        yield stack.enter_context(started_infergate(CONFIG.format(**at)))
+        yield at
+
+
+@pytest.fixture(scope="module")
+def gateway(servers: dict[str, str]) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(**servers)) as running:
+        yield running
 
 
 def identity(triton_client: Client, model: str, array: Array, datatype: str) -> Array:
@@ -191,3 +200,20 @@ def test_graphpipes_own_client_through_the_gateway(gateway: Infergate) -> None:
     result = graphpipe_report(dict.fromkeys(models, f"{address}new"))
     for scenario in ("float32", "odd_floats", "photo", "strings", "scalar", "no_elements", "big"):
         assert "ok" in result[scenario], (scenario, result[scenario])
+
+
+def test_a_probe_finds_the_models_of_graphpipe_servers_and_its_requests_run(
+    servers: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "routes.yaml"
+    addresses = [servers[name] for name in ("new", "sum", "mute")]
+    document = probe(*addresses, "--timeout", "1", "--write", str(file))
+    assert list(protocols_of(document).values()) == [{"graphpipe"}, {"graphpipe"}, set()]
+    assert "GraphPipe" in document["addresses"][2]["advice"]
+    with served(file) as written:
+        models = [listener["model"] for listener in written["listeners"]["graphpipe"]]
+        assert [route["model"] for route in written["routes"]] == models
+        for server in document["servers"]:
+            [model] = server["models"]
+            for response in run_requests(model):
+                assert len(response["outputs"]) == len(model["outputs"])

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.probing import models_of, probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
 from faults.peer import post
 from faults.watch import until
@@ -666,3 +668,19 @@ def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
             return changing.descriptions() == known + 2
 
         until(learnt, "both ask about the model again")
+
+
+def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(
+    harness: Harness, tmp_path: Path
+) -> None:
+    file, server = tmp_path / "routes.yaml", harness.server
+    document = probe(server.http, server.grpc, "--write", str(file))
+    assert protocols_of(document) == {server.http: {"trtis-http"}, server.grpc: {"trtis-grpc"}}
+    [found] = document["servers"]
+    assert found["server"] == "TensorRT Inference Server"
+    model = models_of(document)["simple"]
+    assert model["max_batch_size"] == 8
+    assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
+    with served(file):
+        for response in run_requests(model):
+            assert response["outputs"][0]["shape"] == [1, 16]

@@ -9,6 +9,7 @@ import json
 import math
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Client
+from e2e.probing import probe, protocols_of, run_requests
 from e2e.running import Infergate, started_infergate
+from infergate.config import load
 from peers.support.kserve import KServe
 from peers.support.mlserver import MLServer
 
@@ -182,3 +185,26 @@ def test_null_booleans_and_base64_of_different_servers(
         assert ((output.get("parameters") or {}).get("content_type") == "base64") is (
             "/w==" in expected
         )
+
+
+def test_a_probe_tells_the_servers_apart_and_its_requests_run(
+    mlserver: MLServer, kserve: KServe, tmp_path: Path
+) -> None:
+    file = tmp_path / "routes.yaml"
+    addresses = (mlserver.http, mlserver.grpc, kserve.http, kserve.grpc)
+    document = probe(*addresses, "--write", str(file))
+    assert protocols_of(document) == dict(
+        zip(
+            addresses,
+            ({"v2-rest"}, {"v2-grpc"}, {"v2-rest", "kserve-v1"}, {"v2-grpc"}),
+            strict=True,
+        )
+    )
+    assert [server["server"] for server in document["servers"]] == ["mlserver", "kserve"]
+    for server in document["servers"]:  # KServe's models over gRPC have the names listed over REST
+        [simple] = [model for model in server["models"] if model["name"] == "simple"]
+        assert [tensor["name"] for tensor in simple["inputs"]] == ["INPUT0", "INPUT1"]
+        for response in run_requests(simple):
+            assert response["model_name"] == "simple"
+    config = load(file, {})
+    assert {route.backend for route in config.routes} == {"mlserver"}  # it has all models

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from e2e.probing import models_of, probe, run_requests
 from e2e.running import Infergate, started_infergate
 from faults.peer import post
 
@@ -257,3 +258,14 @@ def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
     status, document = sent(gateway, "/v1/models/images:predict", {"instances": nested})
     assert status == 400
     assert "tensor 'INPUT0'[1][200][3]" in document["error"]
+
+
+def test_a_probe_describes_the_named_models_and_its_requests_run(server: Server) -> None:
+    address = f"127.0.0.1:{server.server_port}"
+    document = probe(address, "--model", "half_plus_two")
+    [found] = document["servers"]
+    assert (found["server"], found["lists_models"]) == ("TensorFlow Serving", False)
+    model = models_of(document)["half_plus_two"]
+    assert model["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    for response in run_requests(model):
+        assert response["outputs"] == [2.25]

@@ -21,6 +21,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Client, client
+from e2e.probing import models_of, probe, run_requests, served
 from e2e.running import LISTENERS, Infergate, started_infergate
 from infergate.config import load
 from infergate.core.errors import GatewayError, Kind
@@ -396,3 +397,24 @@ def test_fifty_concurrent_requests(gateway: Infergate, backend: str) -> None:
             number, result, error = results.get(timeout=30)
             assert error is None
             assert result.as_numpy("OUTPUT0").tolist() == arrays[number].tolist()
+
+
+def test_a_probe_finds_the_models_and_its_requests_run(triton: Triton, tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    document = probe(triton.http, triton.grpc, "--write", str(file))
+    [server] = document["servers"]
+    assert (server["server"], [item["protocol"] for item in server["protocols"]]) == (
+        "triton",
+        ["v2-grpc", "v2-rest"],
+    )
+    found = models_of(document)
+    assert found["embed"]["max_batch_size"] == 64
+    assert found["embed"]["inputs"] == [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
+    for name in ("simple", "accumulate", "id_image"):
+        for response in run_requests(found[name]):
+            assert response["model_name"] == name
+    with served(file):
+        for response in run_requests(found["id_BF16"]):  # Triton does not accept BF16 as JSON
+            assert response["outputs"][0]["datatype"] == "BF16"
+    [metrics] = probe(triton.metrics, "--timeout", "1")["addresses"]
+    assert "speaks no protocol" in metrics["problem"]

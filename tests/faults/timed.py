@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
+from infergate.assembly import engines
 from infergate.cli import main
-from infergate.runtime import engines
 
 _CHEAP = 0.03
 """CPU seconds that are cheap enough on any machine."""

@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.running import started_infergate
+from infergate.codecs.registry import plugins
 from peers.console_site import DEMO, LISTENERS, Harness, started_harness, traffic
 from peers.support.chromium import Page, chromium, opened_page
 
@@ -241,9 +242,12 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
 
 async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots: Path) -> None:
     await open_part(page, "try")
-    await page.until("document.querySelectorAll('#try-protocol option').length === 5")
+    protocols = sorted(plugins())
+    options = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
+    await page.until(f"{options}.length === {len(protocols)}")
+    assert sorted(await page.eval(options)) == protocols
     note = "document.getElementById('try-note').textContent"
-    for protocol in ("v2-rest", "v2-grpc", "graphpipe", "trtis-http", "trtis-grpc"):
+    for protocol in protocols:
         await page.eval(
             f"document.getElementById('try-protocol').value = '{protocol}';"
             "document.getElementById('try-model').value = 'speech-2019';"

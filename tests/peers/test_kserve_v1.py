@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from e2e.clients import client
+from e2e.probing import models_of, probe, protocols_of
 from e2e.running import Infergate, started_infergate
+from infergate.config import load
 from peers.support.kserve import KServe, kserve_v1_report, started_kserve_v1
 from peers.support.triton import Triton
 
@@ -132,3 +135,18 @@ routes: [{{model: scores, backend: triton, rewrite: {{model: id_FP32}}}}]
     assert found.pop("infer ragged")[0] == 400
     assert found.pop("explain")[0] == 501
     assert found == expected("scores", rows)
+
+
+def test_a_probe_lists_the_models_and_asks_for_their_tensors(
+    server: KServe, tmp_path: Path
+) -> None:
+    file = tmp_path / "routes.yaml"
+    document = probe(server.http, "--write", str(file))
+    assert protocols_of(document) == {server.http: {"v2-rest", "kserve-v1"}}
+    found = models_of(document)
+    assert found.keys() >= {"double", "swap"}
+    assert found["double"]["curl"] is None
+    assert "#   double: {inputs: [" in file.read_text()
+    http = load(file, {}).listeners.http
+    assert http is not None
+    assert http.v1 == "kserve-v1"

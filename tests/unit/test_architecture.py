@@ -38,7 +38,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
     "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
-    "comparison": ("core",),
+    "comparison": ("core", "terminal"),
     "recording": ("core", "codecs", "routing", "comparison"),
     "gateway": ("core", "routing", "backends", "codecs.base", "comparison", "transport.base"),
     "access": ("core", "routing", "codecs.base"),

@@ -41,6 +41,10 @@ class Option:
         return str(self.argparse_options["metavar"]).split("|") if self.has_value else ()
 
 
+JSON: Final = Option("--json", "print JSON")
+"""An option that several commands share."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """The positional arguments of a command. ``count`` is argparse's ``nargs``: None for exactly

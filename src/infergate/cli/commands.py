@@ -16,7 +16,8 @@ from typing import Final
 
 from infergate.access.keys import parse_name
 from infergate.cli.admin_client import parse_admin_url
-from infergate.cli.command import Arguments, Command, Operands, Option
+from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.probe import COMMAND as PROBE
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
@@ -33,7 +34,8 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
     "not ready (health), a wrong result (matrix), a request that is refused (explain), responses "
-    "that differ (replay, report), a damaged recording (record)",
+    "that differ (replay, report), a damaged recording (record), an address without a known "
+    "protocol (probe)",
     130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
 }
 """The exit codes and their meanings."""
@@ -174,7 +176,6 @@ _ADMIN: Final = Option(
     f"URL of the gateway's admin listener (default: {_DEFAULT_ADMIN})",
     {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
 )
-JSON: Final = Option("--json", "print JSON")
 _CLIENT_CODE: Final = (
     "curl",
     "tritonclient",
@@ -373,6 +374,7 @@ _ALL: Final = (
         ),
         "examples:\n  infergate record status\n  infergate record show recordings/*.igrec",
     ),
+    PROBE,
 )
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for command in _ALL}
 """The commands by name."""

@@ -76,7 +76,7 @@ def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, Model
     if arguments.curl is None:
         return _parts(arguments, max_bytes), None
     if operands:
-        raise RequestError("--curl and a REQUEST exclude each other")
+        raise RequestError("expected either --curl or a REQUEST, not both")
     return parse_command(arguments.curl, max_bytes, Path()), None
 
 

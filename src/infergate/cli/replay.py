@@ -100,7 +100,7 @@ def _check(arguments: Arguments) -> None:
     if arguments.protocol is not None and not arguments.to:
         _fail("--protocol is for --to; with --config, each backend has its protocol")
     if sum((arguments.fast, arguments.rate is not None, arguments.speed != 1)) > 1:
-        _fail("--speed, --rate and --fast exclude each other")
+        _fail("use only one of --speed, --rate and --fast")
     report = arguments.report
     if report is not None and report.suffix not in _SUFFIXES:
         _fail(f"--report {report}: expected a name that ends with {' or '.join(_SUFFIXES)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from infergate.config.routes import RewriteConfig, RouteConfig
+from infergate.config.rewrite import RewriteConfig
+from infergate.config.routes import RouteConfig
 from infergate.config.schema import Config
 from infergate.config.values import display_names, duration_text
 from infergate.terminal import align

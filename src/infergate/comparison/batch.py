@@ -1,21 +1,27 @@
 """Batches of comparisons for a helper process.
 
-Outcomes are sent as tuples, because pickling the objects takes four times as long."""
+- Outcomes are sent as tuples, because pickling the objects takes four times as long.
+- Short pairs are pickled when they are packed, one at a time, so that a batch of them takes the
+  event loop no longer than a single pair.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from infergate.comparison.outcomes import Comparison, compare
 from infergate.comparison.rules import ComparisonRuleError, ComparisonRules
 from infergate.comparison.summary import Summary
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError
-from infergate.core.exchange import Outcome
+from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferResponse
 from infergate.core.tensor import Buffer, Tensor
 
+MAX_SHORT_BYTES: Final = 16 * 1024
+"""Maximum size of the tensors of a pair that is pickled when it is packed, which copies them."""
 _PackedTensor = tuple[str, str, tuple[int, ...], Buffer]
 
 
@@ -48,22 +54,49 @@ class ComparedBatch(NamedTuple):
     errors: dict[int, str]
 
 
-def pack_outcome(outcome: Outcome) -> PackedOutcome:
-    """Return the parts of ``outcome`` that are compared. Tensors are not copied."""
-    return PackedOutcome(
-        [
-            [(item.name, item.datatype.v2_name, item.shape, item.data) for item in response.outputs]
-            for response in outcome.responses
-        ],
-        outcome.error,
-        outcome.duration,
+def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> PackedPair | bytes:
+    """Return the outcomes of an inference: of ``exchange``, of its copy, and of the noise
+    baseline."""
+    outcomes = [exchange.outcome, actual, *(() if baseline is None else (baseline,))]
+    is_short = sum([outcome.size for outcome in outcomes]) <= MAX_SHORT_BYTES
+    expected, packed, *noise = [_pack(outcome, copy=is_short) for outcome in outcomes]
+    pair = PackedPair(
+        exchange.request.model,
+        exchange.started_at,
+        exchange.request_id,
+        expected,
+        packed,
+        noise[0] if noise else None,
     )
+    if is_short and all([outcome.error is None for outcome in outcomes]):
+        return pickle.dumps(tuple(pair), pickle.HIGHEST_PROTOCOL)
+    return pair  # the pickle of an error needs ``ipc_message``
 
 
-def compare_batch(route: str, rules: ComparisonRules, pairs: Sequence[PackedPair]) -> ComparedBatch:
+def _pack(outcome: Outcome, *, copy: bool) -> PackedOutcome:
+    """Return the parts of ``outcome`` that are compared. Tensors are copied only with ``copy``."""
+    responses = [
+        [
+            (
+                item.name,
+                item.datatype.v2_name,
+                item.shape,
+                bytes(item.data) if copy else item.data,
+            )
+            for item in response.outputs
+        ]
+        for response in outcome.responses
+    ]
+    return PackedOutcome(responses, outcome.error, outcome.duration)
+
+
+def compare_batch(
+    route: str, rules: ComparisonRules, pairs: Sequence[PackedPair | Buffer]
+) -> ComparedBatch:
     """Compare ``pairs`` of inferences on ``route``."""
     batch = ComparedBatch(Summary(), {}, {})
-    for position, pair in enumerate(pairs):
+    for position, packed in enumerate(pairs):
+        pair = packed if isinstance(packed, PackedPair) else _load(packed)
         expected, noise = _unpack(pair.expected), None
         try:
             comparison = compare(rules, expected, _unpack(pair.actual))
@@ -83,6 +116,10 @@ def compare_batch(route: str, rules: ComparisonRules, pairs: Sequence[PackedPair
         if not comparison.is_equal:
             batch.different[position] = comparison
     return batch
+
+
+def _load(pickled: Buffer) -> PackedPair:
+    return PackedPair(*pickle.loads(pickled))  # noqa: S301 - from the serving process
 
 
 def _unpack(packed: PackedOutcome) -> Outcome:

@@ -18,7 +18,7 @@ _MAX_LABELS: Final = 9
 
 
 @record
-class Axis:
+class ChartAxis:
     """An axis with labelled ticks, from the smallest to the largest value shown. ``scale`` maps a
     value to a distance."""
 
@@ -33,7 +33,7 @@ class Axis:
 
 
 @record
-class Series:
+class ChartSeries:
     """Values of one kind: the points of a line, or one bar for each category. The style sheet
     has a colour for each ``kind``."""
 
@@ -42,15 +42,17 @@ class Series:
     points: Sequence[tuple[float, float]]
 
 
-def decades(title: str, values: Sequence[float], label: Callable[[float], str]) -> Axis:
+def decades(title: str, values: Sequence[float], label: Callable[[float], str]) -> ChartAxis:
     """Return a logarithmic axis whose ticks are the powers of ten around positive ``values``."""
     low = math.floor(math.log10(min(values)))
     high = max(math.ceil(math.log10(max(values))), low + 1)
     ticks = [(10.0**power, label(10.0**power)) for power in range(low, high + 1)]
-    return Axis(title, ticks, math.log10)
+    return ChartAxis(title, ticks, math.log10)
 
 
-def line_chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Series]) -> str:
+def line_chart(
+    title: str, x_axis: ChartAxis, y_axis: ChartAxis, lines: Sequence[ChartSeries]
+) -> str:
     """Return a chart of ``lines``, each with at least one point."""
     drawn = _axes(x_axis, y_axis)
     for line in lines:
@@ -61,17 +63,17 @@ def line_chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Series]) 
     return _figure(title, drawn, lines)
 
 
-def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[Series]) -> str:
+def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[ChartSeries]) -> str:
     """Return a chart with a group of bars for each of ``labels``, on a logarithmic axis. The points
     of ``bars`` are the positions of labels and positive heights."""
     heights = [height for each in bars for _, height in each.points]
     low, high = 0.6 * min(heights), 1.2 * max(heights)  # so that the lowest bar is visible
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     powers_of_ten = [(10.0**power, short_number(10.0**power)) for power in powers]
-    y_axis = Axis("", [(low, ""), *powers_of_ten, (high, "")], math.log10)
+    y_axis = ChartAxis("", [(low, ""), *powers_of_ten, (high, "")], math.log10)
     step = max(1, math.ceil(len(labels) / _MAX_LABELS))
     ticks = [(float(index), labels[index]) for index in range(0, len(labels), step)]
-    drawn = _axes(Axis("", [(-0.5, ""), (len(labels) - 0.5, "")]), y_axis)
+    drawn = _axes(ChartAxis("", [(-0.5, ""), (len(labels) - 0.5, "")]), y_axis)
     width = _PLOT_WIDTH / len(labels)
     drawn += [
         _text("tick", _x((index + 0.5) / len(labels)), _HEIGHT - _BOTTOM + 16, label)
@@ -91,7 +93,7 @@ def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[Se
     return _figure(title, drawn, bars)
 
 
-def _figure(title: str, drawn: Sequence[str], series: Sequence[Series]) -> str:
+def _figure(title: str, drawn: Sequence[str], series: Sequence[ChartSeries]) -> str:
     legend = "".join(f'<i class="{each.kind}"></i>{escape(each.name)} ' for each in series)
     return "\n".join(
         [
@@ -103,7 +105,7 @@ def _figure(title: str, drawn: Sequence[str], series: Sequence[Series]) -> str:
     )
 
 
-def _axes(x_axis: Axis, y_axis: Axis) -> list[str]:
+def _axes(x_axis: ChartAxis, y_axis: ChartAxis) -> list[str]:
     drawn = []
     for value, label in x_axis.ticks:
         x = _x(x_axis.position(value))

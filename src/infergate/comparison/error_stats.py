@@ -44,15 +44,23 @@ def bin_limit(index: int) -> float:
     return math.inf if index == INFINITE_BIN else 2.0 ** (index - 1 + _MIN_EXPONENT)
 
 
-def count_bins(errors: Floats) -> dict[int, int]:
+def count_bins(errors: Floats) -> Counter[int]:
     """Return the number of ``errors`` in each bin that is not empty."""
     # The biased exponent is in the upper bits, because errors are not negative.
-    exponents = (errors.view(np.int64) >> 52) - 1022
-    indexes = np.clip(exponents, _MIN_EXPONENT, _MAX_EXPONENT) - (_MIN_EXPONENT - 1)
-    indexes[errors == 0] = ZERO_BIN
-    indexes[np.isinf(errors)] = INFINITE_BIN
-    counts = np.bincount(indexes, minlength=BIN_COUNT)
-    return {int(index): int(counts[index]) for index in counts.nonzero()[0]}
+    counts = np.bincount(errors.view(np.int64) >> 52)
+    bins: Counter[int] = Counter()
+    for exponent in np.flatnonzero(counts).tolist():
+        # Zeros have the exponent of denormal numbers, infinity has the largest one.
+        limit = math.inf if exponent == _INFINITE_EXPONENT else 2.0 ** max(exponent - 1023, -1022)
+        bins[bin_of(limit)] += int(counts[exponent])
+    zeros = errors.size - int(np.count_nonzero(errors))
+    bins.subtract({_DENORMAL_BIN: zeros})
+    bins[ZERO_BIN] += zeros
+    return +bins
+
+
+_DENORMAL_BIN: Final = bin_of(2.0**-1022)
+_INFINITE_EXPONENT: Final = 2047
 
 
 @dataclass(slots=True)
@@ -76,18 +84,17 @@ class ErrorStats:
 
     def add_errors(self, absolute: Floats, expected: Floats) -> None:
         """Count the absolute errors of elements with the values ``expected``."""
-        self.bins.update(count_bins(absolute))
-        finite = absolute[np.isfinite(absolute)]
-        if finite.size:
-            self.max_absolute = max(self.max_absolute, float(finite.max()))
-            self.sum_absolute += float(finite.sum())
+        bins = count_bins(absolute)
+        self.bins.update(bins)
         relative = absolute / np.abs(expected)
-        relative[absolute == 0] = 0.0
-        relative = relative[np.isfinite(relative)]
-        self.without_relative += absolute.size - relative.size
-        if relative.size:
-            self.max_relative = max(self.max_relative, float(relative.max()))
-            self.sum_relative += float(relative.sum())
+        if ZERO_BIN in bins:
+            relative[absolute == 0] = 0.0
+        absolute, relative = _finite(absolute), _finite(relative)
+        self.max_absolute = max(self.max_absolute, float(absolute.max(initial=0.0)))
+        self.sum_absolute += float(absolute.sum())
+        self.max_relative = max(self.max_relative, float(relative.max(initial=0.0)))
+        self.sum_relative += float(relative.sum())
+        self.without_relative += bins.total() - relative.size
 
     def merge(self, other: ErrorStats) -> None:
         self.elements += other.elements
@@ -123,6 +130,10 @@ def quantile(bins: Counter[int], share: float, maximum: float = math.inf) -> flo
             limit = bin_limit(index)
             return limit if limit == math.inf else min(limit, maximum)
     return 0.0
+
+
+def _finite(values: Floats) -> Floats:
+    return values if math.isfinite(values.max()) else values[np.isfinite(values)]
 
 
 def _ratio(total: float, count: int) -> float:

@@ -40,10 +40,11 @@ T = TypeVar("T", bound=_Mergeable)
 
 
 def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable[[], T]) -> T:
-    """Return the entry of ``name``, or that of OTHER if ``entries`` has ``limit`` names.
+    """Return the entry of ``name``, or the entry of OTHER if ``entries`` has ``limit`` names.
 
     The names that keep an entry are the first ones in alphabetical order, so that the result does
-    not depend on the order of calls: an entry that has to give way is merged into that of OTHER."""
+    not depend on the order of calls: an entry that is displaced is merged into the entry of
+    OTHER."""
     if name in entries:
         return entries[name]
     names = entries.keys() - {OTHER}
@@ -59,7 +60,7 @@ def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable
 @record
 class WorstCase:
     """An element of a comparison, or the descriptions of two outputs that cannot be compared.
-    ``cause`` is that of the output, or empty if the output passes."""
+    ``cause`` is the cause of the output's difference, or empty if the output passes."""
 
     difference: ElementDifference
     cause: Text = ""
@@ -219,15 +220,16 @@ class ModelSummary:
         self.timeline.merge(other.timeline)
 
     def classify(self, comparison: Comparison) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added. It is within noise if the
-        verdict on everything that differs in it is, and the noise has distances as large."""
+        """Return the verdict on ``comparison``, which has been added. The comparison is within
+        noise if every part of it that differs has this verdict, and the noise has distances as
+        large."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)
         for output in comparison.outputs:
             if output.cause and not output.is_known:
                 summary = self._output(output.name)
-                is_larger = not summary.noise.count_at_least(bin_of(output.distance))
+                is_larger = not summary.noise.count_from_bin(bin_of(output.distance))
                 verdicts.append(Verdict.DIFFERENT if is_larger else summary.judge().verdict)
         return worst_verdict(*verdicts)
 

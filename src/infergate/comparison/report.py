@@ -53,9 +53,10 @@ class ModelReport:
 
 
 @record
-class Report:
-    """The content of a report. ``total`` adds up all models; its outputs are without meaning,
-    because outputs of different models may have the same name. The worst models come first."""
+class ComparisonReport:
+    """The content of a report. ``total`` adds up all models. The outputs of ``total`` have no
+    meaning, because outputs of different models may have the same name. The worst models come
+    first."""
 
     verdict: Verdict
     headline: str
@@ -65,7 +66,7 @@ class Report:
     models: tuple[ModelReport, ...]
 
 
-def build_report(summary: Summary) -> Report:
+def build_report(summary: Summary) -> ComparisonReport:
     """Return the report on ``summary``."""
     total = ModelSummary()
     models = []
@@ -75,7 +76,7 @@ def build_report(summary: Summary) -> Report:
             models.append(_model_report(route, name, model))
     models.sort(key=lambda each: (-VERDICTS.index(each.verdict), each.route, each.name))
     verdict = worst_verdict(*(each.verdict for each in models))
-    return Report(
+    return ComparisonReport(
         verdict,
         headline(models),
         _conclusion(verdict, models),
@@ -234,7 +235,7 @@ def causes_text(causes: Mapping[str, int]) -> str:
 
 
 def judgement_text(output: OutputReport) -> str:
-    """Return why the verdict on an output is what it is, in one sentence."""
+    """Return the reason for the verdict on an output, in one sentence."""
     judgement, noise = output.judgement, output.summary.noise
     share, noise_share = share_text(judgement.share), share_text(judgement.noise_share)
     if judgement.verdict is Verdict.EQUAL:

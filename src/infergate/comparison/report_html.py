@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from infergate.comparison.charts import Axis, Series, bar_chart, decades, line_chart
+from infergate.comparison.charts import ChartAxis, ChartSeries, bar_chart, decades, line_chart
 from infergate.comparison.error_stats import INFINITE_BIN, ZERO_BIN, bin_limit
 from infergate.comparison.latencies import Latencies
 from infergate.comparison.model_summary import ModelSummary
@@ -17,9 +17,9 @@ from infergate.comparison.report import (
     CASE_HEADINGS,
     OUTPUT_HEADINGS,
     VERDICT_TEXTS,
+    ComparisonReport,
     ModelReport,
     OutputReport,
-    Report,
     build_report,
     case_row,
     causes_text,
@@ -66,7 +66,7 @@ def render_html(summary: Summary) -> str:
     return "\n".join([*parts, "</body>\n</html>\n"])
 
 
-def _first_screen(report: Report) -> Iterator[str]:
+def _first_screen(report: ComparisonReport) -> Iterator[str]:
     total = report.total
     yield f'<header class="{report.verdict.value}">'
     yield '<p class="label">Comparison of the new server with the old server</p>'
@@ -97,7 +97,7 @@ def _first_screen(report: Report) -> Iterator[str]:
     yield "</header>"
 
 
-def _models(report: Report) -> Iterator[str]:
+def _models(report: ComparisonReport) -> Iterator[str]:
     if not report.models:
         return
     headings = ("route", "model", "verdict", "responses", "equal", "with any atol", "smallest atol")
@@ -189,16 +189,16 @@ def _agreement(timeline: Timeline) -> str:
         for tick in range(_TIME_TICKS)
     ]
     style = "%m-%d %H:%M" if times[-1] - times[0] > _LONG_PERIOD else "%H:%M:%S"
-    x_axis = Axis("time (UTC)", [(each, _time(each, style)) for each in times])
-    y_axis = Axis("", [(each, f"{each:g} %") for each in (low, middle, 100.0)])
-    return line_chart("Responses equal", x_axis, y_axis, [Series("new", "equal", points)])
+    x_axis = ChartAxis("time (UTC)", [(each, _time(each, style)) for each in times])
+    y_axis = ChartAxis("", [(each, f"{each:g} %") for each in (low, middle, 100.0)])
+    return line_chart("Responses equal", x_axis, y_axis, [ChartSeries("new", "equal", points)])
 
 
 def _latencies(summary: ModelSummary) -> str:
     if not summary.expected_latencies.count:
         return ""
     lines = [
-        Series(kind, kind, [(latencies.quantile(share), 100 * share) for share in _CURVE])
+        ChartSeries(kind, kind, [(latencies.quantile(share), 100 * share) for share in _CURVE])
         for kind, latencies in (
             ("old", summary.expected_latencies),
             ("new", summary.actual_latencies),
@@ -206,7 +206,7 @@ def _latencies(summary: ModelSummary) -> str:
     ]
     durations = [duration for line in lines for duration, _ in line.points]
     x_axis = decades("latency", durations, milliseconds)
-    y_axis = Axis("", [(each, f"{each:g} %") for each in (0.0, 25.0, 50.0, 75.0, 100.0)])
+    y_axis = ChartAxis("", [(each, f"{each:g} %") for each in (0.0, 25.0, 50.0, 75.0, 100.0)])
     return line_chart("Share of responses by latency", x_axis, y_axis, lines)
 
 
@@ -220,7 +220,7 @@ def _errors(bins: Counter[int]) -> str:
         "Elements by error",
         "absolute error, less than",
         [_bin_label(each) for each in shown],
-        [Series("new", "elements", points)],
+        [ChartSeries("new", "elements", points)],
     )
 
 
@@ -230,7 +230,7 @@ def _distances(differences: DifferenceCounts, noise: DifferenceCounts) -> str:
         return ""
     shown = _shown_bins(differences.distances + noise.distances)
     bars = [
-        Series(
+        ChartSeries(
             kind,
             name,
             [

@@ -66,10 +66,10 @@ def _count_agreeing(expected: Array, actual: Array, k: int) -> int:
         nan, other_nan = np.isnan(expected), np.isnan(actual)
         valid = (nan == other_nan).all(axis=1)
         expected, actual = np.where(nan, -np.inf, expected), np.where(other_nan, -np.inf, actual)
-    least, other_least = _kth_largest(expected, k), _kth_largest(actual, k)
+    threshold, other_threshold = _kth_largest(expected, k), _kth_largest(actual, k)
     # Elements above the k-th largest value belong to every choice, those equal to it may.
-    required = (expected > least) | (actual > other_least)
-    possible = (expected >= least) & (actual >= other_least)
+    required = (expected > threshold) | (actual > other_threshold)
+    possible = (expected >= threshold) & (actual >= other_threshold)
     agrees = valid & ~(required & ~possible).any(axis=1)
     agrees &= required.sum(axis=1) <= k
     agrees &= possible.sum(axis=1) >= k
@@ -95,7 +95,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
         dot = np.einsum("ij,ij->i", first, second)
         norms = np.sqrt(np.einsum("ij,ij->i", first, first))
         norms *= np.sqrt(np.einsum("ij,ij->i", second, second))
-        cosines = np.clip(dot / norms, -1.0, 1.0)
+        cosines: npt.NDArray[np.float64] = np.clip(dot / norms, -1.0, 1.0)
     cosines[is_zero | other_is_zero] = 0.0
     cosines[is_zero & other_is_zero] = 1.0
     cosines[~comparable] = -1.0
@@ -104,6 +104,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
 
 def _scaled(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return each row divided by its largest element, so that no square overflows or vanishes."""
-    scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)
-    scaled[np.isnan(scaled)] = 0.0  # 0 / 0
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)
+    scaled[np.isnan(scaled)] = 0.0
     return scaled

@@ -30,7 +30,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for key, value in (("atol", self.atol), ("rtol", self.rtol)):
             if not 0 <= value < math.inf:
-                raise ComparisonRuleError(f"{key} is {value}, expected a finite number >= 0")
+                raise ComparisonRuleError(f"{key} is {value}; expected a finite number >= 0")
 
 
 DEFAULT_TOLERANCES: Final[Mapping[Datatype, Tolerance]] = {
@@ -68,12 +68,12 @@ class OutputRule:
         Tolerance(self.atol or 0.0, self.rtol or 0.0)
         if self.quantile is not None and not 0 < self.quantile <= 1:
             raise ComparisonRuleError(
-                f"quantile is {self.quantile}, expected a number above 0 and at most 1"
+                f"quantile is {self.quantile}; expected a number above 0 and at most 1"
             )
         if self.cosine is not None and not -1 <= self.cosine <= 1:
-            raise ComparisonRuleError(f"cosine is {self.cosine}, expected a number from -1 to 1")
+            raise ComparisonRuleError(f"cosine is {self.cosine}; expected a number from -1 to 1")
         if self.top_k is not None and self.top_k < 1:
-            raise ComparisonRuleError(f"top_k is {self.top_k}, expected an integer >= 1")
+            raise ComparisonRuleError(f"top_k is {self.top_k}; expected an integer >= 1")
 
     @property
     def has_tolerance(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the comparison of a mirror consists of: rules, noise baseline, and storage of mismatches."""
+"""The settings of the comparison of a mirror: rules, noise baseline, and storage of mismatches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class Baseline:
 class MismatchStorage:
     """A folder that holds the inferences whose responses differ: at most ``max_count`` files of
     together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers``
-    are stored. The data of the tensors in ``redacted`` is replaced by zeros. Both are globs."""
+    are stored. Tensors in ``removed`` are not stored, and the data of those in ``zeroed`` is
+    replaced by zeros. All of these are names or globs."""
 
     path: Path
     max_count: int
     max_bytes: int
     max_age: float
     headers: Sequence[str] = ()
-    redacted: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    zeroed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ def _compare_numbers(
             if position == worst and difference.error > 0:
                 elements.add_worst(difference)
         elements.stats.failing += failing.size
-    elements.required_atol = largest.least()
+    elements.required_atol = largest.threshold()
 
 
 def _exact_errors(expected: Array, actual: Array) -> tuple[Floats, Floats]:
@@ -265,18 +265,18 @@ def _float_errors(
     the elements that fail."""
     expected, actual = first.astype(np.float64), second.astype(np.float64)
     errors: Floats = np.abs(actual - expected)
-    errors[np.isnan(errors)] = math.inf
-    errors[(expected == actual) | (np.isnan(expected) & np.isnan(actual))] = 0.0
     accepted = tolerance.rtol * np.abs(expected)
-    is_infinite = np.isinf(errors)
-    failing = np.flatnonzero((errors > tolerance.atol + accepted) | is_infinite)
+    if not math.isfinite(errors.max()):
+        errors[np.isnan(errors)] = math.inf
+        errors[(expected == actual) | (np.isnan(expected) & np.isnan(actual))] = 0.0
+        # An infinite error fails even if its expected value is infinite.
+        accepted[~np.isfinite(errors) | ~np.isfinite(accepted)] = 0.0
+    failing = np.flatnonzero(errors > tolerance.atol + accepted)
     required = errors - accepted
     # Without this, the rounded sum atol + accepted may be less than the error.
     too_small = required + accepted < errors
     required[too_small] += np.spacing(errors[too_small])
-    required[is_infinite] = math.inf
-    required[(errors == 0) | (required < 0)] = 0.0
-    return errors, required, failing
+    return errors, np.maximum(required, 0.0), failing
 
 
 class _LargestValues:
@@ -287,11 +287,13 @@ class _LargestValues:
         self._values: Floats = np.empty(0)
 
     def add(self, values: Floats) -> None:
+        if self._count == 1:  # the usual case
+            values = values[[values.argmax()]]
         values = np.concatenate((self._values, values[values > 0]))
         if values.size > self._count:
             values = np.partition(values, -self._count)[-self._count :]
         self._values = values
 
-    def least(self) -> float:
-        """Return the least of the ``count`` largest values, or 0 if there are fewer."""
+    def threshold(self) -> float:
+        """Return the smallest of the ``count`` largest values, or 0 if there are fewer values."""
         return float(self._values.min()) if self._values.size == self._count else 0.0

@@ -33,7 +33,8 @@ _DEVIATIONS: Final = 3.0
 
 
 class Verdict(enum.Enum):
-    """The verdict on a comparison, an output, a model or all of them; the later the worse."""
+    """The verdict on a comparison, an output, a model or all of them, from the best verdict to the
+    worst."""
 
     EQUAL = "equal"
     WITHIN_NOISE = "within_noise"
@@ -50,7 +51,7 @@ def worst_verdict(*verdicts: Verdict) -> Verdict:
 
 @dataclass(slots=True)
 class DifferenceCounts:
-    """How many comparisons were made, and the distances of those that differ."""
+    """The number of comparisons, and the distances of the comparisons that differ."""
 
     compared: Count = 0
     distances: Bins = field(default_factory=Counter)
@@ -77,7 +78,7 @@ class DifferenceCounts:
         self.compared += other.compared
         self.distances.update(other.distances)
 
-    def count_at_least(self, index: int) -> int:
+    def count_from_bin(self, index: int) -> int:
         """Return the number of comparisons with a distance in bin ``index`` or above."""
         return sum(count for each, count in self.distances.items() if each >= index)
 
@@ -102,7 +103,7 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
     if not noise_share:
         return Judgement(Verdict.DIFFERENT, share, noise_share)
     for index in sorted(differences.distances):
-        count, noise_count = differences.count_at_least(index), noise.count_at_least(index)
+        count, noise_count = differences.count_from_bin(index), noise.count_from_bin(index)
         if _exceeds(count, differences.compared, noise_count, noise.compared):
             is_total = count == differences.differing and noise_count == noise.differing
             return Judgement(

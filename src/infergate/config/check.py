@@ -13,7 +13,8 @@ from infergate.config.comparison_checks import comparison_findings
 from infergate.config.mistakes import Finding, KeyPath, format_path, suggestion
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
-from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
+from infergate.config.rewrite import RewriteConfig
+from infergate.config.routes import RouteConfig, named_backends, named_rewrites
 from infergate.config.schema import BackendConfig, TensorConfig
 from infergate.config.values import Url
 from infergate.core.conversion import LOSSLESS_TARGETS
@@ -156,11 +157,8 @@ def _targets(
 
 def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     for index, route in routes.items():
-        yield from _rewrite(("routes", index, "rewrite"), route.model, route.rewrite)
-        for number, target in enumerate(route.split):
-            if target.rewrite is not None:
-                path = ("routes", index, "split", number, "rewrite")
-                yield from _rewrite(path, route.model, target.rewrite)
+        for path, rewrite in named_rewrites(route):
+            yield from _rewrite(("routes", index, *path), route.model, rewrite)
 
 
 def _rewrite(path: KeyPath, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:

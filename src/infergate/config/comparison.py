@@ -8,14 +8,13 @@ from pydantic import Field, WithJsonSchema
 
 from infergate.config.fields import (
     FilePath,
-    HeaderGlob,
-    Name,
     Percent,
     Positive,
     PositiveDuration,
     PositiveSize,
     Text,
 )
+from infergate.config.recording import RecordedHeader, RedactConfig
 from infergate.config.section import Section
 from infergate.core.limits import MIB
 
@@ -60,7 +59,7 @@ class OutputRuleConfig(ToleranceConfig):
     )
     top_k: Positive | None = Field(
         default=None,
-        description="Number of greatest elements of each row (the last dimension) that must be the "
+        description="Number of largest elements of each row (the last dimension) that must be the "
         "same, in any order. `1` compares the predicted classes.",
     )
     cosine: Fraction | None = Field(
@@ -105,15 +104,13 @@ class KeepConfig(Section):
     age: PositiveDuration = Field(
         default=7 * 24 * 3600.0, description="Age at which a file is deleted. Example: `24h`."
     )
-    headers: tuple[HeaderGlob, ...] = Field(
+    headers: tuple[RecordedHeader, ...] = Field(
         default=(),
         description="Names or globs of the headers to store. By default, no header is stored. "
         "Headers that may hold credentials are never stored. Example: `[x-request-id]`.",
     )
-    redact: tuple[Name, ...] = Field(
-        default=(),
-        description="Names or globs of inputs and outputs, as clients use them, whose data is "
-        "replaced by zeros. Example: `[image]`.",
+    redact: RedactConfig = Field(
+        default=RedactConfig(), description="Tensors that are removed or zeroed before storing."
     )
 
 

@@ -26,7 +26,8 @@ from infergate.config.listeners import (
     SocketListenerConfig,
 )
 from infergate.config.payload_log import HttpSinkConfig
-from infergate.config.routes import RewriteConfig, RouteConfig
+from infergate.config.rewrite import RewriteConfig
+from infergate.config.routes import RouteConfig
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -94,6 +95,7 @@ def _mirror(route: RouteConfig) -> MirrorTarget | None:
         mirror.percent,
         mirror.max_requests,
         None if mirror.compare is None else _comparison(mirror.compare),
+        _rewrite(mirror.rewrite or route.rewrite),
     )
 
 
@@ -126,7 +128,15 @@ def _tolerance(datatype: Datatype, config: ToleranceConfig) -> Tolerance:
 
 
 def _storage(keep: KeepConfig) -> MismatchStorage:
-    return MismatchStorage(keep.path, keep.count, keep.bytes, keep.age, keep.headers, keep.redact)
+    return MismatchStorage(
+        keep.path,
+        keep.count,
+        keep.bytes,
+        keep.age,
+        keep.headers,
+        keep.redact.remove,
+        keep.redact.zero,
+    )
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:

@@ -187,6 +187,12 @@ Percent = Annotated[
     WithJsonSchema({"type": "number", "format": "percent", "minimum": 0, "maximum": 100}),
 ]
 """A percentage; fractions are allowed."""
+PositivePercent = Annotated[
+    float,
+    Field(gt=0, le=100),
+    WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
+]
+"""A percentage above 0."""
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]

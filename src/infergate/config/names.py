@@ -9,7 +9,8 @@ from typing import Final
 
 from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.outline import Outline
-from infergate.config.routes import RewriteConfig
+from infergate.config.rewrite import RewriteConfig
+from infergate.config.routes import named_rewrites
 from infergate.config.schema import DeclaredModelConfig
 from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.core.name_rules import STRICT_RULE, NameRule, find_tensor_name_problem
@@ -30,10 +31,8 @@ def name_findings(outline: Outline) -> Iterator[Finding]:
         if not is_regex(route.model):
             yield from _model((*base, "model"), _WILDCARD.sub("x", route.model), rule)
         yield from _version((*base, "version"), route.version)
-        yield from _rewrite((*base, "rewrite"), route.rewrite, rule)
-        for position, target in enumerate(route.split):
-            if target.rewrite is not None:
-                yield from _rewrite((*base, "split", position, "rewrite"), target.rewrite, rule)
+        for path, rewrite in named_rewrites(route):
+            yield from _rewrite((*base, *path), rewrite, rule)
     for name, declared in outline.models.items():
         yield from _model(("models", name), name, rule)
         if declared is not None:

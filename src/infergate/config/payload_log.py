@@ -94,7 +94,7 @@ class FileSinkConfig(Section):
     total_bytes: PositiveSize = Field(
         default=1024 * MIB,
         description="Maximum size of all files. The oldest files are deleted. With several "
-        "workers, the size may exceed it by `file_bytes` per worker.",
+        "workers, the total may exceed this size by `file_bytes` per worker.",
     )
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from infergate.config.fields import FilePath, Name, Percent, PositiveSize
+from infergate.config.fields import FilePath, Name, PositivePercent, PositiveSize
 from infergate.config.section import Section
 from infergate.config.values import parse_header_glob
 from infergate.core.credential_names import may_hold_credentials
@@ -56,7 +56,7 @@ class RecordConfig(Section):
     Example: `record: {percent: 5}`.
     """
 
-    percent: Percent = Field(
+    percent: PositivePercent = Field(
         default=100.0,
         description="Percentage of the inferences to record. The inferences of a sequence are "
         "either all recorded or not at all. Example: `5`.",

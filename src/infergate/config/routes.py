@@ -19,36 +19,9 @@ from infergate.config.fields import (
 from infergate.config.mistakes import KeyPath
 from infergate.config.payload_log import RoutePayloadLogConfig
 from infergate.config.recording import RecordConfig
+from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
-
-
-class RewriteConfig(Section):
-    """Replacements for names that differ between clients and the backend. Other names stay
-    unchanged.
-
-    Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
-    """
-
-    model: Text = Field(
-        default="",
-        description="The model's name at the backend. If the route's `model` is a regular "
-        "expression, `\\1` or `\\g<name>` is replaced by the text that the group matched. Example: "
-        "`bert_\\1`, for the route `/bert-(.*)/`.",
-    )
-    version: Text = Field(
-        default="", description='The model version to request from the backend. Example: `"3"`.'
-    )
-    inputs: dict[str, Name] = Field(
-        default={},
-        description="The backend's name of each input, keyed by the client's name. Example: "
-        "`{image: data}`.",
-    )
-    outputs: dict[str, Name] = Field(
-        default={},
-        description="The backend's name of each output, keyed by the client's name. Example: "
-        "`{probs: prob}`.",
-    )
 
 
 class TargetConfig(Section):
@@ -169,6 +142,16 @@ class RouteConfig(Section):
         "They are used when a client requests classification and infergate has to select the "
         "classes because the backend does not.",
     )
+
+
+def named_rewrites(route: RouteConfig) -> Iterator[tuple[KeyPath, RewriteConfig]]:
+    """Yield each rewrite of ``route``, with its path below ``route``."""
+    yield ("rewrite",), route.rewrite
+    for index, target in enumerate(route.split):
+        if target.rewrite is not None:
+            yield ("split", index, "rewrite"), target.rewrite
+    if route.mirror is not None and route.mirror.rewrite is not None:
+        yield ("mirror", "rewrite"), route.mirror.rewrite
 
 
 def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:

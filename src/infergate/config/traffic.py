@@ -8,6 +8,7 @@ from pydantic import Field
 
 from infergate.config.comparison import CompareConfig
 from infergate.config.fields import HedgeAfter, Name, Percent, PositiveDuration, PositiveSize
+from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.core.limits import FORWARDED_HEADER_BYTES
 from infergate.core.route_policy import DEFAULT_RETRY_POLICY
@@ -88,6 +89,10 @@ class MirrorConfig(Section):
     discarded."""
 
     backend: Name = Field(description="The name of the backend that receives the copies.")
+    rewrite: RewriteConfig | None = Field(
+        default=None,
+        description="Names at this backend. By default, the route's `rewrite` applies.",
+    )
     percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "

@@ -1,7 +1,7 @@
 """Copies of inferences whose responses are compared with the served responses.
 
-- The served responses are kept until the copy has its responses. If they exceed a limit, the copy
-  is sent all the same, and the comparison is dropped and counted.
+- The served responses are kept until the responses to the copy have arrived. If they exceed a
+  limit, the copy is sent all the same, and the comparison is dropped and counted.
 - A share of the inferences is sent to the noise baseline as well, after the copy. The baseline is a
   second old server, or the backend that served the inference. Requests of a sequence are never sent
   twice to the same backend, because they would change its state.
@@ -15,10 +15,11 @@ from typing import Final
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.memory import DetachedMemoryAccount
-from infergate.core.messages import InferResponse
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
 from infergate.gateway.comparer import ComparisonJob, RouteComparer
+from infergate.gateway.mirror import copy_context
 from infergate.gateway.observation import Observation
 from infergate.gateway.route_plan import RoutePlan
 from infergate.routing.split import pick_target
@@ -30,7 +31,7 @@ MAX_RESPONSES: Final = 4096
 class KeptInference(Observation):
     """An inference whose responses are kept for a comparison."""
 
-    served_by: RoutePlan | None = None
+    target: RoutePlan | None = None
     """The target that served the inference."""
     is_complete = True
     """Whether all responses were kept."""
@@ -81,21 +82,26 @@ class ComparedMirror:
         self._baseline: Final = baseline
         self._baseline_percentages: Final = (baseline_percent,)
 
+    @staticmethod
+    def keep(request: InferRequest, context: RequestContext, *, is_stream: bool) -> KeptInference:
+        """Return the inference of ``request``, which keeps its responses."""
+        return KeptInference(request, context, is_stream=is_stream)
+
     async def run(
-        self, served: KeptInference, exchange: Exchange, key: str, memory: DetachedMemoryAccount
+        self, kept: KeptInference, exchange: Exchange, key: str, memory: DetachedMemoryAccount
     ) -> None:
         """Send the copy of ``exchange``, and submit the comparison. ``key`` selects the share for
         the baseline. ``memory`` is the account of the copy. Raises the copy's error."""
         comparer, mirrored, baseline = self.comparer, None, None
         try:
-            mirrored = await self._send(self._mirror, served, memory)
-            target = self._baseline_target(served, key)
+            mirrored = await self._send(self._mirror, kept, memory)
+            target = self._baseline_target(kept, key)
             if target is not None:
-                baseline = await self._send(target, served, memory)
+                baseline = await self._send(target, kept, memory)
         except Exception:
             comparer.count("error")
             raise
-        if mirrored is None or not served.is_complete or exchange.outcome.kind == _CANCELLED:
+        if mirrored is None or not kept.is_complete or exchange.outcome.kind == _CANCELLED:
             comparer.count("dropped")
         else:
             comparer.submit(ComparisonJob(exchange, mirrored, baseline), memory)
@@ -104,28 +110,19 @@ class ComparedMirror:
 
     @staticmethod
     async def _send(
-        target: RoutePlan, served: KeptInference, memory: DetachedMemoryAccount
+        target: RoutePlan, kept: KeptInference, memory: DetachedMemoryAccount
     ) -> Outcome | None:
-        context = copy_context(served.context, memory)
+        context = copy_context(kept.context, memory)
         target.binding.apply_to(context)
-        return await KeptInference(served.request, context, is_stream=served.is_stream).run(target)
+        return await KeptInference(kept.request, context, is_stream=kept.is_stream).run(target)
 
-    def _baseline_target(self, served: KeptInference, key: str) -> RoutePlan | None:
+    def _baseline_target(self, kept: KeptInference, key: str) -> RoutePlan | None:
         target = self._baseline
-        if target is None and sequence_key(served.request) is None:
-            target = served.served_by
+        if target is None and sequence_key(kept.request) is None:
+            target = kept.target
         if pick_target(self._baseline_percentages, key) is None:
             return None
         return target
-
-
-def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
-    """Return the context of a copy of a request. It has its own memory, and the timeout of its
-    route instead of the client's deadline."""
-    child = context.child()
-    child.deadline = child.stream_deadline = None
-    child.memory = memory
-    return child
 
 
 _CANCELLED: Final = Kind.CANCELLED.value

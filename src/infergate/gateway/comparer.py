@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from infergate.comparison.batch import ComparedBatch, PackedPair, compare_batch, pack_outcome
+from infergate.comparison.batch import ComparedBatch, PackedPair, compare_batch, pack_pair
 from infergate.comparison.outcomes import Comparison
 from infergate.comparison.rules import ComparisonRules
 from infergate.comparison.settings import Baseline, MirrorComparison
@@ -35,11 +35,11 @@ MAX_WAITING: Final = 512
 """Maximum number of comparisons that wait or run, of all routes."""
 MAX_BYTES: Final = 256 * MIB
 """Maximum bytes of their tensors. A single comparison may exceed it."""
-_MAX_BATCH: Final = 32
+_MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
-_BATCH_SECONDS: Final = 0.05
-"""Seconds for which comparisons are collected before a batch starts. A batch of small comparisons
-takes the event loop less time than single comparisons do."""
+_BATCH_SECONDS: Final = 0.1
+"""Seconds for which comparisons are collected before a batch starts. A batch takes the event loop
+less time than single comparisons do."""
 _EXPIRY_SECONDS: Final = 60.0
 """Seconds between two searches for expired mismatches."""
 _MIN_WARNING_SECONDS: Final = 60.0
@@ -63,17 +63,9 @@ class ComparisonJob:
         baseline = 0 if self.baseline is None else self.baseline.size
         return self.exchange.size + self.mirrored.size + baseline
 
-    def pack(self) -> PackedPair:
+    def pack(self) -> PackedPair | bytes:
         """Return the parts that a helper process compares."""
-        exchange, baseline = self.exchange, self.baseline
-        return PackedPair(
-            exchange.request.model,
-            exchange.started_at,
-            exchange.request_id,
-            pack_outcome(exchange.outcome),
-            pack_outcome(self.mirrored),
-            None if baseline is None else pack_outcome(baseline),
-        )
+        return pack_pair(self.exchange, self.mirrored, self.baseline)
 
 
 class MismatchStore(Protocol):
@@ -90,7 +82,7 @@ class MismatchStore(Protocol):
 
 
 class ComparedRoute(NamedTuple):
-    """What a route compares. A change starts a new summary."""
+    """The settings of a route's comparison. A change of the settings starts a new summary."""
 
     label: str
     backend: str
@@ -144,6 +136,7 @@ class RouteComparer:
 class _WaitingJob(NamedTuple):
     route: RouteComparer
     job: ComparisonJob
+    packed: PackedPair | bytes
     memory: DetachedMemoryAccount
     size: int
 
@@ -234,17 +227,17 @@ class MirrorComparer:
         """Queue ``job``, or drop it if a limit is reached. ``memory`` holds the charge of the
         served exchange, which moves to the job."""
         size = job.size
-        if not self._has_room(size) or not _grow(memory, size - job.exchange.size):
+        if not self._has_capacity(size) or not _grow(memory, size - job.exchange.size):
             route.count("dropped")
             return
         self._unfinished += 1
         self._bytes += size
-        self._queue.append(_WaitingJob(route, job, memory.detach(size), size))
+        self._queue.append(_WaitingJob(route, job, job.pack(), memory.detach(size), size))
         if not self._is_running:
             self._is_running = True
             self._spawn(self._run())
 
-    def _has_room(self, size: int) -> bool:
+    def _has_capacity(self, size: int) -> bool:
         if not self._unfinished:
             return True
         return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES
@@ -290,7 +283,7 @@ class MirrorComparer:
     ) -> ComparedBatch:
         """Return the result of the helper process. If it fails, all comparisons of the batch
         fail."""
-        pairs = [each.job.pack() for each in batch]
+        pairs = [each.packed for each in batch]
         try:
             return await self._offload.run(
                 None, route.compare_batch, pairs, client=_CLIENT, cost=size

@@ -148,11 +148,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         callbacks: RelayCallbacks[HttpResponse],
     ) -> Cancellable | None:
         """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
-        claim = wire.path
-        if claim not in self._frontends:  # Only claims of whole paths start with "/"
-            claim = claim[1:].partition("/")[0]
-            if claim not in self._frontends:
-                claim = self._default_segment
+        claim = self._claim_of(wire)
         relays = self._relays
         relay = relays[claim] if claim in relays else self._make_relay(claim)
         if relay is None:
@@ -161,11 +157,15 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         context.record.received_at = time.monotonic()
         return relay.start(wire, context, callbacks)
 
-    def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
+    def _claim_of(self, wire: HttpRequest) -> str:
+        """Return the key of the frontend that serves ``wire``."""
+        if wire.path in self._frontends:  # only claims of whole paths start with "/"
+            return wire.path
         segment = wire.path[1:].partition("/")[0]
-        return self._frontends.get(wire.path) or self._frontends.get(
-            segment, self._default_frontend
-        )
+        return segment if segment in self._frontends else self._default_segment
+
+    def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
+        return self._frontends[self._claim_of(wire)]
 
     def _finish(self, response: HttpResponse, context: RequestContext) -> None:
         if context.response_headers:

@@ -11,19 +11,17 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.backends.relay_support import SupportsRelay
-from infergate.comparison.summary import Summary
 from infergate.core import messages
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
-from infergate.gateway.comparer import MirrorComparer
 from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
@@ -39,6 +37,10 @@ from infergate.gateway.statistics import GatewayStatistics, merge_statistics
 from infergate.gateway.steps import ROUTE, UNTRACED, Steps
 from infergate.gateway.traffic_split import TrafficSplit
 from infergate.routing.table import RouteTable, serving_backends
+
+if TYPE_CHECKING:  # summaries cost each process time and memory
+    from infergate.comparison.summary import Summary
+    from infergate.gateway.comparer import MirrorComparer
 
 EXTENSIONS: Final = (
     "binary_tensor_data",
@@ -162,9 +164,9 @@ class Gateway:
         if self.comparer is not None:
             await self.comparer.close()
 
-    def comparisons(self) -> Summary:
-        """Return a summary of all comparisons of mirrors."""
-        return Summary() if self.comparer is None else self.comparer.summary()
+    def comparisons(self) -> Summary | None:
+        """Return a summary of all comparisons of mirrors, or None if no route compares them."""
+        return None if self.comparer is None else self.comparer.summary()
 
     def reset_comparisons(self) -> None:
         """Start new summaries of comparisons."""

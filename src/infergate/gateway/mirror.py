@@ -25,6 +25,7 @@ from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 
 MAX_BYTES: Final = 256 * MIB
@@ -116,3 +117,12 @@ class MirrorSender:
 def tensor_bytes(request: InferRequest) -> int:
     """Return the bytes of all inputs."""
     return sum(len(tensor.data) for tensor in request.inputs)
+
+
+def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
+    """Return the context of a copy of a request. It has its own memory, and the timeout of its
+    route instead of the client's deadline."""
+    child = context.child()
+    child.deadline = child.stream_deadline = None
+    child.memory = memory
+    return child

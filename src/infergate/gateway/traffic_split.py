@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from infergate.backends.base import Backend
 from infergate.core.counters import RouteCounters
@@ -21,14 +21,16 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
-from infergate.gateway.compared_mirror import ComparedMirror, KeptInference, copy_context
-from infergate.gateway.comparer import RouteComparer
-from infergate.gateway.mirror import MirrorSender, tensor_bytes
+from infergate.gateway.mirror import MirrorSender, copy_context, tensor_bytes
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.routing.split import pick_target
 from infergate.routing.table import Rewrite
+
+if TYPE_CHECKING:  # summaries cost each process time and memory
+    from infergate.gateway.compared_mirror import ComparedMirror, KeptInference
+    from infergate.gateway.comparer import RouteComparer
 
 
 class TrafficSplit:
@@ -55,7 +57,7 @@ class TrafficSplit:
         self._percentages: Final = tuple(item.percent for item in route.split)
         self._targets: Final = tuple(target(item.backend, item.rewrite) for item in route.split)
         self._fallback: Final = target(route.fallback) if route.fallback else None
-        self._mirror: Final = target(mirror.backend) if mirror else None
+        self._mirror: Final = target(mirror.backend, mirror.rewrite) if mirror else None
         self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
         self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
         self._counters: Final = counters
@@ -135,7 +137,7 @@ class TrafficSplit:
                 target = self._targets[index]
                 target.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = target
+            kept.target = target
         return target
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
@@ -159,7 +161,7 @@ class TrafficSplit:
         self._counters.fallbacks += 1
         fallback.binding.apply_to(context)
         if kept is not None:
-            kept.served_by = fallback
+            kept.target = fallback
         return fallback
 
     def _keep(
@@ -169,7 +171,7 @@ class TrafficSplit:
         compared."""
         if self._compared is None or not self._is_mirrored(request, context):
             return None
-        return KeptInference(request, context, is_stream=is_stream)
+        return self._compared.keep(request, context, is_stream=is_stream)
 
     def _is_mirrored(self, request: InferRequest, context: RequestContext) -> bool:
         """Return whether ``request`` is selected for the mirror. Requests with shared memory are
@@ -224,6 +226,8 @@ class TrafficSplit:
 def _compared_mirror(
     comparer: RouteComparer, mirror: RoutePlan, target: Callable[[str], RoutePlan]
 ) -> ComparedMirror:
+    from infergate.gateway.compared_mirror import ComparedMirror  # noqa: PLC0415 - only if used
+
     baseline = comparer.baseline
     return ComparedMirror(
         comparer,

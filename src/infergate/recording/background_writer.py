@@ -10,19 +10,20 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from infergate.core.exchange import Exchange, Outcome
+from infergate.core.exchange import Exchange
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import DetachedMemoryAccount
 from infergate.core.records import record
 from infergate.recording.directory import DirectoryFullError, RecordingDirectory
 from infergate.recording.encoding import UnrecordableError, encode_exchange
+from infergate.recording.redaction import Redaction
 
 RECORDED: Final = "recorded"
 UNRECORDABLE: Final = "unrecordable"
@@ -32,16 +33,20 @@ _COLLECT_SECONDS: Final = 0.01
 would cost more than writing the exchange."""
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
+_JOBS_PER_PAUSE: Final = 8
+"""Short exchanges that are encoded before a pause, in about 0.2 ms. Releasing the interpreter for
+less time than another thread needs to wake up would let that thread wait for up to 5 ms."""
+_PAUSE_SECONDS: Final = 0.00005
 _CLOSE_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
 
 
 @record
 class WriteJob:
-    """An exchange to write, in the form that ``encode_exchange`` takes. ``memory`` holds ``size``
-    bytes."""
+    """An exchange to redact and write. ``memory`` holds ``size`` bytes."""
 
-    content: tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]
+    exchange: Exchange
+    redaction: Redaction
     size: int
     memory: DetachedMemoryAccount
 
@@ -56,7 +61,7 @@ class BatchReport:
     results: Counter[str] = field(default_factory=Counter)
     written_bytes: int = 0
     failure: str = ""
-    """Why the thread stopped writing, or empty."""
+    """The reason why the thread stopped writing, or empty."""
     file: str = ""
     """The name of the file that is being written, or empty."""
 
@@ -156,9 +161,12 @@ class BackgroundWriter:
         results = report.results
         try:
             try:
-                for job in jobs:
+                for number, job in enumerate(jobs, 1):
+                    if number % _JOBS_PER_PAUSE == 0:
+                        _pause()
+                    content = job.redaction.apply(job.exchange)
                     try:
-                        size = self._directory.append(encode_exchange(*job.content))
+                        size = self._directory.append(encode_exchange(*content, _pause))
                     except UnrecordableError as error:
                         results[UNRECORDABLE] += 1
                         _log.debug("an inference was not recorded: %s", error)
@@ -195,3 +203,8 @@ class BackgroundWriter:
     def _report(self, report: BatchReport) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._on_report, report)
+
+
+def _pause() -> None:
+    """Let the event loop run."""
+    time.sleep(_PAUSE_SECONDS)

@@ -88,24 +88,31 @@ def make_events(
 ) -> list[CloudEvent]:
     """Return the events of ``exchange``, in the order in which they happened. Raises UNSUPPORTED
     if JSON cannot express a parameter."""
+    attributes = _attributes(shared, exchange, id_)
     events = []
     if mode != "response":
-        attributes = _attributes(shared, exchange, id_, REQUEST_TYPE, 0.0)
         events.append(CloudEvent(attributes, _request_json(exchange.request)))
     if mode != "request":
-        events += _response_events(shared, exchange, id_)
+        events += _response_events(attributes, exchange)
     return events
 
 
-def _response_events(shared: EventAttributes, exchange: Exchange, id_: str) -> list[CloudEvent]:
+def _response_events(of_request: Mapping[str, str | int], exchange: Exchange) -> list[CloudEvent]:
+    """Return the response events. ``of_request`` are the attributes of the request event."""
     outcome = exchange.outcome
     events: list[CloudEvent] = []
     offsets = outcome.offsets or (outcome.duration,)
     parsed = ParsedRequest(exchange.request)
 
     def add(data: Sequence[Any], offset: float, kind: str, status: int) -> None:
-        attributes = _attributes(shared, exchange, id_, RESPONSE_TYPE, offset)
-        attributes |= {"outcome": kind, "statuscode": status, "durationms": round(offset * 1e3)}
+        attributes = {
+            **of_request,
+            "type": RESPONSE_TYPE,
+            "time": _rfc_3339(exchange.started_at + offset),
+            "outcome": kind,
+            "statuscode": status,
+            "durationms": round(offset * 1e3),
+        }
         if exchange.is_stream:
             attributes["sequence"] = f"{len(events) + 1:08}"
         events.append(CloudEvent(attributes, bytes(join_parts(data))))
@@ -118,17 +125,16 @@ def _response_events(shared: EventAttributes, exchange: Exchange, id_: str) -> l
     return events
 
 
-def _attributes(
-    shared: EventAttributes, exchange: Exchange, id_: str, type_: str, offset: float
-) -> dict[str, str | int]:
+def _attributes(shared: EventAttributes, exchange: Exchange, id_: str) -> dict[str, str | int]:
+    """Return the attributes of the request event."""
     request = exchange.request
     attributes = {
         "specversion": "1.0",
         "id": id_,
         "source": shared.source,
-        "type": type_,
+        "type": REQUEST_TYPE,
         "subject": request.model,
-        "time": _rfc_3339(exchange.started_at + offset),
+        "time": _rfc_3339(exchange.started_at),
         "datacontenttype": _JSON_TYPE,
         "inferenceservicename": shared.service or request.model,
         "namespace": shared.namespace,
@@ -186,12 +192,15 @@ def _request_json(request: InferRequest) -> bytes:
 
 def binary_message(event: CloudEvent) -> tuple[dict[str, str], bytes]:
     """Return the HTTP headers and the body of ``event`` in binary mode, as KServe sends it."""
-    headers = {
-        f"ce-{name}": _UNSAFE.sub(_percent_encode, str(value))
-        for name, value in event.attributes.items()
-        if name != "datacontenttype"
-    }
-    return {"content-type": _JSON_TYPE, **headers}, event.data
+    headers = {f"ce-{name}": _header_value(value) for name, value in event.attributes.items()}
+    del headers["ce-datacontenttype"]
+    headers["content-type"] = _JSON_TYPE
+    return headers, event.data
+
+
+def _header_value(value: str | int) -> str:
+    text = str(value)
+    return _UNSAFE.sub(_percent_encode, text) if _UNSAFE.search(text) else text
 
 
 def _percent_encode(match: re.Match[str]) -> str:

@@ -104,7 +104,7 @@ class RecordingDirectory:
         """Remove files, if this is allowed, until ``size`` more bytes fit."""
         if self._fits(size):
             return
-        self._stored = self._list()  # somebody may have moved files away
+        self._stored = self._list()  # an operator may have moved files away
         while not self._fits(size):
             if not (self._settings.removes_oldest and self._stored):
                 raise DirectoryFullError(

@@ -32,7 +32,7 @@ _CRC: Final = struct.Struct("<I")
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
 FRAME_HEADER_BYTES: Final = _FRAME_HEADER.size + _CRC.size
 
-COMPRESSION_LEVEL: Final = 1
+COMPRESSION_LEVEL: Final = -1
 MAX_WINDOW_LOG: Final = 23
 """The binary logarithm of the maximum window size that a reader allocates: 8 MiB."""
 MAX_RECORD_BYTES: Final = 1 << 30

@@ -4,9 +4,9 @@ A file holds the request, the served outcome, and the outcome of the copy, so th
 replayed alone. It appears under its name only when it is complete. All methods block; call them in
 a thread.
 
-*Rule 1.* A folder never exceeds its limits, even if several processes share it: they take turns.
-*Rule 2.* A full folder takes no more files until files expire or are removed. Keeping the latest
-files instead would write all the time if every response differs.
+*Rule 1.* A folder never exceeds its limits, even if several processes share it, because each
+process locks the folder. *Rule 2.* A full folder takes no more files until files expire or are
+removed. Keeping the latest files instead would write all the time if every response differs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MismatchFolder:
 
     def __init__(self, storage: MismatchStorage) -> None:
         self._storage: Final = storage
-        self._redaction: Final = Redaction(storage.headers, zeroed=storage.redacted)
+        self._redaction: Final = Redaction(storage.headers, storage.removed, storage.zeroed)
         self._numbers: Final = itertools.count()
         self._retry_at = 0.0
 
@@ -95,7 +95,7 @@ class MismatchFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Take turns with other processes (Rule 1). Raises OSError."""
+        """Lock the folder (Rule 1). Raises OSError."""
         path = self._storage.path
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

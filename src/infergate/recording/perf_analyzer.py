@@ -207,7 +207,7 @@ def import_perf_analyzer(file: Path, metadata: ModelMetadata) -> Iterator[Exchan
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise GatewayError(
-            Kind.TOO_LARGE, f"'{file}' has {size} bytes, the limit is {MAX_FILE_BYTES}"
+            Kind.TOO_LARGE, f"'{file}' has {size} bytes; the limit is {MAX_FILE_BYTES}"
         )
     members = read_all_members(parse_json(file.read_bytes()), "the file")
     if "data" not in members:

@@ -108,7 +108,7 @@ class _RecordingReader:
         self._id, frame = header
         if max(frame.record_bytes, frame.payload_bytes) > self._max_record_bytes:
             size = max(frame.record_bytes, frame.payload_bytes)
-            return f"the record has {size} bytes, the limit is {self._max_record_bytes}"
+            return f"the record has {size} bytes; the limit is {self._max_record_bytes}"
         start = position + FRAME_HEADER_BYTES
         missing = start + frame.payload_bytes - self._size
         if missing > 0:

@@ -56,7 +56,7 @@ class Recorder:
         counters.exchanges.update(dict.fromkeys(RESULTS, 0))
         self._queued = self._queued_bytes = 0
         self._problem = ""
-        """Why recording stopped by itself, or empty."""
+        """The reason why recording stopped by itself, or empty."""
         self._file = ""
         self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
         self.is_active = is_active
@@ -109,7 +109,7 @@ class Recorder:
             return
         self._queued += 1
         self._queued_bytes += size
-        self._writer.put(WriteJob(self._redaction.apply(exchange), size, memory.detach(size)))
+        self._writer.put(WriteJob(exchange, self._redaction, size, memory.detach(size)))
 
     def _on_report(self, report: BatchReport) -> None:
         for memory in report.memory:

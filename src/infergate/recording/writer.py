@@ -22,12 +22,11 @@ from infergate.recording.format import (
     zstd,
 )
 
-_PIECE_BYTES: Final = 1 << 20
-"""Bytes that are compressed at a time. The interpreter is released meanwhile."""
+_PIECE_BYTES: Final = 1 << 17
+"""Bytes that are compressed at a time. The interpreter is released meanwhile, but zstd's Python
+module copies the result while it holds the interpreter, so longer pieces would delay the loop."""
 _MAX_JOINED_BYTES: Final = 1 << 16
-"""Shorter parts are copied into one piece, because each piece costs a few microseconds."""
-_BUFFER_BYTES: Final = 1 << 18
-"""Bytes of frames that are collected before they are written."""
+"""Shorter data is collected in memory, because each call costs a few microseconds."""
 
 
 def max_frame_bytes(record_bytes: int) -> int:
@@ -92,7 +91,7 @@ class RecordingFile:
         yield compressor.flush()
 
     def _add(self, payload: bytes) -> None:
-        if len(self._buffer) + len(payload) <= _BUFFER_BYTES:
+        if len(self._buffer) + len(payload) <= _MAX_JOINED_BYTES:
             self._buffer += payload
         else:
             self._write_buffer()

@@ -56,13 +56,15 @@ class SplitTarget:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
-    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` of
-    them concurrently. Its responses are compared, if configured, and then discarded."""
+    """A backend that also gets ``percent`` of a route's inferences, under its own names and at most
+    ``max_concurrent`` of them concurrently. Its responses are compared, if configured, and then
+    discarded."""
 
     backend: str
     percent: float = 100.0
     max_concurrent: int = 16
     comparison: MirrorComparison | None = None
+    rewrite: Rewrite = field(default_factory=Rewrite)
 
 
 @dataclass(frozen=True, slots=True)

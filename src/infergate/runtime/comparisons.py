@@ -1,25 +1,33 @@
 """Comparisons of mirrors: the helper process that compares, the folders of mismatches, and the path
-``/comparisons`` of the admin listener."""
+``/comparisons`` of the admin listener.
+
+What compares and summarizes is imported only if a route compares its mirror, because it costs every
+process time and memory.
+"""
+
+# ruff: noqa: PLC0415 - see the module's docstring
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
 from infergate.comparison.settings import MirrorComparison
-from infergate.comparison.summary import Summary
 from infergate.core.counters import RouteCounters
 from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.gateway.comparer import MirrorComparer
-from infergate.recording.mismatches import MismatchFolder
 from infergate.routing.table import Route
 from infergate.runtime.console import browser_checks
 from infergate.runtime.offload import HelperPool
+
+if TYPE_CHECKING:
+    from infergate.comparison.summary import Summary
+    from infergate.gateway.comparer import MirrorComparer
+    from infergate.recording.mismatches import MismatchFolder
 
 PATH: Final = "/comparisons"
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
@@ -37,19 +45,25 @@ def make_comparer(
     ``previous``."""
     if not any(route.mirror is not None and route.mirror.comparison for route in routes):
         return None
+    from infergate.gateway.comparer import MirrorComparer
+
     pool = HelperPool(1)
     return MirrorComparer(routes, pool, pool.close, counters_of, _make_folder, previous)
 
 
 def _make_folder(comparison: MirrorComparison) -> MismatchFolder | None:
-    return None if comparison.storage is None else MismatchFolder(comparison.storage)
+    if comparison.storage is None:
+        return None
+    from infergate.recording.mismatches import MismatchFolder
+
+    return MismatchFolder(comparison.storage)
 
 
 class ComparisonSource(Protocol):
     """The comparisons of all processes."""
 
-    async def comparisons(self) -> Summary:
-        """Return the summary of all comparisons."""
+    async def comparisons(self) -> Sequence[Summary]:
+        """Return the summary of each process that compares."""
         ...
 
     async def reset_comparisons(self) -> None:
@@ -72,8 +86,7 @@ class ComparisonsApp:
         if rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT):
             return rejected
         if wire.method in {"GET", "HEAD"}:
-            summary = await self._source.comparisons()
-            return HttpResponse(200, _JSON, [orjson.dumps(summary.as_json())])
+            return HttpResponse(200, _JSON, [await self._merged_json()])
         if wire.method != "DELETE":
             allowed = {**_TEXT, "allow": "GET, HEAD, DELETE"}
             return HttpResponse(405, allowed, [b"this path supports only GET, HEAD and DELETE\n"])
@@ -88,3 +101,11 @@ class ComparisonsApp:
         fields = with_fields(AUDIT, operation="reset_comparisons", peer=context.peer, outcome="ok")
         _audit.info("reset comparisons peer=%s", context.peer, extra=fields)
         return HttpResponse(200, _TEXT, [b"new summaries begin now\n"])
+
+    async def _merged_json(self) -> bytes:
+        from infergate.comparison.summary import Summary
+
+        total = Summary()
+        for summary in await self._source.comparisons():
+            total.merge(summary)
+        return orjson.dumps(total.as_json())

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.models.triton.models import MODELS, Model, write_repository
+from peers.models.triton.models import write_repository
 
 from .installed import Installed, install
 from .libpython import VERSION, library_path
@@ -22,7 +22,6 @@ from .process import Launch, free_ports, started
 
 _SERVER = "nvidia-pytriton==0.7.0"
 _SHARED_MEMORY = Path("/dev/shm")
-NO_VARIABLES: Mapping[str, str] = {}
 _numbers = itertools.count()
 """Numbers of this process's Tritons, for the names of their shared memory."""
 
@@ -57,23 +56,20 @@ def _complete(peer: Installed) -> None:
 
 @contextmanager
 def started_triton(
-    models: Sequence[str] = ("*",),
-    ports: Sequence[int] | None = None,
-    repository_models: Sequence[Model] = MODELS,
-    environment: Mapping[str, str] = NO_VARIABLES,
+    models: Sequence[str] = ("*",), ports: Sequence[int] | None = None
 ) -> Iterator[Triton]:
     """Run a Triton with these models loaded (``*`` is all) on ``ports`` for HTTP, gRPC and metrics,
-    or on free ports. ``environment`` adds variables."""
+    or on free ports."""
     peer = prepare_triton()
     mark = f"infergate_{os.getpid()}_{next(_numbers)}_"
 
     def prepare(folder: Path) -> Launch:
         repository = folder / "models"
         repository.mkdir()
-        write_repository(repository, repository_models)
+        write_repository(repository)
         chosen = ports or free_ports(3)
         argv = [*_argv(peer, repository, chosen, mark), *(f"--load-model={m}" for m in models)]
-        return Launch("Triton", argv, {**_environment(peer), **environment}, chosen)
+        return Launch("Triton", argv, _environment(peer), chosen)
 
     try:
         with started(prepare) as running:

@@ -14,8 +14,8 @@ from infergate import __version__, cli
 from infergate.cli import arguments as arguments_module
 from infergate.cli import main
 from infergate.cli.arguments import parse
-from infergate.cli.command import Arguments, Command, Operands
-from infergate.cli.commands import COMMANDS, JSON, REST_PROXY, SERVE
+from infergate.cli.command import JSON, Arguments, Command, Operands
+from infergate.cli.commands import COMMANDS, REST_PROXY, SERVE
 from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.compilation import version_text
@@ -106,6 +106,19 @@ def test_check_prints_listeners_of_one_model_and_casts(capsys: pytest.CaptureFix
         line[4:7] for line in words
     ]
     assert any(line[-6:] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words)
+
+
+def test_check_prints_warnings_and_succeeds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(GOOD.parent)
+    assert main(["--config", "without-effect.yaml", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == (
+        "warning: without-effect.yaml:5: backends.spare: no route uses the backend 'spare'"
+    )
+    assert len(err.splitlines()) == 4
+    assert "routes, first match wins" in out
 
 
 def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,8 +81,10 @@ def sample() -> Summary:
         ),
         (
             [1.0] * 98 + [1.003, math.nan],
-            "98.00 % of 100 responses equal within tolerance; 99.00 % with atol 0.003; "
-            "1 differs with any atol",
+            (
+                "98.00 % of 100 responses equal within tolerance; 99.00 % with atol 0.003; "
+                "1 differs with any atol"
+            ),
         ),
         (
             [math.nan, math.nan],

@@ -113,7 +113,7 @@ def test_the_required_atol_passes_and_no_much_smaller_one_does(
 
 
 def polygraphy_passes(expected: Floats, actual: Floats, atol: float, rtol: float) -> Any:
-    """Apply the rule ``elemwise`` of Polygraphy: an element fails if it exceeds both tolerances. NaN
+    """Apply Polygraphy's rule ``elemwise``: an element fails if it exceeds both tolerances. NaN
     always fails; expected zeros are replaced by the machine epsilon."""
     with np.errstate(all="ignore"):
         absolute = np.abs(actual - expected)

@@ -79,8 +79,6 @@ def route_as_json(route: Route) -> dict[str, Any]:
     """Return ``route`` without the optional parts that it does not use."""
     fields = dataclasses.asdict(route)
     fields["cast"] = {one.value: to.value for one, to in route.cast.items()}
-    if not route.has_layers:
-        del fields["has_layers"]
     if route.mirror is not None and route.mirror.comparison is None:
         del fields["mirror"]["comparison"]
     elif route.mirror is not None and route.mirror.comparison is not None:

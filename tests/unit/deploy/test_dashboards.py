@@ -1,4 +1,4 @@
-"""The metrics in the dashboard and the alerts are exported by a gateway."""
+"""The metrics in the dashboard, the alerts and the rollouts are exported by a gateway."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from prometheus_client.core import Metric
 from infergate.config.schema import Config
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.workers.supervisor import Supervisor
+from rollout_queries import rollout_queries
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
@@ -28,7 +29,7 @@ ENDINGS = {
     "histogram": ("_bucket", "_sum", "_count"),
     "info": ("_info",),
 }
-OF_PROMETHEUS = {"job", "instance", "namespace", "le"}
+OF_PROMETHEUS = {"job", "instance", "namespace", "pod", "rollouts_pod_template_hash", "le"}
 SAMPLE = re.compile(r"\b((?:infergate|process)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
 GROUPED = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")
@@ -83,6 +84,8 @@ def request() -> Iterator[tuple[str, str, str]]:
             yield variable["name"], metric, f"{{{{{label.strip()}}}}}"
     for rule in alerts():
         yield rule["alert"], rule["expr"], " ".join(rule["annotations"].values())
+    for name, query in rollout_queries():
+        yield name, query, ""
 
 
 def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:

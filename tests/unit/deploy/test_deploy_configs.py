@@ -24,6 +24,7 @@ OVERLAYS = ("base", "sidecar", "fleet")
 CONFIGS = [
     *(DEPLOY / "docker" / name for name in ("image.yaml", "routes.yaml")),
     *(KUBERNETES / overlay / "routes.yaml" for overlay in OVERLAYS),
+    DEPLOY / "rollouts" / "argo" / "routes.yaml",
 ]
 WORKER_BYTES = 100 * 2**20
 """Generous bounds for an idle process."""

@@ -11,6 +11,7 @@ from fakes import Memory, new_context
 
 from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.settings import MirrorComparison
+from infergate.comparison.summary import Summary
 from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
@@ -176,5 +177,11 @@ class Harness:
         await self.finished(sum(expected.values()))
         assert self.results == expected
 
+    @property
+    def summaries(self) -> Summary:
+        summary = self.gateway.comparisons()
+        assert summary is not None
+        return summary
+
     def summary(self, model: str = "m") -> ModelSummary:
-        return self.gateway.comparisons().routes["m"][model]
+        return self.summaries.routes["m"][model]

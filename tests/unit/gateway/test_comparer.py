@@ -351,7 +351,7 @@ async def test_a_reload_keeps_the_summary_of_an_unchanged_route() -> None:
     harness.configure(MirrorComparison(), percent=50)
     assert harness.summary().compared == 1
     harness.configure(MirrorComparison(ComparisonRules({}, {"y": OutputRule(top_k=1)})))
-    assert not harness.gateway.comparisons().routes
+    assert not harness.summaries.routes
 
 
 async def test_a_reset_starts_a_new_summary() -> None:
@@ -359,7 +359,7 @@ async def test_a_reset_starts_a_new_summary() -> None:
     await harness.infer()
     await harness.compared(equal=1)
     harness.gateway.reset_comparisons()
-    assert not harness.gateway.comparisons().routes
+    assert not harness.summaries.routes
     await harness.infer()
     await harness.compared(equal=2)
     assert harness.summary().compared == 1

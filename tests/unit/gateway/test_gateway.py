@@ -221,7 +221,8 @@ async def test_readiness_uses_health_checks_or_else_sends_a_request(
     index: tuple[bool | None, ...], combine: Any, ready: bool
 ) -> None:
     backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
-    created = gateway(Route("m", "0"), backends=backends, combine=combine)
+    routes = [Route(each.name, each.name) for each in backends]
+    created = gateway(*routes, backends=backends, combine=combine)
     assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=ready)
     assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
 

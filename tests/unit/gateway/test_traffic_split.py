@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -207,11 +208,12 @@ class HeldBackend(Memory):
         return await super().perform(operation, context)
 
 
-def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, HeldBackend]:
+def mirroring(
+    percent: float = 100.0, maximum: int = 16, **rewrite: str
+) -> tuple[Harness, HeldBackend]:
     held = HeldBackend("mirror")
-    return Harness(
-        Route("m", "own", mirror=MirrorTarget("mirror", percent, maximum)), mirror=held
-    ), held
+    target = MirrorTarget("mirror", percent, maximum, rewrite=Rewrite(**rewrite))
+    return Harness(Route("m", "own", mirror=target), mirror=held), held
 
 
 async def test_a_copy_is_sent_after_the_response() -> None:
@@ -224,6 +226,14 @@ async def test_a_copy_is_sent_after_the_response() -> None:
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"ok": 1})
     assert context.record.backend == "own"
+
+
+async def test_a_copy_has_the_names_of_its_backend() -> None:
+    harness, mirror = mirroring(model="new")
+    await harness.send_request()
+    await until(lambda: mirror.requests == [replace(REQUEST, model="new")])
+    assert harness.own.requests == [REQUEST]
+    mirror.let.set()
 
 
 async def test_the_number_of_copies_is_bounded() -> None:

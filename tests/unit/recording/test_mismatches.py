@@ -78,7 +78,7 @@ def test_files_are_private(tmp_path: Path) -> None:
 
 
 def test_credentials_and_redacted_tensors_are_not_stored(tmp_path: Path) -> None:
-    folder = folder_at(tmp_path, headers=("*",), redacted=("x", "y*"))
+    folder = folder_at(tmp_path, headers=("*",), zeroed=("x", "y*"))
     assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
     found = only_record(tmp_path)
     assert found.exchange.headers == {"x-kept": "1", "x-other": "secret"}

@@ -101,7 +101,7 @@ def test_a_batch_dimension_is_added(tmp_path: Path) -> None:
         ({"data": [{"x": "1"}]}, r"data\[0\].x must be an object"),
         ({"data": [{"x": {"shape": [2, 2]}}]}, "must be an array, or have 'content' or 'b64'"),
         ({"data": [{"x": {"b64": "?"}}]}, r"data\[0\].x.b64 is not base64"),
-        ({"data": [{"x": b64(b"abc")}]}, "needs 16 bytes, the data holds 3"),
+        ({"data": [{"x": b64(b"abc")}]}, "needs 16 bytes, but the data holds 3"),
         ({"data": [{"x": {"content": [1], "shape": ["1"]}}]}, "shape has '1'"),
         ({"data": [{"x": {"content": [1], "shape": [-2]}}]}, "shape has -2"),
         ({"data": [{"t": ["a"]}]}, r"data\[0\].t needs a 'shape'"),

@@ -183,7 +183,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tup
 
 
 @given(st.data())
-def test_a_changed_removed_or_added_byte_loses_at_most_its_record(
+def test_a_changed_removed_or_added_byte_loses_only_its_record(
     reference: tuple[bytes, list[tuple[int, int]]], data: st.DataObject
 ) -> None:
     content, spans = reference
@@ -254,8 +254,8 @@ def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
     [
         ({"record_bytes": 10}, "it does not have 10 bytes"),
         ({"record_bytes": 1 << 20}, "it does not have 1048576 bytes"),
-        ({"record_bytes": 1 << 40}, "the record has 1099511627776 bytes, the limit is 1073741824"),
-        ({"payload_bytes": 1 << 40}, "the record has 1099511627776 bytes, the limit is"),
+        ({"record_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is 1073741824"),
+        ({"payload_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is"),
         ({"payload_crc": 0}, "the checksum of the record is wrong"),
     ],
 )
@@ -286,7 +286,7 @@ def _message(**fields: Any) -> bytes:
         ),
         (
             _message(request={"inputs": [{"name": b"x", "datatype": "FP32"}]}, tensor_data=[b"1"]),
-            "needs 4 bytes, the data holds 1",
+            "needs 4 bytes, but the data holds 1",
         ),
         (_message(tensor_data=[b""]), "data of more tensors than it describes"),
         (_message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),

@@ -174,6 +174,11 @@ class EmbeddingsCodec(ClientCodec):
 
     # ---- responses
 
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
+        """Return 0, because the response may hold only some of the outputs, and the maximum
+        size."""
+        return 0, super().response_size(response, parsed)[1]
+
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
         assert isinstance(response, InferResponse)
         options: EmbeddingFormat = parsed.response_options

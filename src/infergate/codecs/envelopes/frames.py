@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from infergate.codecs.envelopes.rows import input_types
 from infergate.codecs.json_tensors.json_document import (
     LITERALS,
     ObjectMembers,
@@ -29,7 +28,7 @@ from infergate.codecs.json_tensors.json_document import (
     read_string,
 )
 from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
-from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.core.datatypes import FLOATS, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
@@ -159,7 +158,7 @@ class _Columns:
             )
         if len(set(names)) < len(names):
             raise bad_request(f"{key} has a column twice")
-        inputs = input_types(metadata)
+        inputs = input_types(metadata.inputs)
         self.names: Final = names
         is_named = set(names) == set(inputs)
         self.matrix: Final = None if is_named or len(inputs) != 1 else next(iter(inputs))

@@ -17,12 +17,11 @@ from infergate.codecs.envelopes.rows import (
     TEXT_HEADERS,
     BodyReader,
     RowsCodec,
-    input_types,
     plain_parameters,
 )
 from infergate.codecs.json_tensors.json_document import read_plain_object
 from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
-from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -118,5 +117,5 @@ def _read_form(
         return read_split(value, metadata, limits)
     if form == "dataframe_records":
         return read_records(value, metadata, limits)
-    reader = RowReader(input_types(metadata), limits)
+    reader = RowReader(input_types(metadata.inputs), limits)
     return reader.read_instances(value) if form == "instances" else reader.read_inputs(value)

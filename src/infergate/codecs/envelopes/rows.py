@@ -25,12 +25,10 @@ from infergate.codecs.envelopes.client_codec import ClientCodec
 from infergate.codecs.http_status import STATUS_BY_KIND
 from infergate.codecs.json_tensors.row_writer import (
     check_rows,
-    row_cost,
-    row_size_bounds,
     write_columns,
     write_rows,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -109,14 +107,6 @@ class RowsCodec(ClientCodec, ABC):
         complete = partial(_complete, self._model, read, join_parts(wire.body), limits)
         return PartialInferRequest(self._model, "", complete, size)
 
-    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the size of the outputs and the cost of their lists and names."""
-        return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
-
-    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return the minimum and the maximum size of the outputs as nested lists."""
-        return row_size_bounds(response.outputs)
-
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:  # noqa: ARG002
         match response:
             case HealthStatus(ok):
@@ -152,19 +142,6 @@ def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
     except GatewayError:
         return write_columns(outputs)
     return write_rows(outputs)
-
-
-def input_types(metadata: ModelMetadata) -> dict[str, Datatype]:
-    """Return the datatypes of the model's inputs. Raises UNSUPPORTED for an unknown datatype."""
-    types: dict[str, Datatype] = {}
-    for item in metadata.inputs:
-        datatype = DATATYPES_BY_NAME.get(item.datatype)
-        if datatype is None:
-            raise GatewayError(
-                Kind.UNSUPPORTED, f"input '{item.name}': unknown datatype '{item.datatype}'"
-            )
-        types[item.name] = datatype
-    return types
 
 
 def plain_parameters(values: Mapping[str, Any], key: str) -> Parameters:

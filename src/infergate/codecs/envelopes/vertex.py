@@ -13,13 +13,12 @@ from typing import Any, Final
 from infergate.codecs.envelopes.rows import (
     BodyReader,
     RowsCodec,
-    input_types,
     plain_parameters,
 )
 from infergate.codecs.envelopes.v2_envelope import V2Envelope
 from infergate.codecs.json_tensors.json_document import read_plain_object
 from infergate.codecs.json_tensors.row_document import parse_document
-from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.codecs.v2_rest.paths import match_path, model_path
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -74,7 +73,7 @@ def _read_instances(
     if "parameters" in members and members["parameters"].node is not None:
         values = read_plain_object(members["parameters"].node, "parameters")
         parameters = plain_parameters(values, "parameters")
-    reader = RowReader(input_types(metadata), limits)
+    reader = RowReader(input_types(metadata.inputs), limits)
     return reader.read_instances(members["instances"]), parameters
 
 

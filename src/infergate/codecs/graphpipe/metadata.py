@@ -118,10 +118,11 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
     """Read a MetadataResponse as the metadata of ``model``, although the server may use another
-    name. Raises BAD_REQUEST and, on the event loop, NeedsOffloadError."""
+    name, or of the server's name if ``model`` is empty. Raises BAD_REQUEST and, on the event loop,
+    NeedsOffloadError."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
-        model,
+        model or table.text(NAME),
         inputs=_read_tensors(table, INPUTS, limits),
         outputs=_read_tensors(table, OUTPUTS, limits),
         max_batch_size=0,
@@ -165,7 +166,7 @@ def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
 def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
     """Return the metadata of ``model``, as :func:`read_metadata` does. Raises BACKEND_GARBAGE."""
     return ModelMetadata(
-        model,
+        model or _text_from_json(document, "Name"),
         inputs=_tensors_from_json(document.get("Inputs"), limits),
         outputs=_tensors_from_json(document.get("Outputs"), limits),
         max_batch_size=0,

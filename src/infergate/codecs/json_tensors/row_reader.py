@@ -21,7 +21,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -55,9 +55,10 @@ from infergate.codecs.json_tensors.row_document import (
     is_object,
     read_members,
 )
-from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
+from infergate.core.messages import TensorMetadata
 from infergate.core.tensor import (
     MAX_BYTES_ELEMENTS,
     Buffer,
@@ -97,6 +98,17 @@ datatype that can hold all values is used."""
 InputTypes = Mapping[str, Datatype | None]
 """The datatypes of a model's inputs by name. A datatype of None is inferred from the values as
 BOOL, INT64, FP64 or BYTES."""
+
+
+def input_types(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype]:
+    """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown datatype."""
+    for tensor in tensors:
+        if tensor.datatype not in DATATYPES_BY_NAME:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
+            )
+    return {tensor.name: DATATYPES_BY_NAME[tensor.datatype] for tensor in tensors}
 
 
 _Values = tuple[Shape, Array | list[Node]]

@@ -17,7 +17,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
 )
-from infergate.codecs.json_tensors.row_writer import row_cost, row_size_bounds
+from infergate.codecs.json_tensors.estimates import NestedListEstimates
 from infergate.codecs.kserve_v1 import backend, errors, readiness
 from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
 from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
@@ -43,7 +43,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.core.wire import HttpRequest, HttpResponse
 
 _HEADERS: Final = {"content-type": JSON_TYPE}
 
@@ -57,7 +57,7 @@ class V1ResponseOptions:
     event: Event | None = None
 
 
-class KServeV1Codec:
+class KServeV1Codec(NestedListEstimates):
     """The codec of KServe's V1 protocol."""
 
     name: str = PROTOCOL
@@ -117,40 +117,12 @@ class KServeV1Codec:
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         return errors.build_error(error, wire)
 
-    def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the body, which is JSON."""
-        return total_size(wire.body)
-
-    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the size of the body, which is JSON."""
-        return min(total_size(wire.body), max_bytes)
-
-    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return 0, because the response is not read."""
-        del wire, request
-        return 0
-
-    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs and the cost of their lists and names."""
-        del parsed
-        return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
-
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum and maximum size of the outputs as nested lists."""
         if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
             size = sum(len(tensor.data) for tensor in response.outputs)
             return size - 4, size
-        return row_size_bounds(response.outputs)
-
-    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs and the cost of their lists and names."""
-        del profile
-        return row_cost(operation.inputs)
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the maximum size of the inputs as nested lists."""
-        del profile
-        return row_size_bounds(operation.inputs)[1]
+        return super().response_size(response, parsed)
 
     # ---- for backends
 

@@ -30,7 +30,7 @@ from infergate.codecs.json_tensors.json_document import (
 )
 from infergate.codecs.json_tensors.outline import outline_of
 from infergate.codecs.json_tensors.row_document import JsonValue, is_object, read_members
-from infergate.codecs.json_tensors.row_reader import RULES, InputTypes, RowReader
+from infergate.codecs.json_tensors.row_reader import RULES, RowReader, input_types
 from infergate.codecs.json_tensors.row_writer import have_rows, write_columns, write_rows
 from infergate.codecs.kserve_v1.cloud_events import (
     EVENT_TYPE,
@@ -115,7 +115,7 @@ def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[T
     key = _select_rows({name: value.node for name, value in members.items()})
     if not len(members[key].node):
         return _empty_tensors(metadata.inputs)
-    reader = RowReader(_datatypes(metadata.inputs), limits)
+    reader = RowReader(input_types(metadata.inputs), limits)
     return reader.read_instances(members[key], key)
 
 
@@ -158,22 +158,11 @@ def _parse_fast(text: bytes) -> Any:
         return None
 
 
-def _datatypes(tensors: Sequence[TensorMetadata]) -> InputTypes:
-    """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown datatype."""
-    for tensor in tensors:
-        if tensor.datatype not in DATATYPES_BY_NAME:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}' has the unknown datatype '{tensor.datatype[:40]}'",
-            )
-    return {tensor.name: DATATYPES_BY_NAME[tensor.datatype] for tensor in tensors}
-
-
 def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
     """Return tensors without rows."""
-    datatypes = _datatypes(tensors)
+    datatypes = input_types(tensors)
     return tuple(
-        Tensor(each.name, datatypes[each.name], (0, *(max(d, 0) for d in each.shape[1:])), b"")  # type: ignore[arg-type]
+        Tensor(each.name, datatypes[each.name], (0, *(max(d, 0) for d in each.shape[1:])), b"")
         for each in tensors
     )
 
@@ -267,7 +256,7 @@ def _read_outputs(text: bytes, model: ModelMetadata, limits: Limits) -> tuple[Te
     members = read_members(_parse(text, limits), "the body", (PREDICTIONS,))
     if PREDICTIONS not in members:
         raise bad_request(f"it has no '{PREDICTIONS}'")
-    reader = RowReader(_datatypes(model.outputs), limits, _RESPONSE_RULES)
+    reader = RowReader(input_types(model.outputs), limits, _RESPONSE_RULES)
     predictions = members[PREDICTIONS]
     if is_object(predictions.node):
         return reader.read_inputs(predictions, PREDICTIONS)

@@ -26,9 +26,10 @@ from infergate.codecs.encodings import (
     max_decoded_bytes,
     without_encoding,
 )
+from infergate.codecs.json_tensors.estimates import NestedListEstimates
 from infergate.codecs.json_tensors.json_document import is_array
 from infergate.codecs.json_tensors.row_document import parse_document
-from infergate.codecs.json_tensors.row_writer import nesting_cost, row_cost, row_size_bounds
+from infergate.codecs.json_tensors.row_writer import nesting_cost
 from infergate.codecs.option_checks import check_option_names
 from infergate.codecs.tfs import rest_messages, rest_paths, rest_predict
 from infergate.codecs.tfs.errors import unknown_model_text
@@ -87,7 +88,7 @@ class _Target:
     requested: RequestedModel | None
 
 
-class TfsRestCodec:
+class TfsRestCodec(NestedListEstimates):
     """The codec of TensorFlow Serving's REST API."""
 
     name: str = REST_PROTOCOL
@@ -226,33 +227,16 @@ class TfsRestCodec:
         """Return the size of the body after inflation."""
         return min(max_decoded_bytes(wire.headers, wire.body), max_bytes)
 
-    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return 0, because a response that passes through is not read."""
-        del wire, request
-        return 0
-
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs and the cost of their lists and names."""
-        if not isinstance(response, InferResponse):
-            return 0
-        options = parsed.response_options
-        has_rows = isinstance(options, PredictFormat) and options.has_rows
-        return row_cost(response.outputs) if has_rows else nesting_cost(response.outputs)
-
-    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum size of the outputs as JSON."""
-        del parsed
-        return row_size_bounds(response.outputs)
+        """Return the size of the outputs and the cost of their lists, and of names in rows."""
+        if getattr(parsed.response_options, "has_rows", False):
+            return super().response_text_bytes(response, parsed)
+        return nesting_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the size of the inputs and the cost of their lists."""
         del profile
         return nesting_cost(operation.inputs)
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the maximum size of the inputs as JSON."""
-        del profile
-        return row_size_bounds(operation.inputs)[1]
 
     # ---- for backends
 

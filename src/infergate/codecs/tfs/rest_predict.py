@@ -19,14 +19,13 @@ from infergate.codecs.base import ParsedRequest
 from infergate.codecs.encodings import CONTENT_ENCODING, decode_body, is_unencoded
 from infergate.codecs.json_tensors.json_document import STRING, json_kind
 from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
-from infergate.codecs.json_tensors.row_reader import RowReader
+from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
 from infergate.codecs.tfs.model_spec import (
     DEFAULT_SIGNATURE,
     SIGNATURE,
     RequestedModel,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
 from infergate.core.limits import KIB, Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
@@ -109,7 +108,7 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the me
         raise bad_request(
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
         )
-    reader = RowReader(_datatypes(inputs), limits)
+    reader = RowReader(input_types(inputs), limits)
     if INSTANCES in members:
         tensors = reader.read_instances(members[INSTANCES])
     elif INPUTS in members:
@@ -188,20 +187,6 @@ def _signature_tensors(
     raise bad_request(f'Serving signature name: "{signature[:200]}" not found in signature def')
 
 
-def _datatypes(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype | None]:
-    """Return the datatypes by name. Raises UNSUPPORTED for a type without a canonical datatype."""
-    datatypes: dict[str, Datatype | None] = {}
-    for tensor in tensors:
-        datatype = DATATYPES_BY_NAME.get(tensor.datatype)
-        if datatype is None:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}': datatype '{tensor.datatype}' is not supported",
-            )
-        datatypes[tensor.name] = datatype
-    return datatypes
-
-
 def _with_declared_dimensions(
     tensors: Sequence[Tensor], declared: Sequence[TensorMetadata]
 ) -> tuple[Tensor, ...]:
@@ -265,7 +250,7 @@ def read_response(
         text = decoded_json({}, [body], limits)
         members = parse_document(text, (_OUTPUTS, _PREDICTIONS), limits)
         declared = _signature_tensors(metadata, signature)[1]
-        reader = RowReader(_datatypes(declared), limits)
+        reader = RowReader(input_types(declared), limits)
         if _OUTPUTS in members:
             tensors = reader.read_inputs(members[_OUTPUTS], _OUTPUTS)
         elif _PREDICTIONS in members:

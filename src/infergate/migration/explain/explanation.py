@@ -32,7 +32,7 @@ _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The way of a request through the gateway."""
+    """The path of a request through the gateway."""
 
     listener: str
     protocol: str
@@ -43,7 +43,7 @@ class Explanation:
     targets: tuple[TargetExplanation, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
-    """Why the gateway refuses the request before it reaches a route."""
+    """The reason why the gateway refuses the request before the request reaches a route."""
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None

@@ -1,4 +1,5 @@
-"""Finds the listener and the codec that receive a request, and the addresses of the gateway."""
+"""Finds the listener and the codec of a configuration that receive a request, and the listener's
+address."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def error_text(error: GatewayError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetExplanation:
-    """The message that one target of the route would receive. ``error`` is the reason why it would
-    receive none, or why the message is unknown."""
+    """The message that one target of the route would receive. ``error`` is the reason why the
+    target would receive no message, or why the message is unknown."""
 
     role: str
     when: str

@@ -102,7 +102,7 @@ class Replayer:
         unknown = self._options.rules.outputs.keys() - self._output_names
         if unknown and self._result.counts.compared:
             raise ComparisonRuleError(
-                f"no response has the output '{min(unknown)}' of the rules; there are: "
+                f"no response has the output '{min(unknown)}' of the rules; expected one of: "
                 f"{', '.join(sorted(self._output_names)) or 'none'}"
             )
         return self._result

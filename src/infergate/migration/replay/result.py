@@ -24,7 +24,7 @@ _Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """How many inferences were sent, and what became of them."""
+    """The number of inferences that were sent, and the numbers of their results."""
 
     sent: int = 0
     compared: int = 0

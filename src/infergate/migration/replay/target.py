@@ -41,7 +41,7 @@ class ReplayTargetError(ValueError):
 
 
 class ReplayTarget(Protocol):
-    """The destination of a replay."""
+    """The destination of a replay's inferences."""
 
     async def gateway_for(self, exchange: Exchange) -> Gateway:
         """Return the gateway that sends ``exchange``. Raises ReplayTargetError."""

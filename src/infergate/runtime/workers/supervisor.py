@@ -18,13 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
 
 from infergate.assembly.engines import load_engine
-from infergate.comparison.summary import Summary
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError, Kind
@@ -61,6 +60,9 @@ from infergate.runtime.workers.worker import Worker, describe_exit
 from infergate.runtime.workers.worker_slot import WorkerSlot, wait_for_exit
 from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
+
+if TYPE_CHECKING:  # summaries cost each process time and memory
+    from infergate.comparison.summary import Summary
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
@@ -160,12 +162,9 @@ class Supervisor:
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
 
-    async def comparisons(self) -> Summary:
+    async def comparisons(self) -> Sequence[Summary]:
         """Return the comparisons of all workers. Those of a worker that has ended are lost."""
-        total = Summary()
-        for summary in await self._request_all(messages.WorkerCommand.GET_COMPARISONS):
-            total.merge(summary)
-        return total
+        return await self._request_all(messages.WorkerCommand.GET_COMPARISONS)
 
     async def reset_comparisons(self) -> None:
         await self._request_all(messages.WorkerCommand.RESET_COMPARISONS)

@@ -15,6 +15,7 @@ classify           FP32 [10] → OUTPUT0 [10] with a label for each position
 slow               INPUT0 → OUTPUT0 after SECONDS; CANCELLED counts cancelled requests
 versions           versions 1 and 3, which return their number
 embed              BYTES [-1,1] → EMBEDDING FP32 [-1,4] and TOKENS INT32 [-1,1]
+perturbed          INPUT0 → SCORES FP32 [-1] and LABEL, with the error CHANGE in new servers
 fail               fails as INPUT0 specifies (NOT_FOUND, UNAVAILABLE … or anything else)
 =================  =========================================================================
 """
@@ -22,7 +23,6 @@ fail               fails as INPUT0 specifies (NOT_FOUND, UNAVAILABLE … or anyt
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,20 +149,17 @@ MODELS = (
         (Port("EMBEDDING", "FP32", (4,)), Port("TOKENS", "INT32", (1,))),
         batch=64,
     ),
+    Model(
+        "perturbed",
+        "perturbed",
+        (Port("INPUT0", "FP32", (-1,)), Port("CHANGE", "BYTES", (1,))),
+        (Port("SCORES", "FP32", (-1,)), Port("LABEL", "INT64", (1,))),
+    ),
     Model("fail", "fail", (Port("INPUT0", "BYTES", (-1,)),), (Port("OUTPUT0", "BYTES", (-1,)),)),
 )
 
 
-PERTURBED = Model(
-    "perturbed",
-    "perturbed",
-    (Port("INPUT0", "FP32", (-1,)), Port("CHANGE", "BYTES", (1,))),
-    (Port("SCORES", "FP32", (-1,)), Port("LABEL", "INT64", (1,))),
-)
-"""A model for servers of its own, since its responses depend on the server's environment."""
-
-
-def write_repository(folder: Path, models: Sequence[Model] = MODELS) -> None:
-    """Write ``models`` into the empty ``folder``."""
-    for model in models:
+def write_repository(folder: Path) -> None:
+    """Write all models into the empty ``folder``."""
+    for model in MODELS:
         model.write(folder)

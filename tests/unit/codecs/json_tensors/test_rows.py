@@ -234,7 +234,7 @@ def test_errors_name_the_instance_and_its_element(rows: list[bytes], named: str)
 def test_errors_of_strings_name_the_instance_and_its_element() -> None:
     body = b'{"instances": [{"x": ["a", {"b64": ""}]}, {"x": ["a", 1]}]}'
     error = error_of(body, {"x": BYTES})
-    assert error.public.startswith("instances[1]: tensor 'x': element 1 is a number, BYTES")
+    assert error.public.startswith("instances[1]: tensor 'x': element 1 is a number; BYTES")
 
 
 def test_strings_that_are_not_base64() -> None:

@@ -189,7 +189,7 @@ def test_a_model_without_inputs() -> None:
 
 def test_datatypes_without_a_canonical_one() -> None:
     model = replace(MODEL, inputs=(replace(X, datatype="DT_COMPLEX64"),))
-    with raises_kind(Kind.UNSUPPORTED, "tensor 'x': datatype 'DT_COMPLEX64'"):
+    with raises_kind(Kind.UNSUPPORTED, "tensor 'x': unknown datatype 'DT_COMPLEX64'"):
         read(post({"instances": [1]}), model=model)
 
 

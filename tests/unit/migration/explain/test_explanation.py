@@ -431,7 +431,7 @@ def test_the_exit_code_says_whether_the_request_reaches_a_backend(
         ([], "expected a file with a curl"),
         (["a", "b", "c"], "expected a file with a curl"),
         (["no-such-file"], "no-such-file cannot be read"),
-        (["get", "/v2", "--curl", "curl h"], "exclude each other"),
+        (["get", "/v2", "--curl", "curl h"], "either --curl or a REQUEST"),
         (["--config", "no-such.yaml"], "cannot be read"),
     ],
 )

@@ -161,12 +161,12 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
-    running = maximum = 0
+    running = peak = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, maximum
+        nonlocal running, peak
         running += 1
-        maximum = max(maximum, running)
+        peak = max(peak, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -174,19 +174,19 @@ async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int)
 
     options = replace(FAST, concurrency=concurrency)
     await replayed(recorded(*map(exchange, range(20))), Server(answer), options)
-    assert maximum == concurrency
+    assert peak == concurrency
 
 
 async def test_the_memory_of_inferences_in_progress_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 24)  # an exchange counts 12 bytes
-    running = maximum = 0
+    running = peak = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, maximum
+        nonlocal running, peak
         running += 1
-        maximum = max(maximum, running)
+        peak = max(peak, running)
         for _ in range(20):
             await asyncio.sleep(0)
         running -= 1
@@ -194,7 +194,7 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
 
     result = await replayed(recorded(*map(exchange, range(20))), Server(answer))
     assert result.counts.sent == 20
-    assert maximum == 2
+    assert peak == 2
 
 
 async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,131 @@
+"""The findings of a probe: protocols, servers and models, and the addresses that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from infergate.config.values import Url
+from infergate.core.messages import ModelMetadata
+from infergate.migration.probe.targets import PortProblem, ProbeTarget
+
+_PREFERENCE: Final = (
+    "v2-grpc",
+    "v2-rest",
+    "tfs-grpc",
+    "tfs-rest",
+    "trtis-grpc",
+    "trtis-http",
+    "graphpipe",
+    "kserve-v1",
+)
+"""The protocols in the order in which a backend of the written configuration prefers them: those
+that carry more come first, and KServe V1, which has no metadata, comes last."""
+
+
+def preference(protocol: str) -> int:
+    """Return the rank of ``protocol``; protocols with lower ranks are preferred."""
+    return _PREFERENCE.index(protocol) if protocol in _PREFERENCE else len(_PREFERENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedProtocol:
+    """A protocol that an address speaks. ``server`` and ``version`` are as the server reports them.
+    ``models`` maps the names that the server lists to their states, which may be empty; it is None
+    if the server cannot list its models."""
+
+    protocol: str
+    url: Url
+    server: str
+    version: str = ""
+    models: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFindings:
+    """The protocols that ``target`` speaks. If there is none, ``problem`` says why, and
+    ``attempts`` has the error of each protocol that was tried."""
+
+    target: ProbeTarget
+    detected: Sequence[DetectedProtocol] = ()
+    problem: PortProblem | None = None
+    attempts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedModel:
+    """A model of a server. ``metadata`` is None if the server provides none, for the reason
+    ``problem``; ``source`` is the protocol that provided it. ``state`` is READY, UNAVAILABLE, and
+    so on, or empty if it is unknown."""
+
+    name: str
+    state: str = ""
+    metadata: ModelMetadata | None = None
+    source: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedServer:
+    """A server with its protocols, of which the first is the best for a backend. ``omitted`` is the
+    number of models beyond the limit, which were not described."""
+
+    name: str
+    version: str
+    protocols: Sequence[DetectedProtocol]
+    models: Sequence[ProbedModel] = ()
+    omitted: int = 0
+
+    @property
+    def best(self) -> DetectedProtocol:
+        """The protocol for a backend."""
+        return self.protocols[0]
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether the server lists its models in any of its protocols."""
+        return any(item.models is not None for item in self.protocols)
+
+    @property
+    def title(self) -> str:
+        """The server's name and version."""
+        return f"{self.name} {self.version}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFindings:
+    """The result of a probe."""
+
+    targets: Sequence[TargetFindings]
+    servers: Sequence[ProbedServer]
+
+
+def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedProtocol]]:
+    """Return the protocols of each server. Addresses belong to one server if they are the same
+    port, or ports of the same host whose servers report the same name and version; but two ports
+    that speak the same protocol are two servers."""
+    groups: list[list[DetectedProtocol]] = []
+    for item in detected:
+        for group in groups:
+            if _is_same_server(group, item):
+                group.append(item)
+                break
+        else:
+            groups.append([item])
+    for group in groups:
+        group.sort(key=lambda item: preference(item.protocol))
+    return groups
+
+
+def _is_same_server(group: Sequence[DetectedProtocol], item: DetectedProtocol) -> bool:
+    if any((item.url.host, item.url.port, item.url.path) == _port(other) for other in group):
+        return True
+    return item.protocol not in {other.protocol for other in group} and any(
+        (other.url.host, other.server, other.version) == (item.url.host, item.server, item.version)
+        for other in group
+    )
+
+
+def _port(item: DetectedProtocol) -> tuple[str, int | None, str]:
+    return item.url.host, item.url.port, item.url.path

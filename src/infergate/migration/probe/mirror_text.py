@@ -1,0 +1,84 @@
+"""The mirror of a route to the counterpart of its model, as lines of routes.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.messages import ModelMetadata
+from infergate.migration.probe.pairing import ModelPair, TensorPair
+from infergate.migration.probe.report import shown
+from infergate.migration.probe.yaml_text import flow
+
+_SUBSTITUTES: Final = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}
+
+
+def cast_rules(metadata: ModelMetadata | None, pair: ModelPair | None) -> dict[str, str]:
+    """Return the casts of a route: those that its ``pair`` needs, and substitutes for the other
+    datatypes that some protocols do not have."""
+    tensors = (*metadata.inputs, *metadata.outputs) if metadata else ()
+    casts = {
+        datatype.value: _SUBSTITUTES[datatype].value
+        for tensor in tensors
+        if (datatype := DATATYPES_BY_NAME.get(tensor.datatype)) in _SUBSTITUTES
+    }
+    if pair is not None:
+        casts |= dict(item.cast for item in (*pair.inputs, *pair.outputs) if item.cast)
+    return casts
+
+
+def mirror_lines(pair: ModelPair, backend: str) -> Iterator[str]:
+    """Yield the mirror to ``backend``. If it is not certain that the counterpart accepts all
+    requests, the lines are comments with the reasons."""
+    if pair.new is None:
+        yield f"# No mirror: {pair.reason}{_alternatives(pair.alternatives)}"
+        return
+    lines = [
+        "mirror:",
+        f"  backend: {backend}",
+        "  percent: 100",
+        *_rewrite_lines(pair),
+        "  compare: {}",
+    ]
+    if pair.can_mirror:
+        yield from lines
+        return
+    yield "# The mirror is not certain:"
+    yield from (f"#   {reason}" for reason in _reasons(pair))
+    yield from (f"# {line}" for line in lines)
+
+
+def _reasons(pair: ModelPair) -> Iterator[str]:
+    if pair.reason:
+        yield f"model {shown(pair.old.name)}: {pair.reason}"
+    for item in pair.inputs:
+        if not item.is_certain:
+            yield f"input {shown(item.old.name)}: {item.reason}{_alternatives(item.alternatives)}"
+    for name in pair.extra_inputs:
+        yield f"input {shown(name)} of the new model: the old model has no such input"
+
+
+def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
+    assert pair.new is not None
+    rewrite: dict[str, Any] = {}
+    if pair.new.name != pair.old.name:
+        rewrite["model"] = pair.new.name
+    for side, items in (("inputs", pair.inputs), ("outputs", pair.outputs)):
+        if names := _renamed(items):
+            rewrite[side] = names
+    if rewrite:
+        yield "  rewrite:"
+        yield from (f"    {key}: {flow(value)}" for key, value in rewrite.items())
+    for item in pair.outputs:
+        if not item.is_certain:
+            reason = f"{item.reason}{_alternatives(item.alternatives)}"
+            yield f"  # output {shown(item.old.name)}: {reason}"
+
+
+def _renamed(items: Sequence[TensorPair]) -> dict[str, str]:
+    return {item.old.name: item.new.name for item in items if item.new and item.is_renamed}
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return f"; possible: {', '.join(map(shown, names))}" if names else ""

@@ -1,0 +1,36 @@
+"""Writes a checked configuration file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from infergate.config.load import parse
+
+
+class FileExistsAlreadyError(Exception):
+    """The file exists, and must not be replaced."""
+
+
+def write_configuration(path: Path, text: str, *, force: bool) -> None:
+    """Check ``text`` and write it to ``path``. The file appears complete or not at all. Without
+    ``force``, an existing file is kept.
+
+    Raises ConfigError, FileExistsAlreadyError and OSError."""
+    parse(text, str(path), os.environ)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)  # unlike a rename, it never replaces a file
+    except FileExistsError:
+        raise FileExistsAlreadyError from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

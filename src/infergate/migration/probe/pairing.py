@@ -1,0 +1,205 @@
+"""Pairs the models and tensors of an old server with those of a new server.
+
+*Rule 1.* A pair of tensors is certain if the datatypes are equal or a cast converts them, the
+shapes are compatible, and either the names are equal, or no other pair is possible. Names that
+differ only in case, punctuation or a ``:0`` count as equal unless an equal name exists.
+*Rule 2.* Shapes are canonical: in every protocol, the batch dimension is part of the shape (-1 if
+it is variable). Two shapes are compatible if they have as many dimensions, and each pair of
+dimensions is equal or has a -1. The gateway adds and removes no dimension. An empty shape matches
+any shape, because some servers report no shapes.
+*Rule 3.* A model is paired by its name, else by its tensors if only one model has such tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from infergate.core.conversion import LOSSLESS_TARGETS
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.messages import TensorMetadata
+from infergate.migration.probe.findings import ProbedModel
+from infergate.migration.probe.report import shape_text
+
+_MAX_ALTERNATIVES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPair:
+    """An input or output of the old model and its counterpart ``new``, or None. If the pair is not
+    certain, ``reason`` says why, and ``alternatives`` are the possible names."""
+
+    old: TensorMetadata
+    new: TensorMetadata | None
+    reason: str = ""
+    alternatives: Sequence[str] = ()
+    cast: tuple[str, str] | None = None
+    """A datatype and its substitute, if the route must cast the tensor."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.new is not None and not self.reason
+
+    @property
+    def is_renamed(self) -> bool:
+        return self.new is not None and self.new.name != self.old.name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """A model of the old server and its counterpart ``new``, or None. If the pair of models is not
+    certain, ``reason`` says why, and ``alternatives`` are the possible names."""
+
+    old: ProbedModel
+    new: ProbedModel | None
+    reason: str = ""
+    alternatives: Sequence[str] = ()
+    inputs: Sequence[TensorPair] = ()
+    outputs: Sequence[TensorPair] = ()
+    extra_inputs: Sequence[str] = ()
+    """Inputs of the new model that the old model does not have."""
+
+    @property
+    def can_mirror(self) -> bool:
+        """Whether every inference of the old model is valid for the new model."""
+        return (
+            self.new is not None
+            and not self.reason
+            and not self.extra_inputs
+            and all(pair.is_certain for pair in self.inputs)
+        )
+
+
+class Pairing:
+    """Pairs models of two servers. Their protocols carry ``old_datatypes`` and
+    ``new_datatypes``."""
+
+    def __init__(
+        self, old_datatypes: AbstractSet[Datatype], new_datatypes: AbstractSet[Datatype]
+    ) -> None:
+        self._old_datatypes: Final = old_datatypes
+        self._new_datatypes: Final = new_datatypes
+
+    def pair_models(
+        self, old: Sequence[ProbedModel], new: Sequence[ProbedModel]
+    ) -> list[ModelPair]:
+        """Return a pair for each of the ``old`` models."""
+        names = {model.name for model in old}
+        return [self._pair_model(model, new, names) for model in old]
+
+    def _pair_model(
+        self, old: ProbedModel, new: Sequence[ProbedModel], old_names: AbstractSet[str]
+    ) -> ModelPair:
+        for normalize in (str, _normalized):
+            found = [item for item in new if normalize(item.name) == normalize(old.name)]
+            if len(found) == 1:
+                return self._pair(old, found[0])
+            if found:
+                return ModelPair(old, None, "several models have similar names", _names(found))
+        # A model that has the name of another old model is the counterpart of that one.
+        fitting = [m for m in new if m.name not in old_names and self._fits(old, m)]
+        if len(fitting) == 1:
+            reason = "the names differ; it is the only model with the same tensors"
+            return self._pair(old, fitting[0], reason)
+        if fitting:
+            return ModelPair(old, None, "the names differ; several models fit", _names(fitting))
+        return ModelPair(old, None, "no model has this name or these tensors", _names(new))
+
+    def _fits(self, old: ProbedModel, new: ProbedModel) -> bool:
+        if old.metadata is None or new.metadata is None:
+            return False
+        pair = self._pair(old, new)
+        is_complete = len(new.metadata.outputs) == len(old.metadata.outputs)
+        return is_complete and pair.can_mirror and all(item.is_certain for item in pair.outputs)
+
+    def _pair(self, old: ProbedModel, new: ProbedModel, reason: str = "") -> ModelPair:
+        if old.metadata is None or new.metadata is None:
+            side = "old" if old.metadata is None else "new"
+            return ModelPair(old, new, reason or f"the {side} model's tensors are unknown")
+        inputs = self.pair_tensors(old.metadata.inputs, new.metadata.inputs)
+        outputs = self.pair_tensors(old.metadata.outputs, new.metadata.outputs)
+        paired = {pair.new.name for pair in inputs if pair.new is not None}
+        extra = [tensor.name for tensor in new.metadata.inputs if tensor.name not in paired]
+        return ModelPair(old, new, reason, (), inputs, outputs, extra)
+
+    def pair_tensors(
+        self, old: Sequence[TensorMetadata], new: Sequence[TensorMetadata]
+    ) -> list[TensorPair]:
+        """Return a pair for each of the ``old`` tensors, in their order."""
+        pairs: dict[str, TensorPair] = {}
+        rest = list(new)
+        for normalize in (str, _normalized):
+            for tensor in old:
+                key = normalize(tensor.name)
+                rivals = [i for i in old if i.name not in pairs and normalize(i.name) == key]
+                found = [item for item in rest if normalize(item.name) == key]
+                if rivals == [tensor] and len(found) == 1:
+                    pairs[tensor.name] = self._tensor_pair(tensor, found[0])
+                    rest.remove(found[0])
+        unpaired = [tensor for tensor in old if tensor.name not in pairs]
+        for tensor in unpaired:
+            pairs[tensor.name] = self._pair_by_type(tensor, unpaired, rest)
+        return [pairs[tensor.name] for tensor in old]
+
+    def _pair_by_type(
+        self,
+        tensor: TensorMetadata,
+        unpaired: Sequence[TensorMetadata],
+        rest: Sequence[TensorMetadata],
+    ) -> TensorPair:
+        fitting = [item for item in rest if self._tensor_pair(tensor, item).is_certain]
+        rivals = [i for i in unpaired if fitting and self._tensor_pair(i, fitting[0]).is_certain]
+        if len(fitting) == 1 and len(rivals) == 1:
+            return self._tensor_pair(tensor, fitting[0])
+        reason = "several tensors have this datatype and shape"
+        if not fitting:
+            reason = "no tensor has this name, or this datatype and shape"
+        names = [item.name for item in (fitting or rest)[:_MAX_ALTERNATIVES]]
+        return TensorPair(tensor, None, reason, names)
+
+    def _tensor_pair(self, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
+        cast = None
+        if old.datatype != new.datatype:
+            cast = self._cast(old.datatype, new.datatype)
+            if cast is None:
+                kinds = f"{old.datatype} and {new.datatype}"
+                return TensorPair(old, new, f"the datatypes differ: {kinds}; no cast fits")
+        return TensorPair(old, new, _shape_difference(old.shape, new.shape), cast=cast)
+
+    def _cast(self, old: str, new: str) -> tuple[str, str] | None:
+        """Return the cast of a route that makes the datatypes ``old`` and ``new`` equal. A route
+        casts only datatypes that a protocol cannot carry."""
+        for datatype, substitute, carried in (
+            (old, new, self._new_datatypes),
+            (new, old, self._old_datatypes),
+        ):
+            source = DATATYPES_BY_NAME.get(datatype)
+            targets = LOSSLESS_TARGETS.get(source) if source is not None else None
+            if targets and source not in carried and DATATYPES_BY_NAME.get(substitute) in targets:
+                return datatype, substitute
+        return None
+
+
+def _names(models: Sequence[ProbedModel]) -> list[str]:
+    return [model.name for model in models[:_MAX_ALTERNATIVES]]
+
+
+def _shape_difference(old: Sequence[int], new: Sequence[int]) -> str:
+    """Return why the shapes are not compatible (Rule 2), or an empty string."""
+    if not (old and new):
+        return ""
+    shapes = f"{shape_text(old)} and {shape_text(new)}"
+    if len(old) != len(new):
+        longer, shorter = sorted((old, new), key=len, reverse=True)
+        is_batch = len(longer) == len(shorter) + 1 and longer[0] in {-1, 1}
+        hint = "; one of them has no batch dimension" if is_batch else ""
+        return f"the shapes differ: {shapes}{hint}"
+    if any(a != b and -1 not in {a, b} for a, b in zip(old, new, strict=True)):
+        return f"the shapes differ: {shapes}"
+    return ""
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[\W_]+", "", re.sub(r":\d+$", "", name)).lower()

@@ -1,0 +1,179 @@
+"""The result of a probe as tables, text and JSON.
+
+*Rule.* Names come from servers, so control characters in them are escaped before they reach a
+terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.name_rules import escape_unsafe
+from infergate.migration.probe.example_requests import ExampleRequest
+from infergate.migration.probe.findings import ProbedModel, ProbedServer, ProbeFindings
+from infergate.terminal import Table
+
+_MAX_SHOWN: Final = 200
+_MAX_NAMES: Final = 10
+_MAX_EXAMPLES: Final = 20
+"""Maximum number of models whose requests are printed as text."""
+
+
+def shown(text: str) -> str:
+    """Return ``text`` on one line, shortened, and without control characters."""
+    line = escape_unsafe(text[:_MAX_SHOWN]).replace("\n", " ").replace("\t", " ")
+    return f"{line}…" if len(text) > _MAX_SHOWN else line
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape without spaces, as in ``[-1,3]``."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def tables(findings: ProbeFindings) -> Iterator[Table]:
+    """Yield a table of the addresses and one of the models of each server."""
+    rows: list[tuple[str, ...]] = []
+    for target in findings.targets:
+        for item in target.detected:
+            count = "cannot list" if item.models is None else str(len(item.models))
+            title = shown(f"{item.server} {item.version}".rstrip())
+            rows.append((target.target.text, item.protocol, title, count))
+        if target.problem is not None:
+            rows.append((target.target.text, "-", target.problem.reason, "-"))
+    yield Table("addresses", ("ADDRESS", "PROTOCOL", "SERVER", "MODELS"), rows)
+    for server in findings.servers:
+        if server.models:
+            best = server.best
+            title = f"models of {shown(server.title)}, over {best.protocol} at {best.url}"
+            headings = ("MODEL", "TENSOR", "DATATYPE", "SHAPE", "BATCH")
+            yield Table(title, headings, [row for m in server.models for row in _model_rows(m)])
+
+
+def _model_rows(model: ProbedModel) -> Iterator[tuple[str, ...]]:
+    name = shown(model.name)
+    if model.metadata is None:
+        yield name, "-", "-", "-", model.state.lower() or "unknown"
+        return
+    batch = _batch_text(model.metadata)
+    sides = (("in", model.metadata.inputs), ("out", model.metadata.outputs))
+    for side, tensor in ((side, tensor) for side, tensors in sides for tensor in tensors):
+        datatype = shown(tensor.datatype) or "unknown"
+        yield name, f"{side} {shown(tensor.name)}", datatype, shape_text(tensor.shape), batch
+        name = batch = ""
+
+
+def _batch_text(metadata: ModelMetadata) -> str:
+    if metadata.max_batch_size is None:
+        return "not reported"
+    return f"up to {metadata.max_batch_size}" if metadata.max_batch_size else "none"
+
+
+def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each address and model that needs attention, with what to try."""
+    for target in findings.targets:
+        if target.problem is not None:
+            yield f"{target.target.text}: {target.problem.reason}; {target.problem.advice}"
+    for server in findings.servers:
+        where = f"{shown(server.title)} at {server.best.url}"
+        if not server.lists_models and not server.models:
+            yield f"{where}: it cannot list its models; name them: --model NAME (repeatable)"
+        if server.omitted:
+            yield f"{where}: {server.omitted} more models were not described"
+        for problem, names in _problems(server).items():
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            text = ", ".join(map(shown, names[:_MAX_NAMES]))
+            yield f"{where}: {text}{more}: {shown(problem)}"
+    found = {model.name for server in findings.servers for model in server.models}
+    for name in given_models:
+        if name not in found:
+            yield f"model {shown(name)}: no server has it"
+
+
+def _problems(server: ProbedServer) -> dict[str, list[str]]:
+    """Return the names of the models with each problem."""
+    problems: dict[str, list[str]] = {}
+    for model in server.models:
+        if model.problem:
+            problems.setdefault(model.problem, []).append(model.name)
+    return problems
+
+
+def example_text(examples: Sequence[ExampleRequest]) -> str:
+    """Return the requests of the first models as text."""
+    blocks = []
+    for example in [item for item in examples if not item.problem][:_MAX_EXAMPLES]:
+        through = ", through infergate with the written configuration"
+        blocks.append(
+            f"# {shown(example.model)}{through if example.needs_gateway else ''}\n"
+            f"{escape_unsafe(example.curl)}\n\n{escape_unsafe(example.python)}\n"
+        )
+    if len(examples) > _MAX_EXAMPLES:
+        blocks.append(f"# The requests of all {len(examples)} models: --json\n")
+    return "\n".join(blocks)
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """Return ``document`` as indented JSON without control characters."""
+    return escape_unsafe(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def as_json(
+    findings: ProbeFindings, examples: Sequence[Sequence[ExampleRequest]]
+) -> dict[str, Any]:
+    """Return the findings as JSON. ``examples`` has the requests of each server."""
+    return {
+        "addresses": [
+            {
+                "address": target.target.text,
+                "protocols": [item.protocol for item in target.detected],
+                "problem": target.problem.reason if target.problem else None,
+                "advice": target.problem.advice if target.problem else None,
+                "attempts": dict(target.attempts),
+            }
+            for target in findings.targets
+        ],
+        "servers": [
+            _server_json(server, requests)
+            for server, requests in zip(findings.servers, examples, strict=True)
+        ],
+    }
+
+
+def _server_json(server: ProbedServer, examples: Sequence[ExampleRequest]) -> dict[str, Any]:
+    by_model = {example.model: example for example in examples}
+    return {
+        "server": server.name,
+        "version": server.version,
+        "protocols": [
+            {"protocol": item.protocol, "url": str(item.url)} for item in server.protocols
+        ],
+        "lists_models": server.lists_models,
+        "omitted_models": server.omitted,
+        "models": [
+            _model_json(model, by_model.get(model.name, ExampleRequest(model.name)))
+            for model in server.models
+        ],
+    }
+
+
+def _model_json(model: ProbedModel, example: ExampleRequest) -> dict[str, Any]:
+    metadata = model.metadata
+    return {
+        "name": model.name,
+        "state": model.state,
+        "problem": model.problem or None,
+        "versions": list(metadata.versions) if metadata else [],
+        "platform": metadata.platform if metadata else "",
+        "max_batch_size": metadata.max_batch_size if metadata else None,
+        "inputs": [_tensor_json(tensor) for tensor in metadata.inputs] if metadata else [],
+        "outputs": [_tensor_json(tensor) for tensor in metadata.outputs] if metadata else [],
+        "curl": example.curl or None,
+        "python": example.python or None,
+        "needs_gateway": example.needs_gateway,
+    }
+
+
+def _tensor_json(tensor: TensorMetadata) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

@@ -1,0 +1,177 @@
+"""The addresses that ``infergate probe`` examines, and the checks of their ports."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from infergate.codecs.base import TransportKind
+from infergate.codecs.registry import plugins
+from infergate.config import protocols
+from infergate.config.mistakes import suggestion
+from infergate.config.values import Url, parse_url
+from infergate.core.tls_settings import ClientTls
+from infergate.transport.tls.client_context import ClientTlsContext
+
+_SCHEMES: Final = ("http", "https", "grpc", "grpcs", "tcp", "unix", "http+unix")
+_TLS_SCHEMES: Final = {TransportKind.HTTP: "https", TransportKind.GRPC: "grpcs"}
+_PLAIN_SCHEMES: Final = {TransportKind.HTTP: "http", TransportKind.GRPC: "grpc"}
+_FRAMES: Final = "tcp"
+_UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH})
+
+
+@dataclass(frozen=True, slots=True)
+class PortProblem:
+    """The reason why an address cannot be probed, and what to try."""
+
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """An address as given by the operator. ``url.scheme`` is empty if the address is only ``host:
+    port``, so that any protocol may be spoken there."""
+
+    text: str
+    url: Url
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the address is a port of this host, as far as its name shows."""
+        host = self.url.host
+        return host in {"localhost", "::1"} or host.startswith("127.")
+
+    @property
+    def port(self) -> int:
+        """The TCP port, or 0 for a unix socket."""
+        if not self.url.host:
+            return 0
+        return self.url.port or protocols.DEFAULT_PORTS[self.url.scheme]
+
+    @property
+    def is_tls(self) -> bool:
+        return self.url.scheme in protocols.TLS_SCHEMES
+
+    def candidates(self, *, tls: bool) -> Iterator[list[tuple[str, Url]]]:
+        """Yield groups of protocols with the URL to try. A group is tried only if no protocol of
+        the previous groups was detected: first the protocols of the address's scheme, and raw
+        frames last, because a server that expects text waits for the rest of the frame."""
+        scheme = self.url.scheme
+        if not self.url.host:
+            yield [(name, self.url) for name in plugins() if scheme in protocols.schemes(name)]
+            return
+        schemes = _TLS_SCHEMES if tls else _PLAIN_SCHEMES
+        first = [kind for kind, name in schemes.items() if name == scheme]
+        others = [kind for kind in schemes if kind not in first]
+        if scheme == _FRAMES:
+            yield self._framed()
+        for kinds in (first, others):
+            if found := [
+                (name, self._with_scheme(schemes[plugin.transport_kind]))
+                for name, plugin in plugins().items()
+                if plugin.transport_kind in kinds
+            ]:
+                yield found
+        if not tls and scheme != _FRAMES:
+            yield self._framed()
+
+    def _framed(self) -> list[tuple[str, Url]]:
+        url = self._with_scheme(_FRAMES)
+        return [(name, url) for name, plugin in plugins().items() if plugin.supports_framing]
+
+    def _with_scheme(self, scheme: str) -> Url:
+        path = self.url.path if scheme in protocols.DEFAULT_PORTS else ""
+        return Url(scheme, self.url.host, self.port, path)
+
+
+def parse_target(text: str) -> ProbeTarget:
+    """Parse a URL or ``host:port``. Raises ValueError."""
+    is_bare = "://" not in text and not text.startswith(("unix:", "http+unix:"))
+    url = parse_url(f"tcp://{text}" if is_bare else text)
+    if url.scheme not in _SCHEMES:
+        raise ValueError(f"'{url.scheme}' is not a scheme{suggestion(url.scheme, _SCHEMES)}")
+    if url.host and not url.port and url.scheme not in protocols.DEFAULT_PORTS:
+        raise ValueError(f"'{text}' needs a port, like {text}:8000")
+    if is_bare and url.path:
+        raise ValueError(f"'{text}': a path needs a scheme, like http://{text}")
+    return ProbeTarget(text, Url("", url.host, url.port) if is_bare else url)
+
+
+async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | None:
+    """Connect to ``target`` once and disconnect. Return the problem, or None if it accepts
+    connections."""
+    try:
+        async with asyncio.timeout(timeout):
+            with closing(await _connect(target, None)):
+                return None
+    except OSError as error:  # TimeoutError is one, too
+        return _connect_problem(target, error, timeout)
+
+
+async def _connect(target: ProbeTarget, context: ssl.SSLContext | None) -> asyncio.StreamWriter:
+    if not target.url.host:
+        return (await asyncio.open_unix_connection(target.url.path))[1]
+    host = target.url.host
+    name = host if context else None
+    reader, writer = await asyncio.open_connection(
+        host, target.port, ssl=context, server_hostname=name
+    )
+    del reader
+    return writer
+
+
+def _connect_problem(target: ProbeTarget, error: OSError, timeout: float) -> PortProblem:
+    if isinstance(error, TimeoutError):
+        return PortProblem(
+            f"no connection within {timeout:g} s",
+            "a firewall may drop the packets; check the host and the port, or raise --timeout",
+        )
+    if isinstance(error, socket.gaierror):
+        return PortProblem(
+            f"the name '{target.url.host}' cannot be resolved",
+            "check the spelling, or use the IP address",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return PortProblem(
+            "connection refused: the port is closed",
+            "check that the server runs and listens on this port (Triton: 8000 HTTP, 8001 gRPC; "
+            "TensorFlow Serving: 8501 REST, 8500 gRPC) and on this interface",
+        )
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    advice = "check the network and the address"
+    if isinstance(error, FileNotFoundError | PermissionError):
+        advice = "check the path of the socket and its permissions"
+    elif error.errno not in _UNREACHABLE:
+        advice = "check the address"
+    return PortProblem(reason.lower(), advice)
+
+
+async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> PortProblem | None:
+    """Complete a TLS handshake with ``target``, as ``tls`` configures it. Return the problem, or
+    None if the server is trusted."""
+    try:
+        context = ClientTlsContext(tls).context()
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        async with asyncio.timeout(timeout):
+            with closing(await _connect(target, context)):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        return PortProblem(
+            f"the certificate is not trusted: {error.verify_message}",
+            "give the authority's certificate (--ca FILE) or, for a test, --insecure",
+        )
+    except OSError as error:  # SSLError and TimeoutError are two of them
+        plain = "grpc" if target.url.scheme == "grpcs" else "http"
+        return PortProblem(
+            f"no TLS handshake: {getattr(error, 'reason', None) or error or 'no answer'}",
+            f"if the port does not use TLS: {plain}://{target.url.host}:{target.port}; the server "
+            "may also require a client certificate, which probe cannot present",
+        )

@@ -1,0 +1,77 @@
+"""``infergate probe`` of a running infergate: the written configuration is served, and the printed
+requests are run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.probing import models_of, probe, protocols_of, run_requests, served
+from e2e.running import Infergate, started_infergate
+from infergate.cli import main
+
+MODELS = ("simple", "simple_string", "identity", "repeat", "accumulate", "digits", "embed")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Infergate]:
+    config = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
+    with started_infergate(config) as running:
+        yield running
+
+
+def test_the_printed_requests_run(server: Infergate) -> None:
+    found = models_of(probe(f"http://{server.http}"))
+    assert found.keys() == set(MODELS)
+    for name in set(MODELS) - {"repeat"}:
+        for response in run_requests(found[name]):
+            assert [item["name"] for item in response["outputs"]] == [
+                item["name"] for item in found[name]["outputs"]
+            ]
+
+
+def test_the_written_configuration_serves_the_models_in_all_protocols(
+    server: Infergate, tmp_path: Path
+) -> None:
+    file = tmp_path / "routes.yaml"
+    found = models_of(probe(f"grpc://{server.grpc}", "--write", str(file)))
+    with served(file) as document:
+        assert [route["model"] for route in document["routes"]] == list(MODELS)
+        listeners = document["listeners"]
+        addresses = [listeners["http"], listeners["grpc"], listeners["additional"]["kserve-v1"]]
+        http, grpc, v1 = (item["address"] for item in addresses)
+        again = probe(http, grpc, v1)
+        assert protocols_of(again) == {
+            http: {"v2-rest", "tfs-rest", "trtis-http"},
+            grpc: {"v2-grpc", "tfs-grpc", "trtis-grpc"},
+            v1: {"kserve-v1"},
+        }
+        for response in run_requests(found["digits"]):  # through the written configuration
+            assert response["outputs"][0]["shape"] == [1, 10]
+        assert found["digits"]["needs_gateway"]
+
+
+def test_an_existing_file_is_replaced_only_by_force(server: Infergate, tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text("mine")
+    assert main(["probe", server.http, "--write", str(file)]) == 2
+    assert file.read_text() == "mine"
+    assert main(["probe", server.http, "--write", str(file), "--force"]) == 0
+    assert "  - model: digits\n" in file.read_text()
+
+
+def test_the_text_has_tables_and_requests(
+    server: Infergate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", server.http, server.grpc]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert [server.grpc, "v2-grpc", "infergate"] in [line.split()[:3] for line in lines]
+    assert ["digits", "in", "IMAGE", "FP32", "[-1,8,8]", "up", "to", "64"] in [
+        line.split() for line in lines
+    ]
+    assert "# digits" in lines
+    assert any(line.startswith("curl -sS ") for line in lines)

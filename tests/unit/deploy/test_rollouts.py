@@ -1,0 +1,223 @@
+"""The manifests for Argo Rollouts and Flagger have the fields of their CRDs, and fit together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infergate.config import compile as compiled
+from infergate.config import load
+
+ROLLOUTS = Path(__file__).parents[3] / "deploy" / "rollouts"
+Manifest = dict[str, Any]
+
+# The fields that the manifests use, from the types of Argo Rollouts 1.8
+# (pkg/apis/rollouts/v1alpha1) and the CRDs of Flagger 1.41 (artifacts/flagger/crd.yaml). Kubernetes
+# drops unknown fields silently. A type stands for a value, a list of one for the items of a list.
+TEMPLATES = [{"templateName": str}]
+ANALYSIS_ARGUMENT = {"name": str, "value": str, "valueFrom": {"podTemplateHashValue": str}}
+FIELDS: dict[str, Any] = {
+    "AnalysisTemplate": {
+        "args": [{"name": str, "value": str}],
+        "metrics": [
+            {
+                "name": str,
+                "initialDelay": str,
+                "interval": str,
+                "count": int,
+                "failureLimit": int,
+                "inconclusiveLimit": int,
+                "successCondition": str,
+                "failureCondition": str,
+                "provider": {"prometheus": {"address": str, "query": str}},
+            }
+        ],
+    },
+    "Rollout": {
+        "replicas": int,
+        "workloadRef": {"apiVersion": str, "kind": str, "name": str, "scaleDown": str},
+        "selector": {"matchLabels": dict},
+        "strategy": {
+            "canary": {
+                "maxUnavailable": int,
+                "maxSurge": int,
+                "steps": [
+                    {
+                        "setWeight": int,
+                        "analysis": {"templates": TEMPLATES, "args": [ANALYSIS_ARGUMENT]},
+                    }
+                ],
+            }
+        },
+    },
+    "MetricTemplate": {"provider": {"type": str, "address": str}, "query": str},
+    "Canary": {
+        "provider": str,
+        "targetRef": {"apiVersion": str, "kind": str, "name": str},
+        "progressDeadlineSeconds": int,
+        "service": {
+            "port": int,
+            "targetPort": str,
+            "hosts": [str],
+            "gatewayRefs": [{"group": str, "kind": str, "name": str, "namespace": str}],
+        },
+        "analysis": {
+            "interval": str,
+            "threshold": int,
+            "stepWeights": [int],
+            "metrics": [
+                {
+                    "name": str,
+                    "interval": str,
+                    "thresholdRange": {"min": (int, float), "max": (int, float)},
+                    "templateRef": {"name": str},
+                    "templateVariables": dict,
+                }
+            ],
+        },
+    },
+}
+VERSIONS = {
+    "AnalysisTemplate": "argoproj.io/v1alpha1",
+    "Rollout": "argoproj.io/v1alpha1",
+    "MetricTemplate": "flagger.app/v1beta1",
+    "Canary": "flagger.app/v1beta1",
+}
+
+
+@cache
+def manifests(tool: str) -> tuple[Manifest, ...]:
+    files = (ROLLOUTS / tool).glob("*.yaml")
+    found = [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
+    return tuple(each for each in found if each.get("kind") in FIELDS)
+
+
+def of_kind(kind: str) -> dict[str, Manifest]:
+    both = (*manifests("argo"), *manifests("flagger"))
+    return {each["metadata"]["name"]: each["spec"] for each in both if each["kind"] == kind}
+
+
+def mistakes(value: Any, fields: Any, path: str) -> list[str]:
+    """Return the paths of unknown fields, and of values of another type."""
+    if isinstance(fields, dict):
+        if not isinstance(value, dict):
+            return [path]
+        unknown = [f"{path}.{key}" for key in value.keys() - fields.keys()]
+        known = [
+            mistake
+            for key in value.keys() & fields.keys()
+            for mistake in mistakes(value[key], fields[key], f"{path}.{key}")
+        ]
+        return unknown + known
+    if isinstance(fields, list):
+        if not isinstance(value, list):
+            return [path]
+        return [
+            mistake
+            for index, item in enumerate(value)
+            for mistake in mistakes(item, fields[0], f"{path}[{index}]")
+        ]
+    return [] if isinstance(value, fields) and not isinstance(value, bool) else [path]
+
+
+def test_every_field_is_in_the_crd() -> None:
+    all_manifests = (*manifests("argo"), *manifests("flagger"))
+    assert {each["kind"] for each in all_manifests} == FIELDS.keys()
+    for each in all_manifests:
+        assert each["apiVersion"] == VERSIONS[each["kind"]]
+        assert mistakes(each["spec"], FIELDS[each["kind"]], each["kind"]) == []
+
+
+def test_an_unknown_field_is_found() -> None:
+    assert mistakes({"a": 1, "b": [{"c": "x"}]}, {"b": [{"c": int}]}, "x") == ["x.a", "x.b[0].c"]
+
+
+def test_argos_analyses_get_their_arguments() -> None:
+    (rollout,) = of_kind("Rollout").values()
+    templates = of_kind("AnalysisTemplate")
+    analyses = [
+        step["analysis"] for step in rollout["strategy"]["canary"]["steps"] if "analysis" in step
+    ]
+    assert len(analyses) == 3
+    for analysis in analyses:
+        given = {argument["name"] for argument in analysis["args"]}
+        for reference in analysis["templates"]:
+            declared = templates[reference["templateName"]]["args"]
+            required = {each["name"] for each in declared if "value" not in each}
+            assert required == given
+
+
+def test_argos_queries_use_declared_arguments_and_conditions_that_allow_no_data() -> None:
+    for template in of_kind("AnalysisTemplate").values():
+        declared = {each["name"] for each in template["args"]}
+        for metric in template["metrics"]:
+            used = set(re.findall(r"{{args\.([\w-]+)}}", yaml.safe_dump(metric)))
+            assert {"route", "hash", "prometheus"} <= used <= declared
+            for condition in (metric["successCondition"], metric["failureCondition"]):
+                assert condition == "false" or condition.startswith("len(result) > 0 && ")
+
+
+def test_flaggers_checks_exist_and_get_their_variables() -> None:
+    (canary,) = of_kind("Canary").values()
+    templates = of_kind("MetricTemplate")
+    referenced = {each["templateRef"]["name"]: each for each in canary["analysis"]["metrics"]}
+    assert referenced.keys() == templates.keys()
+    for name, metric in referenced.items():
+        used = set(re.findall(r"{{ ([\w.]+) }}", templates[name]["query"]))
+        assert used == {"namespace", "target", "interval", "variables.route"}
+        assert metric["templateVariables"].keys() == {"route"}
+        assert len(metric["thresholdRange"]) == 1
+    # Pods of the promoted version, infergate-primary-…, must not match.
+    queries = "".join(template["query"] for template in templates.values())
+    (pattern,) = set(re.findall(r'pod=~"([^"]*)"', queries))
+    pods = re.compile(pattern.replace("{{ target }}", canary["targetRef"]["name"]))
+    assert pods.fullmatch("infergate-6d4cf56db6-x2x9k")
+    assert not pods.fullmatch("infergate-primary-6d4cf56db6-x2x9k")
+
+
+def test_the_analyzed_route_is_split_and_compared() -> None:
+    config = load(ROLLOUTS / "argo" / "routes.yaml", {})
+    routes = {route.label: route for route in compiled.routing_table(config).routes}
+    (rollout,) = of_kind("Rollout").values()
+    (name,) = {
+        argument["value"]
+        for step in rollout["strategy"]["canary"]["steps"]
+        for argument in step.get("analysis", {}).get("args", ())
+        if argument["name"] == "route"
+    }
+    route = routes[name]
+    assert route.split
+    assert route.mirror
+    assert route.mirror.backend == route.split[0].backend != route.backend
+
+
+@pytest.mark.parametrize("tool", ["argo", "flagger"])
+def test_kustomize_renders_the_manifests(tool: str) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl with kustomize")
+    argv = ["kubectl", "kustomize", str(ROLLOUTS / tool)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rendered = {
+        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)
+    }
+    own = {(each["kind"], each["metadata"]["name"]) for each in manifests(tool)}
+    assert own <= rendered.keys()
+    if tool == "argo":
+        autoscaler = rendered["HorizontalPodAutoscaler", "infergate"]["spec"]
+        assert autoscaler["scaleTargetRef"]["kind"] == "Rollout"
+        monitor = rendered["ServiceMonitor", "infergate"]["spec"]
+        assert monitor["podTargetLabels"] == ["rollouts-pod-template-hash"]
+        assert monitor["endpoints"]
+        volumes = rendered["Deployment", "infergate"]["spec"]["template"]["spec"]["volumes"]
+        (config,) = (each["configMap"]["name"] for each in volumes if "configMap" in each)
+        assert re.fullmatch("infergate-[a-z0-9]{10}", config)
+        routes = yaml.safe_load(rendered["ConfigMap", config]["data"]["routes.yaml"])
+        assert routes["routes"][0]["split"]

@@ -1,0 +1,262 @@
+"""The protocols, servers and models that a probe finds, and its reports about other addresses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probe_kit import (
+    embedded_models,
+    http_response,
+    probe,
+    scripted_server,
+    server,
+)
+
+from infergate.access.keys import digest_of, new_key
+from infergate.core.messages import ModelIndex, ModelIndexEntry
+from infergate.migration.probe import prober
+from infergate.migration.probe.findings import ProbeFindings, group_servers
+from infergate.migration.probe.prober import states_of
+from tls_kit import Authority
+
+KEY = new_key()
+KEY_DIGEST = digest_of(KEY).hex()
+
+
+def spoken(findings: ProbeFindings) -> list[set[str]]:
+    return [{item.protocol for item in target.detected} for target in findings.targets]
+
+
+async def test_every_protocol_is_detected_without_a_scheme() -> None:
+    async with embedded_models() as addresses:
+        findings = await probe(*addresses.values())
+    expected = {
+        "http": {"v2-rest", "tfs-rest", "trtis-http"},
+        "grpc": {"v2-grpc", "tfs-grpc", "trtis-grpc"},
+        "admin": set(),
+        "graphpipe[0]": {"graphpipe"},
+        "graphpipe[1]": {"graphpipe"},
+        "additional.v1": {"kserve-v1"},
+    }
+    assert dict(zip(addresses, spoken(findings), strict=True)) == expected
+    urls = [str(item.url) for target in findings.targets for item in target.detected]
+    assert f"tcp://{addresses['graphpipe[1]']}" in urls
+    assert f"http://{addresses['graphpipe[0]']}" in urls
+
+
+async def test_the_ports_of_a_server_are_one_server_with_its_models() -> None:
+    async with embedded_models() as addresses:
+        findings = await probe(addresses["http"], addresses["grpc"])
+    [found] = findings.servers
+    assert found.best.protocol == "v2-grpc"
+    assert found.title.startswith("infergate ")
+    metadata = {item.name: item.metadata for item in found.models}
+    digits = metadata["digits"]
+    assert digits is not None
+    assert digits.max_batch_size == 64
+    assert [(t.name, t.datatype, t.shape) for t in digits.inputs] == [("IMAGE", "FP32", (-1, 8, 8))]
+    assert {item.source for item in found.models} == {"v2-grpc"}
+
+
+async def test_a_wrong_scheme_is_corrected() -> None:
+    async with embedded_models() as addresses:
+        findings = await probe(f"http://{addresses['grpc']}", f"tcp://{addresses['http']}")
+    assert spoken(findings) == [
+        {"v2-grpc", "tfs-grpc", "trtis-grpc"},
+        {"v2-rest", "tfs-rest", "trtis-http"},
+    ]
+
+
+async def test_models_of_a_server_that_cannot_list_them_are_named() -> None:
+    route = ({"model": "digits", "backend": "demo"},)
+    listeners = {
+        "http": None,
+        "grpc": None,
+        "admin": None,
+        "additional": {"tfs": {"address": "127.0.0.1:0", "protocols": ("tfs-grpc",)}},
+    }
+    async with embedded_models(routes=route, listeners=listeners) as addresses:
+        address = addresses["additional.tfs"]
+        [unnamed] = (await probe(address)).servers
+        [named] = (await probe(address, models=("digits", "other"))).servers
+    assert not unnamed.models
+    assert not unnamed.lists_models
+    digits, other = named.models
+    assert digits.metadata is not None
+    assert (other.metadata, other.problem.partition(";")[0]) == (None, other.problem)
+    assert "other" in other.problem
+
+
+WEB_SERVERS = {
+    "an empty object": lambda _: http_response(200, b"{}"),
+    "a status object": lambda _: http_response(200, b'{"status": "ok", "name": ""}'),
+    "a list": lambda _: http_response(200, b"[]"),
+    "a page": lambda _: http_response(200, b"<html>", "text/html"),
+    "not found": lambda _: http_response(404, b'{"detail": "Not Found"}'),
+    "an error": lambda _: http_response(500, b'{"error": "internal"}'),
+    "OpenAI's models": lambda _: http_response(200, b'{"object": "list", "data": [{"id": "m"}]}'),
+    "an empty body": lambda _: http_response(200, b""),
+    "a Redis server": lambda _: b"-ERR unknown command\r\n",
+    "a mail server": lambda _: b"220 mail ESMTP\r\n",
+    "nothing": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("respond", WEB_SERVERS.values(), ids=WEB_SERVERS)
+async def test_other_servers_speak_no_protocol(respond: Any) -> None:
+    async with scripted_server(respond) as address:
+        findings = await probe(address, timeout=0.5)
+    assert spoken(findings) == [set()]
+    problem = findings.targets[0].problem
+    assert problem is not None
+    assert "speaks no protocol" in problem.reason
+    assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
+
+
+async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+    async with scripted_server(lambda _: None) as address:
+        findings = await probe(f"http://{address}", timeout=0.2)
+    assert spoken(findings) == [set()]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "the server requires credentials"),
+        (403, "the server refuses these credentials"),
+    ],
+)
+async def test_rejected_credentials_are_reported(status: int, reason: str) -> None:
+    async with scripted_server(lambda _: http_response(status, b"{}")) as address:
+        findings = await probe(f"http://{address}", timeout=1)
+    problem = findings.targets[0].problem
+    assert problem is not None
+    assert problem.reason == reason
+    assert "--header" in problem.advice
+
+
+async def test_headers_are_sent_with_every_request() -> None:
+    access = {
+        "keys": ({"name": "me", "sha256": KEY_DIGEST},),
+        "rules": (
+            {
+                "who": ("key:me",),
+                "models": ("*",),
+                "operations": ("metadata", "statistics", "health"),
+            },
+        ),
+    }
+    async with embedded_models(access=access) as addresses:
+        rejected = await probe(addresses["http"], addresses["grpc"])
+        headers = {"authorization": f"Bearer {KEY}"}
+        accepted = await probe(addresses["http"], addresses["grpc"], headers=headers)
+    assert spoken(rejected) == [set(), set()]
+    assert all(item.problem and "credentials" in item.problem.reason for item in rejected.targets)
+    assert accepted.servers, accepted.targets
+    [found] = accepted.servers
+    assert {item.protocol for item in found.protocols} >= {"v2-rest", "v2-grpc", "trtis-grpc"}
+    assert all(item.metadata for item in found.models)
+
+
+async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.server()
+    tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
+    listeners = {
+        "http": {"address": "127.0.0.1:0", "tls": tls},
+        "grpc": {"address": "127.0.0.1:0", "tls": tls},
+        "admin": None,
+    }
+    async with embedded_models(listeners=listeners) as addresses:
+        plain = await probe(f"http://{addresses['http']}", timeout=2)
+        unknown = await probe(addresses["http"], timeout=2)
+        trusted = await probe(addresses["http"], addresses["grpc"], ca=authority.file)
+        insecure = await probe(f"https://{addresses['http']}", verify=False)
+    problem = plain.targets[0].problem
+    assert problem is not None
+    assert problem.reason == "the port expects TLS"
+    assert problem.advice == f"use https://{addresses['http']} or grpcs://{addresses['http']}"
+    problem = unknown.targets[0].problem
+    assert problem is not None
+    assert "certificate is not trusted" in problem.reason
+    [found] = trusted.servers
+    assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
+    assert all(item.metadata for item in found.models)
+    assert spoken(insecure) == [{"v2-rest", "tfs-rest", "trtis-http"}]
+
+
+def v2_server(models: int) -> Any:
+    """Return the script of a V2 server that describes none of its ``models``."""
+
+    def respond(line: str) -> bytes | None:
+        match line.split():
+            case ["GET", "/v2", _]:
+                return http_response(200, b'{"name": "triton", "version": "1", "extensions": []}')
+            case ["POST", "/v2/repository/index", _]:
+                index = [{"name": f"m{n}", "state": "READY"} for n in range(models)]
+                return http_response(200, json.dumps(index).encode())
+        return None if "/v2/models/" in line else http_response(404, b"{}")
+
+    return respond
+
+
+async def test_a_server_that_does_not_respond_gets_few_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prober, "MAX_CONCURRENT", 4)
+    async with scripted_server(v2_server(50)) as address:
+        findings = await probe(f"http://{address}", timeout=0.2)
+    [found] = findings.servers
+    problems = [item.problem for item in found.models]
+    assert len(problems) == 50
+    assert problems.count("not requested: the server does not respond") >= 40
+
+
+async def test_models_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prober, "MAX_MODELS", 2)
+    async with embedded_models() as addresses:
+        [found] = (await probe(addresses["grpc"])).servers
+    assert (len(found.models), found.omitted) == (2, 5)
+
+
+async def test_a_model_that_is_not_ready_is_not_described() -> None:
+    def respond(line: str) -> bytes | None:
+        if line.startswith("POST /v2/repository/index "):
+            return http_response(200, b'[{"name": "m", "state": "UNAVAILABLE"}]')
+        return v2_server(0)(line)
+
+    async with scripted_server(respond) as address:
+        [found] = (await probe(f"http://{address}", timeout=1)).servers
+    [item] = found.models
+    assert (item.metadata, item.problem) == (None, "the model is UNAVAILABLE")
+
+
+def test_a_model_is_ready_if_one_of_its_versions_is() -> None:
+    entries = [
+        ModelIndexEntry("a", "1", "UNAVAILABLE"),
+        ModelIndexEntry("a", "2", "READY"),
+        ModelIndexEntry("a", "3", "LOADING"),
+        ModelIndexEntry("b", "1", "UNAVAILABLE"),
+    ]
+    assert states_of(ModelIndex(tuple(entries))) == {"a": "READY", "b": "UNAVAILABLE"}
+
+
+def test_two_servers_on_one_host_stay_apart() -> None:
+    ports = [
+        server(protocol="v2-rest", url="http://a:1"),
+        server(protocol="v2-grpc", url="grpc://a:2"),
+        server(protocol="v2-rest", url="http://a:3"),
+        server(protocol="v2-grpc", url="grpc://a:4"),
+        server(protocol="v2-grpc", url="grpc://b:2"),
+        server(protocol="graphpipe", url="http://a:5", name="other"),
+    ]
+    groups = group_servers([item.best for item in ports])
+    assert [[str(item.url) for item in group] for group in groups] == [
+        ["grpc://a:2", "http://a:1"],
+        ["grpc://a:4", "http://a:3"],
+        ["grpc://b:2"],
+        ["http://a:5"],
+    ]

@@ -1,0 +1,329 @@
+"""The configuration that a probe writes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from probe_kit import model, server, tensor
+
+from infergate.config.load import parse
+from infergate.config.mistakes import ConfigError
+from infergate.config.schema import Config
+from infergate.core.name_rules import NameRule
+from infergate.migration.probe import listener_ports
+from infergate.migration.probe.findings import ProbedModel, ProbedServer
+from infergate.migration.probe.listener_ports import ListenerPorts
+from infergate.migration.probe.new_file import FileExistsAlreadyError, write_configuration
+from infergate.migration.probe.options import ProbeOptions
+from infergate.migration.probe.routes_file import RoutesFile, compose_routes
+from infergate.migration.probe.targets import parse_target
+from infergate.migration.probe.yaml_text import flow
+
+GRAPHPIPE = {"protocol": "graphpipe", "name": "graphpipe-go"}
+
+
+def compose(
+    *old: ProbedServer, new: tuple[ProbedServer, ...] = (), options: ProbeOptions | None = None
+) -> RoutesFile:
+    return compose_routes("routes.yaml", old, new, options or ProbeOptions(), ListenerPorts([]))
+
+
+def checked(text: str) -> Config:
+    """Return the configuration in ``text``. Only the comparison may be unknown."""
+    return parse(text, "routes.yaml", {})
+
+
+def test_the_file_of_one_server() -> None:
+    text = compose(server(model("resnet50"), model("bert", source="v2-rest"))).text
+    assert text == (
+        "# Written by infergate probe. Check it, then serve it:\n"
+        "#   infergate --config routes.yaml --check\n"
+        "#   infergate --config routes.yaml\n"
+        "# docs/configuration.md describes every key.\n"
+        "\n"
+        "listeners:\n"
+        '  http: {address: "127.0.0.1:8000"}\n'
+        '  grpc: {address: "127.0.0.1:8001"}\n'
+        '  admin: {address: "127.0.0.1:8002"}\n'
+        "  additional:  # tfs-rest and kserve-v1 have the same paths\n"
+        '    kserve-v1: {address: "127.0.0.1:8003", protocols: [kserve-v1]}\n'
+        "\n"
+        "backends:\n"
+        "  triton:  # triton 2.51.0\n"
+        "    protocol: v2-grpc\n"
+        '    endpoints: ["grpc://10.0.0.7:8001"]\n'
+        "\n"
+        "routes:\n"
+        "  - model: resnet50\n"
+        "    backend: triton\n"
+        "  - model: bert\n"
+        "    backend: triton\n"
+        "\n"
+        "models:  # the backends' protocols do not provide this metadata\n"
+        "  bert: {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}], "
+        "outputs: [{name: y, datatype: FP32, shape: [-1]}]}\n"
+    )
+    config = checked(text)
+    assert config.models["bert"].inputs[0].shape == (-1, 3)
+
+
+def test_kserve_v1_is_served_under_v1_if_the_server_speaks_it() -> None:
+    spoken = server(ProbedModel("m"), protocol="kserve-v1", url="http://a:80", name="KServe V1")
+    config = checked(compose(spoken).text)
+    assert config.listeners.http is not None
+    assert config.listeners.http.v1 == "kserve-v1"
+    assert config.listeners.additional["tfs-rest"].protocols == ("tfs-rest",)
+
+
+def test_each_model_of_a_graphpipe_server_gets_a_port_and_a_name_of_its_own() -> None:
+    routes = compose(
+        server(model("model", source="graphpipe"), url="http://a:9000", **GRAPHPIPE),
+        server(model("model", source="graphpipe"), url="tcp://a:9001", **GRAPHPIPE),
+    )
+    config = checked(routes.text)
+    listeners = config.listeners.graphpipe
+    assert [(item.model, item.framing) for item in listeners] == [
+        ("model", "http"),
+        ("model-2", "size-prefixed"),
+    ]
+    assert [(item.model, item.backend) for item in config.routes] == [
+        ("model", "graphpipe-go"),
+        ("model-2", "graphpipe-go-2"),
+    ]
+    assert list(routes.names.values()) == ["model", "model-2"]
+
+
+def test_a_second_server_with_the_same_model_is_a_comment() -> None:
+    text = compose(server(model("m")), server(model("m"), url="grpc://b:1", name="mlserver")).text
+    assert "  # grpc://b:1 (v2-grpc) also has m." in text.splitlines()
+    assert list(checked(text).backends) == ["triton"]
+
+
+def test_substitutes_are_written_for_datatypes_that_some_protocols_do_not_have() -> None:
+    inputs = (tensor("x", "BOOL", -1), tensor("z", "BF16", -1))
+    [route] = checked(compose(server(model("m", inputs=inputs))).text).routes
+    assert {key: value.value for key, value in route.cast.items()} == {
+        "BOOL": "UINT8",
+        "BF16": "FP32",
+    }
+
+
+def test_unknown_tensors_are_a_comment_to_fill_in() -> None:
+    unknown = ProbedModel("m", "READY", problem="the server reports no inputs and outputs")
+    odd = model("n", inputs=(tensor("x", "COMPLEX64", -1),))
+    text = compose(server(unknown, odd)).text
+    assert not checked(text).models
+    lines = text.splitlines()
+    assert "    # When probed: the server reports no inputs and outputs" in lines
+    commented = lines[lines.index("# models:") :]
+    assert commented[1].startswith("#   m: {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]")
+    filled = "\n".join([*lines, *(line[2:].replace("COMPLEX64", "FP32") for line in commented)])
+    assert list(checked(filled).models) == ["m", "n"]
+
+
+def test_a_server_that_cannot_list_its_models_gets_all_others() -> None:
+    serving = server(protocol="tfs-grpc", url="grpc://tf:8500", name="TensorFlow Serving")
+    config = checked(compose(server(model("m")), serving).text)
+    assert [(route.model, route.backend) for route in config.routes] == [
+        ("m", "triton"),
+        ("*", "tensorflow-serving"),
+    ]
+
+
+def test_headers_are_forwarded_and_never_written() -> None:
+    options = ProbeOptions(headers={"authorization": "Bearer secret"}, verify=False)
+    text = compose(server(model("m"), url="grpcs://a:1"), options=options).text
+    assert "secret" not in text
+    backend = checked(text).backends["triton"]
+    assert backend.forward_headers[-1] == "authorization"
+    assert "traceparent" in backend.forward_headers
+    assert backend.tls is not None
+    assert not backend.tls.verify
+
+
+def test_names_that_routes_would_read_as_patterns_match_only_themselves() -> None:
+    config = checked(compose(server(model("a*b"), model("team/m"), model("x[y]"))).text)
+    assert config.allow_slash_in_model_names
+    assert [route.model for route in config.routes] == [r"/a\*b/", "team/m", r"/x\[y\]/"]
+
+
+def test_a_name_that_no_client_can_send_is_a_comment() -> None:
+    text = compose(server(model("a\nroutes: []"), model("m"))).text
+    assert "# The model name a routes: [] contains the control character U+000A" in text
+    assert [route.model for route in checked(text).routes] == ["m"]
+
+
+NAMES = st.text(min_size=1, max_size=30)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4, unique=True), NAMES, NAMES)
+def test_whatever_a_server_names_things_the_file_is_valid(
+    models: list[str], tensor_name: str, server_name: str
+) -> None:
+    rule = NameRule(allow_slash=True)
+    inputs = (tensor(tensor_name, "BOOL", -1),)
+    probed = [model(name, inputs=inputs, source="v2-rest") for name in ["ok", *models]]
+    text = compose(server(*probed, name=server_name)).text
+    config = checked(text)
+    sendable = {name for name in ["ok", *models] if not rule.find_problem(name)}
+    assert len(config.routes) == len(sendable)
+
+
+# ---- against a new server
+
+
+def mirrored(old: ProbedModel, new: ProbedModel) -> str:
+    """Return the lines of the only route."""
+    text = compose(server(old), new=(server(new, url="grpc://new:8001"),)).text
+    return text.partition("routes:\n")[2].partition("\n\n")[0]
+
+
+def test_a_certain_pair_is_mirrored_and_compared() -> None:
+    assert mirrored(model("m"), model("m")) == (
+        "  - model: m\n"
+        "    backend: old\n"
+        "    mirror:\n"
+        "      backend: new\n"
+        "      percent: 100\n"
+        "      compare: {}\n"
+    )
+
+
+def test_other_names_are_rewritten() -> None:
+    inputs = (tensor("input__0", "FP32", -1, 3),)
+    outputs = (tensor("scores", "FP32", -1), tensor("labels", "BYTES", -1))
+    old = model("Resnet", outputs=(tensor("probs", "FP32", -1), tensor("names", "BYTES", -1)))
+    text = mirrored(old, model("res-net", inputs=inputs, outputs=outputs))
+    assert text.splitlines()[2:] == [
+        "    mirror:",
+        "      backend: new",
+        "      percent: 100",
+        "      rewrite:",
+        "        model: res-net",
+        "        inputs: {x: input__0}",
+        "        outputs: {probs: scores, names: labels}",
+        "      compare: {}",
+    ]
+    document = compose(
+        server(old), new=(server(model("res-net", inputs=inputs, outputs=outputs)),)
+    ).text.replace("      compare: {}\n", "")
+    mirror = checked(document).routes[0].mirror
+    assert mirror is not None
+    assert mirror.rewrite is not None
+    assert mirror.rewrite.inputs == {"x": "input__0"}
+
+
+def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -> None:
+    old = model("m", inputs=(tensor("a", "INT64", -1), tensor("b", "INT64", -1)))
+    new = model("m", inputs=(tensor("x", "INT64", -1), tensor("y", "INT64", -1)))
+    lines = mirrored(old, new).splitlines()
+    reason = "several tensors have this datatype and shape; possible: x, y"
+    assert lines[2:] == [
+        "    # The mirror is not certain:",
+        f"    #   input a: {reason}",
+        f"    #   input b: {reason}",
+        "    #   input x of the new model: the old model has no such input",
+        "    #   input y of the new model: the old model has no such input",
+        "    # mirror:",
+        "    #   backend: new",
+        "    #   percent: 100",
+        "    #   compare: {}",
+    ]
+
+
+def test_an_output_without_a_counterpart_is_a_comment_in_the_mirror() -> None:
+    new = model("m", outputs=(tensor("y", "FP64", -1),))
+    lines = mirrored(model("m"), new).splitlines()
+    assert "      # output y: the datatypes differ: FP32 and FP64; no cast fits" in lines
+    assert "      compare: {}" in lines
+
+
+def test_models_of_only_one_side_are_served_without_a_mirror() -> None:
+    other = model("other", inputs=(tensor("t", "BYTES", -1),))
+    text = compose(server(model("m")), new=(server(other, url="grpc://new:1"),)).text
+    config = checked(text)
+    assert [(route.model, route.backend) for route in config.routes] == [
+        ("m", "old"),
+        ("other", "new"),
+    ]
+    assert "    # No mirror: no model has this name or these tensors; possible: other" in text
+
+
+def test_a_cast_that_the_pair_needs_is_written() -> None:
+    old = model("m", inputs=(tensor("x", "BOOL", -1),))
+    new = model("m", inputs=(tensor("x", "INT32", -1),), source="graphpipe")
+    text = compose(server(old), new=(server(new, url="http://new:1", **GRAPHPIPE),)).text
+    assert "    cast: {BOOL: INT32}  # for protocols without these datatypes" in text
+    assert "    mirror:" in text
+
+
+# ---- ports and the file
+
+
+def test_ports_of_local_servers_and_of_other_programs_are_avoided() -> None:
+    ports = ListenerPorts([parse_target("http://localhost:8000")])
+    assert ports.assign(8000) != 8000
+    with socket.socket() as taken:
+        taken.bind((listener_ports.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert ports.assign(port) == port + 100
+        assert ListenerPorts([parse_target("http://10.0.0.7:8000")]).assign(port) == port
+    assert ListenerPorts([]).assign(8000) == 8000
+
+
+TEXT = compose(server(model("m"))).text
+
+
+def test_the_file_is_written_completely(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    write_configuration(path, TEXT, force=False)
+    assert path.read_text(encoding="utf-8") == TEXT
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text("mine")
+    with pytest.raises(FileExistsAlreadyError):
+        write_configuration(path, TEXT, force=False)
+    assert path.read_text() == "mine"
+    write_configuration(path, TEXT, force=True)
+    assert path.read_text(encoding="utf-8") == TEXT
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_invalid_configuration_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        write_configuration(tmp_path / "routes.yaml", "backends: {}", force=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    path = tmp_path / "routes.yaml"
+    path.write_text("mine")
+    with pytest.raises(OSError, match="No space left"):
+        write_configuration(path, TEXT, force=True)
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+VALUES = st.recursive(
+    st.text(max_size=20) | st.integers(-(2**63), 2**63) | st.booleans(),
+    lambda items: st.lists(items, max_size=3) | st.dictionaries(st.text(max_size=9), items),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_yaml_reads_the_written_values(value: object) -> None:
+    assert yaml.safe_load(f"- {flow(value)}") == [value]

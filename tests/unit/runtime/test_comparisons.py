@@ -1,0 +1,133 @@
+"""The path /comparisons of the admin listener."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from infergate.comparison.outcomes import Comparison
+from infergate.comparison.settings import MirrorComparison
+from infergate.comparison.summary import Summary
+from infergate.config.schema import Config
+from infergate.core.counters import RouteCounters
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import HttpRequest
+from infergate.observe.metrics import Metrics
+from infergate.routing.table import MirrorTarget, Route
+from infergate.runtime.admin import AdminApp
+from infergate.runtime.comparisons import PATH, ComparisonsApp, make_comparer
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.workers.messages import WorkerCommand
+from infergate.runtime.workers.supervisor import Supervisor
+
+
+def summary_of(*routes: str) -> Summary:
+    summary = Summary()
+    for route in routes:
+        summary.add(route, "m", Comparison("ok", "timeout", "outcome"))
+    return summary
+
+
+class Source:
+    def __init__(self, *routes: str) -> None:
+        self.summary = summary_of(*routes)
+
+    async def comparisons(self) -> Sequence[Summary]:
+        return (self.summary, summary_of("a"))
+
+    async def reset_comparisons(self) -> None:
+        self.summary = Summary()
+
+
+def admin(source: Source, *, actions: bool = False) -> AdminApp:
+    async def ready() -> bool:
+        return True
+
+    app = ComparisonsApp(source, ("ops.example",), allows_reset=actions)
+    return AdminApp(Metrics().scrape, ready, ConfigHistory(), apps={PATH: app})
+
+
+async def response_for(
+    app: AdminApp, method: str = "GET", headers: Mapping[str, str] | None = None, path: str = PATH
+) -> tuple[int, bytes]:
+    wire = HttpRequest(method, path, headers=headers or {})
+    reply = await app.respond(wire, RequestContext("test"))
+    return reply.status, b"".join(bytes(part) for part in reply.body)
+
+
+async def test_the_merged_summaries_are_returned_as_json() -> None:
+    source = Source("a", "b")
+    status, body = await response_for(admin(source))
+    assert status == 200
+    assert Summary.from_json(json.loads(body)) == summary_of("a", "b", "a")
+    assert source.summary == summary_of("a", "b")
+    paths = json.loads((await response_for(admin(source), path="/"))[1])["paths"]
+    assert PATH in paths
+
+
+@pytest.mark.parametrize(
+    ("actions", "method", "headers", "status"),
+    [
+        (False, "DELETE", {}, 403),
+        (True, "POST", {}, 405),
+        (True, "DELETE", {"origin": "http://evil.example"}, 403),
+        (True, "DELETE", {"host": "evil.example"}, 403),
+        (True, "GET", {"host": "evil.example"}, 403),
+        (False, "GET", {"host": "ops.example"}, 200),
+    ],
+)
+async def test_what_is_not_allowed_changes_nothing(
+    actions: bool, method: str, headers: dict[str, str], status: int
+) -> None:
+    source = Source("a")
+    assert (await response_for(admin(source, actions=actions), method, headers))[0] == status
+    assert source.summary.routes
+
+
+async def test_a_reset_is_audited(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source("a")
+    with caplog.at_level(logging.INFO, "infergate.audit"):
+        assert (await response_for(admin(source, actions=True), "DELETE"))[0] == 200
+    assert not source.summary.routes
+    assert caplog.messages == ["reset comparisons peer=test"]
+
+
+async def test_the_supervisor_collects_the_summaries_of_all_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listeners = {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None}
+    demo = {
+        "workers": 2,
+        "listeners": listeners,
+        "backends": {"demo": {"protocol": "builtin"}},
+        "routes": ({"model": "*", "backend": "demo"},),
+    }
+    supervisor = Supervisor(Config.model_validate(demo), ConfigHistory())
+    commands: list[object] = []
+
+    async def respond(worker: Summary, message: object, seconds: float = 1.0) -> Any:
+        commands.append(message)
+        return worker if message is WorkerCommand.GET_COMPARISONS else None
+
+    workers = [(None, summary_of("a")), (None, summary_of("a", "b"))]
+    monkeypatch.setattr(supervisor, "_request", respond)
+    monkeypatch.setattr(supervisor, "_serving", lambda: workers)
+    assert await supervisor.comparisons() == [summary_of("a"), summary_of("a", "b")]
+    await supervisor.reset_comparisons()
+    assert commands.count(WorkerCommand.RESET_COMPARISONS) == 2
+    await supervisor.stop(0)
+
+
+async def test_without_a_comparison_there_is_no_comparer() -> None:
+    plain = Route("m", "old", mirror=MirrorTarget("new"))
+    compared = Route("m", "old", mirror=MirrorTarget("new", comparison=MirrorComparison()))
+    assert make_comparer([plain], lambda _: RouteCounters(), None) is None
+    comparer = make_comparer([plain, compared], lambda _: RouteCounters(), None)
+    assert comparer is not None
+    assert comparer.of_route(plain) is None
+    assert comparer.of_route(compared) is not None
+    await comparer.close()
