@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
 from infergate.gateway.gateway import Gateway
 from infergate.migration.recorded import recorded_metadata
+from infergate.routing.table import RouteTable
 
 MODEL: Final = "{model}"
 """Replaced by the model's name in a URL, for protocols whose URL names the model."""
@@ -53,7 +55,7 @@ class ReplayTarget(Protocol):
 
 
 class ConfigTarget:
-    """The routes and backends of a configuration."""
+    """The routes and backends of a configuration. Mirrors get no copies."""
 
     def __init__(self, config: Config) -> None:
         self._gateway: Final = _make_gateway(config, {})
@@ -198,7 +200,9 @@ def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Gateway
         if isinstance(backend, SupportsHealthWatch):
             backend.start()
     models = compiled.declared_models(config) | declared
-    return Gateway(compiled.routing_table(config), backends, models)
+    table = compiled.routing_table(config)
+    routes = (replace(route, mirror=None) for route in table.routes)
+    return Gateway(RouteTable(routes, table.name_rule), backends, models)
 
 
 def _make_backend(name: str, config: Config) -> Backend:

@@ -171,6 +171,17 @@ async def test_every_rewrite_is_named() -> None:
     )
 
 
+async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
+    mirror = "{backend: b, rewrite: {model: new}, compare: {baseline: {percent: 5}}, percent: 20}"
+    config = one(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
+    own, mirrored, baseline = (await explained(config, built(M))).targets
+    assert 'model_name: "old"' in own.message["decoded"]
+    assert 'model_name: "new"' in mirrored.message["decoded"]
+    assert 'model_name: "old"' in baseline.message["decoded"]
+    assert mirrored.when == "a copy of 20% of requests"
+    assert baseline.when == "a further copy of 5% of the requests that the mirror gets"
+
+
 async def test_a_cast_is_named() -> None:
     tensor = Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40")
     config = one(", cast: {BF16: FP32}", 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]')

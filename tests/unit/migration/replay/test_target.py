@@ -133,14 +133,18 @@ async def test_a_protocol_without_metadata_gets_that_of_the_recorded_tensors() -
         await target.close()
 
 
-async def test_a_configuration_is_used_with_all_its_routes() -> None:
+async def test_a_configuration_is_used_with_all_its_routes_and_without_mirrors() -> None:
     config = parse(
-        "backends: {b: {protocol: builtin}}\nroutes: [{model: m, backend: b}]", "routes.yaml", {}
+        "backends: {b: {protocol: builtin}, c: {protocol: builtin}}\n"
+        "routes: [{model: m, backend: b, mirror: {backend: c}}]",
+        "routes.yaml",
+        {},
     )
     target = ConfigTarget(config)
     try:
         gateway = await target.gateway_for(exchange(1))
-        assert [backend.name for backend in gateway.backends] == ["b"]
+        assert [backend.name for backend in gateway.backends] == ["b", "c"]
+        assert gateway.traffic_splits == {}
         assert gateway.route_label("m", "", {}) == "m"
     finally:
         await target.close()
