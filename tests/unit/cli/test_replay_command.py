@@ -89,6 +89,7 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     assert not report.exists()
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
