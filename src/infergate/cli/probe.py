@@ -77,7 +77,9 @@ def run(arguments: Arguments) -> int:
         return _usage_error("--ca and --insecure exclude each other")
     if arguments.ca is not None and not arguments.ca.is_file():
         return _usage_error(f"{arguments.ca} is not a file")
-    logging.getLogger("infergate").addHandler(logging.NullHandler())
+    logger = logging.getLogger("infergate")
+    if not logger.handlers:  # failed attempts are part of the result
+        logger.addHandler(logging.NullHandler())
     options = ProbeOptions(
         arguments.timeout,
         arguments.model,
