@@ -65,8 +65,8 @@ def run(arguments: Arguments) -> int:
     from infergate.migration.probe.targets import parse_target
 
     try:
-        targets = [parse_target(text) for text in arguments.operands]
-        new_targets = [parse_target(text) for text in arguments.against]
+        targets = [parse_target(text) for text in dict.fromkeys(arguments.operands)]
+        new_targets = [parse_target(text) for text in dict.fromkeys(arguments.against)]
     except ValueError as error:
         return _usage_error(str(error))
     if arguments.force and arguments.write is None:
