@@ -65,8 +65,8 @@ def run(arguments: Arguments) -> int:
     from infergate.migration.probe.targets import parse_target
 
     try:
-        targets = [parse_target(text) for text in arguments.operands]
-        new_targets = [parse_target(text) for text in arguments.against]
+        targets = [parse_target(text) for text in dict.fromkeys(arguments.operands)]
+        new_targets = [parse_target(text) for text in dict.fromkeys(arguments.against)]
     except ValueError as error:
         return _usage_error(str(error))
     if arguments.force and arguments.write is None:
@@ -77,7 +77,9 @@ def run(arguments: Arguments) -> int:
         return _usage_error("use only one of --ca and --insecure")
     if arguments.ca is not None and not arguments.ca.is_file():
         return _usage_error(f"{arguments.ca} is not a file")
-    logging.getLogger("infergate").addHandler(logging.NullHandler())
+    logger = logging.getLogger("infergate")
+    if not logger.handlers:  # failed attempts are part of the result
+        logger.addHandler(logging.NullHandler())
     options = ProbeOptions(
         arguments.timeout,
         arguments.model,
