@@ -239,7 +239,11 @@ def test_the_page_loads_nothing_and_has_charts() -> None:
 def test_noise_is_drawn_beside_differences() -> None:
     summary = Summary()
     summary.add("r", "m", compare_values(1, 2), compare_values(1, 1.5))
-    assert "noise of the old server" in render_html(summary)
+    text = render_html(summary)
+    assert "noise of the old server" in text
+    bars = re.findall(r'<rect class="(\w+)".*? height="([\d.]+)">', text)
+    assert [kind for kind, _ in bars] == ["new", "old", "new"]  # errors; noise and differences
+    assert all(float(height) > 5 for _, height in bars)
 
 
 def test_a_page_is_bounded() -> None:
