@@ -2,8 +2,8 @@
 with 1 GB/s of tensors, and measures how late the event loop is meanwhile.
 
 The exchanges come from the same process, so the event loop, the recorder's thread and this program
-share one interpreter, as in a gateway. Each load is run without and with the recorder, in turn. The
-delay is that of a timer that fires every millisecond."""
+share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately.
+The delay is that of a timer that fires every millisecond."""
 
 import argparse
 import asyncio
@@ -30,7 +30,7 @@ from infergate.recording.redaction import Redaction
 from infergate.transport.server.admission import Admission, RequestAccount
 
 SECONDS = 3.0
-TURNS = 2
+REPEATS = 2
 TICK = 0.001
 GIB = 1024 * MIB
 
@@ -107,9 +107,9 @@ class Load:
 
 
 async def compare(name: str, parent: Path, make: Callable[[int], Exchange], rate: float) -> None:
-    for turn in range(TURNS):
+    for repeat in range(REPEATS):
         for recorded in (False, True):
-            folder = parent / f"{name}-{turn}"
+            folder = parent / f"{name}-{repeat}"
             load = Load(folder, make, rate)
             before = time.process_time()
             await load.run(recorded=recorded)

@@ -33,8 +33,9 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     0: "success: clean shutdown, or for --check a valid configuration",
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
-    "not ready (health), a wrong result (matrix), a damaged recording (record), an address without "
-    "a known protocol (probe)",
+    "not ready (health), a wrong result (matrix), a request that is refused (explain), responses "
+    "that differ (replay, report), a damaged recording (record), an address without a known "
+    "protocol (probe)",
     130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
 }
 """The exit codes and their meanings."""
@@ -243,7 +244,7 @@ _REPLAY: Final = (
 _REPORT: Final = (
     Option(
         "--replay",
-        "show a result that replay --report has written as JSON",
+        "show the JSON report of a replay",
         {"type": Path, "metavar": "FILE"},
     ),
     Option(

@@ -136,9 +136,9 @@ async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
         with Progress("replaying", total) as bar:
 
             def show(result: ReplayResult, count: int) -> None:
-                compared, equal = result.totals
-                step = count if arguments.n is None else 1
-                bar.step(step, f"{result.counts.sent:,} sent, {compared - equal:,} differ")
+                counts, step = result.counts, count if arguments.n is None else 1
+                different = counts.compared - counts.equal
+                bar.step(step, f"{counts.sent:,} sent, {different:,} differ")
 
             return await Replayer(entries, target, options, show).run()
     finally:

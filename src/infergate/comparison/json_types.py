@@ -15,12 +15,12 @@ def _check_counts(counts: Counter[Any]) -> Counter[Any]:
     for key, value in counts.items():
         if not 0 <= value <= MAX_COUNT:
             raise ValueError(f"the count of {key!r} is {value}")
-    return counts
+    return +counts  # without zeros
 
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Counts = AfterValidator(_check_counts)
-"""An annotation for counters whose counts must not be negative."""
+"""An annotation of counters: counts must not be negative, and zeros are removed."""
 Size = Annotated[
     float,
     BeforeValidator(lambda value: math.inf if value is None else value),

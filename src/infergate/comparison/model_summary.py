@@ -177,6 +177,10 @@ class ModelSummary:
     actual_latencies: Latencies = field(default_factory=Latencies)
     timeline: Timeline = field(default_factory=Timeline)
 
+    def __post_init__(self) -> None:
+        if not self.known <= self.equal <= self.compared - self.unresolvable:
+            raise ValueError("the counts of equal and of all comparisons contradict each other")
+
     def add(self, comparison: Comparison, time: float, request_id: str) -> None:
         self.compared += 1
         self.equal += comparison.is_equal

@@ -195,7 +195,7 @@ def _agreement(timeline: Timeline) -> str:
 
 
 def _latencies(summary: ModelSummary) -> str:
-    if not summary.expected_latencies.count:
+    if not summary.expected_latencies.count or not summary.actual_latencies.count:
         return ""
     lines = [
         ChartSeries(kind, kind, [(latencies.quantile(share), 100 * share) for share in _CURVE])

@@ -31,6 +31,9 @@ class Timeline:
     def __post_init__(self) -> None:
         if self.intervals and max(self.intervals) << self.doublings > MAX_TIME:
             raise ValueError("an interval is after the year 9999")
+        for compared, equal in self.intervals.values():
+            if not equal <= compared > 0:
+                raise ValueError(f"{equal} of {compared} comparisons in an interval are equal")
 
     @property
     def seconds(self) -> int:

@@ -17,7 +17,12 @@ from infergate.comparison.rules import ComparisonRules
 from infergate.comparison.summary import Summary, SummaryFormatError
 from infergate.comparison.verdict import Verdict
 from infergate.core.limits import MIB
-from infergate.migration.replay.entries import DamagedFilePart, read_entries, start_time
+from infergate.migration.replay.entries import (
+    DamagedFilePart,
+    read_entries,
+    start_time,
+    valid_outcome,
+)
 from infergate.migration.replay.result import ReplayResult
 from infergate.recording.directory import SUFFIX
 from infergate.recording.format import RecordingError
@@ -61,7 +66,7 @@ def summarize_mismatches(
             summary.add(
                 exchange.route,
                 exchange.request.model,
-                compare(rules, exchange.outcome, outcome),
+                compare(rules, valid_outcome(exchange.outcome), valid_outcome(outcome)),
                 time=start_time(entry),
                 request_id=exchange.request_id,
             )

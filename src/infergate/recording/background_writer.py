@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 from infergate.core.exchange import Exchange
@@ -53,17 +53,20 @@ class WriteJob:
 
 @dataclass(slots=True)
 class BatchReport:
-    """The end of a batch of jobs. ``memory`` is to be closed."""
+    """The end of a batch of jobs. The event loop closes the memory of the jobs and removes them
+    from the list, so that the loop can reuse the memory of their messages."""
 
-    memory: Sequence[DetachedMemoryAccount]
-    bytes: int
-    """The bytes that the jobs held."""
+    jobs: list[WriteJob]
     results: Counter[str] = field(default_factory=Counter)
     written_bytes: int = 0
     failure: str = ""
     """The reason why the thread stopped writing, or empty."""
     file: str = ""
     """The name of the file that is being written, or empty."""
+
+
+_Control = Callable[[], object]
+"""A function that the thread calls."""
 
 
 class BackgroundWriter:
@@ -76,7 +79,7 @@ class BackgroundWriter:
         self._directory: Final = directory
         self._on_report: Final = on_report
         self._loop: Final = asyncio.get_running_loop()
-        self._queue: Final[SimpleQueue[WriteJob | Callable[[], object] | None]] = SimpleQueue()
+        self._queue: Final[SimpleQueue[WriteJob | _Control | None]] = SimpleQueue()
         self._has_failed = False
         self._is_closing = False
         self._thread: Final = threading.Thread(
@@ -105,7 +108,7 @@ class BackgroundWriter:
                 done.set_result(None)
 
         def close() -> None:
-            report = BatchReport((), 0)
+            report = BatchReport([])
             self._close_file(report)
             self._report(report)
             self._loop.call_soon_threadsafe(finish)
@@ -123,39 +126,40 @@ class BackgroundWriter:
     # ---- the thread
 
     def _run(self) -> None:
-        while True:
-            item = self._queue.get()
-            if isinstance(item, WriteJob):
-                if self._queue.empty() and not self._is_closing:
-                    time.sleep(_COLLECT_SECONDS)
-                item = self._write_batch(item)
-            if item is None:
-                self._close_file(BatchReport((), 0))
-                return
-            if not isinstance(item, WriteJob):
-                item()
+        is_running = True
+        while is_running:
+            jobs: list[WriteJob] = []
+            controls = self._collect(jobs)
+            if jobs:
+                self._write_batch(jobs)
+            for control in controls:
+                if control is None:
+                    is_running = False
+                else:
+                    control()
+        self._close_file(BatchReport([]))
 
-    def _write_batch(self, job: WriteJob) -> WriteJob | Callable[[], object] | None:
-        """Write ``job`` and jobs after it. Return the last item, which may be no job."""
-        jobs, size = [job], job.size
-        item: WriteJob | Callable[[], object] | None = job
-        while len(jobs) < _BATCH and size < _BATCH_BYTES:
-            try:
-                item = self._queue.get_nowait()
-            except Empty:
-                break
-            if not isinstance(item, WriteJob):
-                break
+    def _collect(self, jobs: list[WriteJob]) -> list[_Control | None]:
+        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return the item
+        that ended the batch, if it is no job."""
+        size, item = 0, self._queue.get()
+        if isinstance(item, WriteJob) and self._queue.empty() and not self._is_closing:
+            time.sleep(_COLLECT_SECONDS)
+        while isinstance(item, WriteJob):
             jobs.append(item)
             size += item.size
-        report = BatchReport([each.memory for each in jobs], size)
+            if len(jobs) == _BATCH or size >= _BATCH_BYTES or self._queue.empty():
+                return []
+            item = self._queue.get()
+        return [item]
+
+    def _write_batch(self, jobs: list[WriteJob]) -> None:
+        report = BatchReport(jobs)
         if self._has_failed:
             report.results[NOT_WRITTEN] = len(jobs)
         else:
             self._write(jobs, report)
-        del jobs, job
         self._report(report)
-        return item
 
     def _write(self, jobs: Sequence[WriteJob], report: BatchReport) -> None:
         results = report.results

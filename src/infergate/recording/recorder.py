@@ -25,6 +25,7 @@ from infergate.recording.background_writer import (
     WriteJob,
 )
 from infergate.recording.directory import DirectorySettings, RecordingDirectory
+from infergate.recording.held_bytes import held_bytes
 from infergate.recording.redaction import Redaction
 from infergate.recording.sampling import is_sampled
 
@@ -34,7 +35,7 @@ RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
 """The results of inferences that were selected for recording."""
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
-"""Maximum bytes of the tensors in the queue. A single exchange may be larger."""
+"""Maximum memory of the exchanges in the queue. A single exchange may be larger."""
 _log = logging.getLogger("infergate")
 
 
@@ -93,9 +94,13 @@ class Recorder:
     def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Write ``exchange`` soon, or count it as dropped. ``memory`` is the account of its
         request."""
-        size = exchange.size
         if not self.is_active:
             self._counters.exchanges[NOT_WRITTEN] += 1
+            return
+        exchange = self._redaction.select_headers(exchange)
+        size = held_bytes(exchange)
+        if size is None:
+            self._counters.exchanges[UNRECORDABLE] += 1
             return
         if self._queued >= MAX_QUEUED or (
             self._queued and self._queued_bytes + size > MAX_QUEUED_BYTES
@@ -112,10 +117,11 @@ class Recorder:
         self._writer.put(WriteJob(exchange, self._redaction, size, memory.detach(size)))
 
     def _on_report(self, report: BatchReport) -> None:
-        for memory in report.memory:
-            memory.close()
-        self._queued -= len(report.memory)
-        self._queued_bytes -= report.bytes
+        for job in report.jobs:
+            job.memory.close()
+            self._queued_bytes -= job.size
+        self._queued -= len(report.jobs)
+        report.jobs.clear()
         self._counters.exchanges.update(report.results)
         self._counters.bytes += report.written_bytes
         self._file = report.file

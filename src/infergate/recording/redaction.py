@@ -45,7 +45,7 @@ class Redaction:
         """Return ``exchange`` and the ``further`` outcomes of its request without redacted data,
         and the names of the tensors that were removed or zeroed. The result has the order of the
         arguments of ``encode_exchange``."""
-        exchange = replace(exchange, headers=self._kept_headers(exchange.headers))
+        exchange = self.select_headers(exchange)
         if self._removes is None and self._zeroes is None:
             return exchange, further, ()
         names: dict[str, None] = {}
@@ -58,15 +58,19 @@ class Redaction:
         further = {name: self._redact_outcome(each, names) for name, each in further.items()}
         return exchange, further, tuple(names)
 
-    def _kept_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        keeps = self._keeps_header
-        if keeps is None:
-            return NO_HEADERS
-        return {
-            name: value
-            for name, value in headers.items()
-            if keeps(name) and not may_hold_credentials(name)
-        }
+    def select_headers(self, exchange: Exchange) -> Exchange:
+        """Return ``exchange`` with the headers that are kept."""
+        headers, keeps = exchange.headers, self._keeps_header
+        if not headers:
+            return exchange
+        kept: Mapping[str, str] = NO_HEADERS
+        if keeps is not None:
+            kept = {
+                name: value
+                for name, value in headers.items()
+                if keeps(name) and not may_hold_credentials(name)
+            }
+        return replace(exchange, headers=kept)
 
     def _redact_outcome(self, outcome: Outcome, names: dict[str, None]) -> Outcome:
         responses = [

@@ -25,8 +25,8 @@ def files(tmp_path: Path) -> tuple[str, str]:
         ([], "expected either --to URL or --config FILE"),
         (["--config", "CONFIG", "--to", "http://h"], "expected either --to URL or --config FILE"),
         (["--config", "CONFIG", "--protocol", "v2-rest"], "--protocol is for --to"),
-        (["--config", "CONFIG", "--fast", "--rate", "3"], "exclude each other"),
-        (["--config", "CONFIG", "--speed", "2", "--rate", "3"], "exclude each other"),
+        (["--config", "CONFIG", "--fast", "--rate", "3"], "use only one of"),
+        (["--config", "CONFIG", "--speed", "2", "--rate", "3"], "use only one of"),
         (["--config", "CONFIG", "--report", "r.txt"], "ends with .html or .json"),
         (["--config", "CONFIG", "--report", "/no/such/r.html"], "there is no folder /no/such"),
         (["--config", "CONFIG", "--compare", "none.yaml"], "none.yaml: cannot be read"),
@@ -89,6 +89,7 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     assert not report.exists()
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
@@ -101,11 +102,11 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
         (["a.igrec", "b.igrec", "--export", "b.json"], "of one model, but there are 'm' and 'n'"),
     ],
 )
+@pytest.mark.usefixtures("files")
 def test_wrong_uses_of_perf_analyzers_files_are_reported(
-    argv: list[str], reason: str, files: tuple[str, str], tmp_path: Path,
+    argv: list[str], reason: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    del files
     write_recording(tmp_path / "b.igrec", [exchange(1, "n")])
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())

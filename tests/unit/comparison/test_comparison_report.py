@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from infergate.comparison.report import build_report, percent, report_json, roun
 from infergate.comparison.report_html import MAX_CHARTED_OUTPUTS, render_html
 from infergate.comparison.report_text import render_text
 from infergate.comparison.rules import ComparisonRules, OutputRule
-from infergate.comparison.summary import Summary
+from infergate.comparison.summary import Summary, SummaryFormatError
 from infergate.core.errors import Kind
 
 HOSTILE = (
@@ -273,6 +275,46 @@ def test_a_share_is_never_rounded_up_to_all_or_down_to_nothing(
     assert value <= 100 * count / total + 1e-9
     assert 100 * count / total - value <= 0.01 + 1e-9
     assert share_text(count / total) != "0 %" or count == 0 or count / total < 1e-11
+
+
+def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the container and the key of every number in JSON."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in items:
+        if isinstance(each, (dict, list)):
+            yield from numbers_in(each)
+        elif isinstance(each, (int, float)):
+            yield value, key
+
+
+@given(
+    replacements=st.dictionaries(
+        st.integers(0, 999), st.sampled_from((0, 1, 3, 7, 2**63 - 1, 1e300, 0.5)), min_size=1
+    )
+)
+def test_every_summary_that_is_accepted_can_be_rendered(replacements: dict[int, Any]) -> None:
+    document = _all_kinds().as_json()
+    numbers = list(numbers_in(document["routes"]))
+    for position, number in replacements.items():
+        container, key = numbers[position % len(numbers)]
+        container[key] = number
+    try:
+        summary = Summary.from_json(document)
+    except SummaryFormatError:
+        return
+    Page(render_html(summary))
+    assert render_text(summary)
+    json.dumps(report_json(summary), allow_nan=False)
+
+
+def _all_kinds() -> Summary:
+    summary = Summary()
+    for value in (1.0, 2.0, math.nan):
+        noise = compare_values(1, 1.5)
+        summary.add("r", "m", compare_values(1, value), noise, time=1e9, request_id="id")
+    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), outcome()))
+    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT)))
+    return summary
 
 
 def test_an_empty_model_can_be_rendered() -> None:

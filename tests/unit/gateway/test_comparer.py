@@ -287,6 +287,20 @@ async def test_requests_with_shared_memory_are_not_compared() -> None:
     assert not harness.results
 
 
+async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> None:
+    harness = Harness(split=[SplitTarget("mirror", 50.0, Rewrite())])
+    harness.own.answer = response(output(1, 3))
+    for number in range(100):
+        await harness.infer(request_id=str(number))
+    own = len(harness.own.requests)
+    assert 25 < own < 75
+    await harness.compared(different=own)
+    assert len(harness.mirror.requests) == 100  # 100 - own served, own copies
+    renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
+    await renamed.infer()
+    await renamed.compared(equal=1)
+
+
 # ---- the noise baseline --------------------------------------------------------------------------
 
 

@@ -92,15 +92,15 @@ def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path) -> None:
 def test_the_command_reports_on_a_running_gateway(
     number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    queries: list[tuple[str, str]] = []
 
     def get_json(admin: str, path: str) -> object:
-        asked.append((admin, path))
+        queries.append((admin, path))
         return json.loads(json.dumps(summary(number).as_json()))
 
     monkeypatch.setattr(command, "get_json", get_json)
     assert main(["report", "--admin", "http://h:1"]) == code
-    assert asked == [("http://h:1", "/comparisons")]
+    assert queries == [("http://h:1", "/comparisons")]
     assert "of 1 response equal" in capsys.readouterr().out
 
 

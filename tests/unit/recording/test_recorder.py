@@ -6,25 +6,30 @@ import asyncio
 import errno
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from exchange_samples import comparable, sample_exchange
 from infergate.core.counters import RecordingCounters
+from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange
 from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
+from infergate.core.tensor import OpaqueParameters, Tensor
 from infergate.recording import background_writer
 from infergate.recording import recorder as module
 from infergate.recording.directory import DirectorySettings, RecordingDirectory
 from infergate.recording.encoding import RecordedExchange
+from infergate.recording.held_bytes import held_bytes
 from infergate.recording.reader import read_recording
 from infergate.recording.recorder import Recorder, RouteRecorder
 from infergate.recording.redaction import Redaction
@@ -104,7 +109,7 @@ async def test_exchanges_are_recorded_in_order_and_the_memory_is_released(tmp_pa
         assert found.results == {"recorded": 500}
         assert found.counters.bytes == sum(f.stat().st_size - 24 for f in found.path.iterdir())
     assert memory.held == 0
-    assert memory.peak == sent[0].size
+    assert memory.peak == held_bytes(sent[0])
 
 
 async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk: Disk) -> None:
@@ -116,21 +121,38 @@ async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk
         found.recorder.record(exchange, account)
         account.release()
         await asyncio.to_thread(disk.reached.wait, 60)
-        assert admission.bytes == exchange.size == 2000
+        assert admission.bytes == held_bytes(exchange)
         disk.released.set()
         await found.settled()
         assert admission.bytes == 0
 
 
+async def test_an_idle_recorder_keeps_nothing_and_messages_are_freed_on_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    freed: list[threading.Thread] = []
+    async with recording(tmp_path) as found:
+        for _ in range(3):
+            message = np.zeros(1000, "u1")
+            weakref.finalize(message, lambda: freed.append(threading.current_thread()))
+            tensor = Tensor("x", Datatype.UINT8, (1000,), message.data)
+            request = InferRequest("m", inputs=(tensor,))
+            found.recorder.record(replace(sample_exchange(), request=request), UNLIMITED)
+            del message, tensor, request
+        await found.settled()
+        await asyncio.sleep(0)
+        assert freed == [threading.main_thread()] * 3
+
+
 async def test_redacted_data_counts_as_memory_because_its_message_is_kept(
     tmp_path: Path, disk: Disk
 ) -> None:
-    memory = Budget(10_000)
+    memory = Budget(100_000)
     recorder = Recorder(
         DirectorySettings(tmp_path, 1 << 20, 1 << 20), Redaction(removed=["*"]), RecordingCounters()
     )
     recorder.record(sample_exchange(size=1000), memory)
-    assert memory.peak == 2000
+    assert memory.peak == held_bytes(sample_exchange(size=1000))
     disk.released.set()
     await asyncio.to_thread(recorder.close)
 
@@ -150,9 +172,9 @@ async def test_the_queue_is_bounded_by_count(
 async def test_the_queue_is_bounded_by_bytes_but_holds_any_single_exchange(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 10_000)
     async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(size=5000), UNLIMITED)
+        found.recorder.record(sample_exchange(size=50_000), UNLIMITED)
         found.recorder.record(sample_exchange(), UNLIMITED)
         disk.released.set()
         await found.settled()
@@ -177,6 +199,47 @@ async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:
         await found.settled()
         assert found.results == {"recorded": 2, "unrecordable": 1}
         assert found.recorder.is_active
+
+
+def test_the_memory_of_an_exchange_includes_all_that_clients_send() -> None:
+    plain = held_bytes(sample_exchange())
+    assert plain is not None
+    part = Tensor("x", Datatype.UINT8, (1,), memoryview(bytes(10_000))[:1])
+    text = "x" * 10_000
+    larger = (
+        sample_exchange(size=10_016),
+        replace(sample_exchange(), request=InferRequest("m", inputs=(part,))),
+        sample_exchange(p=text),
+        sample_exchange(p=[{"a": [text]}]),
+        sample_exchange(**{text: 1}),
+        sample_exchange(p=[0] * 1000),
+        replace(sample_exchange(), headers={"x": text}),
+        replace(
+            sample_exchange(),
+            request=InferRequest("m", parameters=OpaqueParameters({}, (), text.encode())),
+        ),
+    )
+    for exchange in larger:
+        held = held_bytes(exchange)
+        assert held is not None
+        assert held - plain > 9000
+
+
+@pytest.mark.parametrize("value", [[0] * 10_001, {str(n): 0 for n in range(10_001)}])
+async def test_too_many_parameters_are_not_recorded(tmp_path: Path, value: Any) -> None:
+    assert held_bytes(sample_exchange(p=value)) is None
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(p=value), UNLIMITED)
+        assert found.results == {"unrecordable": 1}
+
+
+async def test_only_the_headers_that_are_kept_wait_in_the_queue(tmp_path: Path, disk: Disk) -> None:
+    memory = Budget(100_000)
+    async with recording(tmp_path) as found:
+        exchange = replace(sample_exchange(), headers={"x-large": "x" * 16_000})
+        found.recorder.record(exchange, memory)
+        assert memory.peak == held_bytes(sample_exchange())
+        disk.released.set()
 
 
 # ---- stopping and starting

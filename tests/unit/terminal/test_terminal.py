@@ -53,9 +53,10 @@ def test_progress_is_for_terminals() -> None:
     for stream in (quiet, seen):
         with Progress("work", 2, stream) as progress:
             progress.step()
-            progress.step()
+            progress.step(1, "half done")
     assert quiet.getvalue() == ""
     assert "work" in seen.getvalue()
+    assert "half done" in seen.getvalue()
 
 
 def test_serving_does_not_load_the_terminal_library() -> None:

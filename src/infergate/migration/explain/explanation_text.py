@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from infergate.core.name_rules import escape_unsafe
 from infergate.migration.explain.explanation import Explanation
 from infergate.migration.explain.target import TargetExplanation
 
@@ -35,7 +36,9 @@ def as_json(explanation: Explanation) -> Json:
 def as_text(explanation: Explanation, *, shows_bytes: bool = False) -> str:
     """Return ``explanation`` as text. ``shows_bytes`` adds the beginning of each message as a hex
     dump."""
-    return "\n".join(_lines(explanation, shows_bytes=shows_bytes)) + "\n"
+    text = "\n".join(_lines(explanation, shows_bytes=shows_bytes))
+    # Names and headers of a recording may contain control characters.
+    return "".join(f"{escape_unsafe(line)}\n" for line in text.split("\n"))
 
 
 def _lines(explanation: Explanation, *, shows_bytes: bool) -> Iterator[str]:

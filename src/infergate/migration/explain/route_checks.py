@@ -29,7 +29,7 @@ class RouteTarget:
     target."""
 
     role: str
-    """``backend``, ``split``, ``fallback`` or ``mirror``."""
+    """``backend``, ``split``, ``fallback``, ``mirror`` or ``baseline``."""
     when: str
     """The requests that the target receives, in words."""
     route: Route
@@ -66,7 +66,8 @@ def _mismatch(route: Route, model: str, version: str, headers: Mapping[str, str]
 
 
 def targets_of(route: Route) -> Iterator[RouteTarget]:
-    """Yield the targets of ``route``: its backend, then the split, the fallback and the mirror."""
+    """Yield the targets of ``route``: its backend, then the split, the fallback, the mirror and the
+    baseline of the comparison with the mirror."""
     # A route with several targets, or with layers, translates every message. With ``has_layers``,
     # a route with a single target does so too.
     translated = route.has_other_targets or route.has_layers
@@ -81,6 +82,15 @@ def targets_of(route: Route) -> Iterator[RouteTarget]:
     if route.fallback:
         when = "requests whose backend cannot be reached, except requests of a sequence"
         yield RouteTarget("fallback", when, replace(single, backend=route.fallback))
-    if route.mirror is not None:
-        when = f"a copy of {route.mirror.percent:g}% of requests"
-        yield RouteTarget("mirror", when, replace(single, backend=route.mirror.backend))
+    mirror = route.mirror
+    if mirror is None:
+        return
+    when = f"a copy of {mirror.percent:g}% of requests"
+    to_mirror = replace(single, backend=mirror.backend, rewrite=mirror.rewrite)
+    yield RouteTarget("mirror", when, to_mirror)
+    baseline = mirror.comparison.baseline if mirror.comparison is not None else None
+    if baseline is not None:
+        # Without a backend of its own, the backend that served the request gets it once more.
+        when = f"a further copy of {baseline.percent:g}% of the requests that the mirror gets"
+        to_baseline = replace(single, backend=baseline.backend or route.backend)
+        yield RouteTarget("baseline", when, to_baseline)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from infergate.core.exchange import Outcome
 from infergate.core.limits import MIB
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import RecordingError
@@ -48,6 +49,11 @@ def start_time(entry: RecordedExchange) -> float:
     valid time."""
     started_at = entry.exchange.started_at
     return started_at if math.isfinite(started_at) else 0.0
+
+
+def valid_outcome(outcome: Outcome) -> Outcome:
+    """Return ``outcome`` with the duration 0 if the file has no valid duration."""
+    return outcome if 0 <= outcome.duration < math.inf else replace(outcome, duration=0.0)
 
 
 def read_entries(files: Sequence[Path]) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from infergate.comparison.outcomes import Comparison, compare
+from infergate.comparison.outcomes import OTHER, Comparison, compare
 from infergate.comparison.rules import ComparisonRuleError, ComparisonRules
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
@@ -25,7 +25,7 @@ from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.gateway.dispatch import assign_request_id
 from infergate.gateway.gateway import Gateway
-from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time
+from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time, valid_outcome
 from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.target import ReplayTarget, ReplayTargetError
@@ -37,6 +37,7 @@ _BATCH_BYTES: Final = 8 * MIB
 _MAX_INLINE_BYTES: Final = 64 * KIB
 """Maximum size of the tensors that are compared on the event loop."""
 _MAX_OUTPUT_NAMES: Final = 10_000
+_MAX_ROUTES: Final = 1000
 _PEER: Final = "replay"
 
 
@@ -234,18 +235,25 @@ class Replayer:
         if not _are_outputs(entry.redacted, exchange):
             counts.redacted += 1
             return
-        expected, outcome = (_without(entry.redacted, each) for each in (exchange.outcome, outcome))
-        comparison = await self._comparison(expected, outcome)
+        expected = _without(entry.redacted, valid_outcome(exchange.outcome))
+        comparison = await self._comparison(expected, _without(entry.redacted, outcome))
         counts.compared += 1
+        counts.equal += comparison.is_equal
         if len(self._output_names) < _MAX_OUTPUT_NAMES:
             self._output_names.update(each.name for each in comparison.outputs)
         self._result.summary.add(
-            exchange.route,
+            self._route_name(exchange),
             exchange.request.model,
             comparison,
             time=start_time(entry),
             request_id=exchange.request_id,
         )
+
+    def _route_name(self, exchange: Exchange) -> str:
+        """Return the recorded route, or OTHER if the file names too many routes."""
+        routes = self._result.summary.routes
+        is_known = exchange.route in routes or len(routes) < _MAX_ROUTES
+        return exchange.route if is_known else OTHER
 
     async def _comparison(self, expected: Outcome, actual: Outcome) -> Comparison:
         rules = self._options.rules

@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from infergate.comparison.summary import Summary, SummaryFormatError
 from infergate.comparison.verdict import Verdict
+from infergate.core.name_rules import escape_unsafe
 
 _FORMAT: Final = 1
 _KIND: Final = "replay"
@@ -17,7 +18,8 @@ MAX_DAMAGED: Final = 100
 """Maximum number of damaged parts that a result lists. All are counted."""
 MAX_REASONS: Final = 20
 """Maximum number of different reasons that a result lists."""
-_Text = Annotated[str, Field(max_length=4096)]
+_MAX_TEXT: Final = 2048
+_Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 
 @dataclass(slots=True)
@@ -26,6 +28,8 @@ class ReplayCounts:
 
     sent: int = 0
     compared: int = 0
+    equal: int = 0
+    """Compared inferences without a difference beyond the rules."""
     cancelled: int = 0
     """Inferences whose client had ended the recorded request, so that there is nothing to compare
     with."""
@@ -56,21 +60,16 @@ class ReplayResult:
         """Whether every inference was sent, and no compared response differs."""
         return self.summary.verdict() is not Verdict.DIFFERENT and not self.counts.not_sent
 
-    @property
-    def totals(self) -> tuple[int, int]:
-        """The number of compared outcomes, and the number of equal outcomes."""
-        models = [each for models in self.summary.routes.values() for each in models.values()]
-        return sum(each.compared for each in models), sum(each.equal for each in models)
-
     def add_damaged(self, text: str) -> None:
         """Count a damaged part, and list the first ones."""
         self.counts.damaged += 1
         if len(self.damaged) < MAX_DAMAGED:
-            self.damaged.append(text)
+            self.damaged.append(_printable(text))
 
     def add_not_sent(self, reason: str) -> None:
         """Count an inference that cannot be sent."""
         self.counts.not_sent += 1
+        reason = _printable(reason)
         if reason in self.reasons or len(self.reasons) < MAX_REASONS:
             self.reasons[reason] += 1
 
@@ -106,6 +105,11 @@ class ReplayResult:
             position = ".".join(map(str, first["loc"])) or "the document"
             raise SummaryFormatError(f"{position}: {first['msg']}") from None
         return cls(counts, Summary.from_json(value.get("summary")), Counter(reasons), damaged)
+
+
+def _printable(text: str) -> str:
+    """Return a text from a file on one line, without control characters, and not too long."""
+    return escape_unsafe(text.replace("\n", "\\n"))[:_MAX_TEXT]
 
 
 _counts: Final = TypeAdapter(ReplayCounts)

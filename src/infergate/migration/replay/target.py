@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -25,12 +26,15 @@ from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
 from infergate.gateway.gateway import Gateway
 from infergate.migration.recorded import recorded_metadata
+from infergate.routing.table import RouteTable
 
 MODEL: Final = "{model}"
 """Replaced by the model's name in a URL, for protocols whose URL names the model."""
 _BACKEND: Final = "target"
 _MAX_BODY_BYTES: Final = 2**31 - 1
 _MAX_GATEWAYS: Final = 1000
+_MAX_CHECKED_MODELS: Final = 10_000
+_MAX_SHOWN_CHARACTERS: Final = 64
 _TIMEOUT: Final = "5m"
 
 
@@ -51,7 +55,7 @@ class ReplayTarget(Protocol):
 
 
 class ConfigTarget:
-    """The routes and backends of a configuration."""
+    """The routes and backends of a configuration. Mirrors get no copies."""
 
     def __init__(self, config: Config) -> None:
         self._gateway: Final = _make_gateway(config, {})
@@ -72,7 +76,9 @@ class UrlTarget:
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
     ) -> None:
-        """``header_names`` are headers that are sent although they may be credentials."""
+        """``header_names`` are headers that are sent although they may be credentials. Raises
+        ReplayTargetError for a URL or protocol that no inference could use."""
+        _check_urls(urls, protocol)
         self._urls: Final = tuple(urls)
         self._header_names: Final = tuple(header_names)
         self._protocol: Final = protocol
@@ -93,18 +99,22 @@ class UrlTarget:
                 )
             declared = self._declared[key] = {}
             self._gateways[key] = _make_gateway(self._config(*key), declared)
+        (backend,) = self._gateways[key].backends
+        assert isinstance(backend, RemoteBackend)
         model = (*key, request.model, request.version)
-        if model not in self._checked:
+        is_checked = model in self._checked or len(self._checked) >= _MAX_CHECKED_MODELS
+        if backend.codec.needs_metadata and not is_checked:
             async with self._lock:  # the first inference of a model decides
-                await self._declare(key, exchange)
+                await self._declare(key, backend, exchange)
                 self._checked.add(model)
         return self._gateways[key]
 
     def _url(self, protocol: str) -> str:
         if protocol not in plugins():
             raise ReplayTargetError(
-                f"inferences were recorded in the protocol '{protocol}', which servers do not "
-                f"speak; choose another one with --protocol: {', '.join(plugins())}"
+                f"inferences were recorded in the protocol '{protocol[:_MAX_SHOWN_CHARACTERS]}', "
+                "which servers do not speak; choose another one with --protocol: "
+                f"{', '.join(plugins())}"
             )
         prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
         own = (url.removeprefix(prefix) for url in self._urls if url.startswith(prefix))
@@ -116,13 +126,13 @@ class UrlTarget:
             "another protocol with --protocol"
         )
 
-    async def _declare(self, key: tuple[str, str], exchange: Exchange) -> None:
+    async def _declare(
+        self, key: tuple[str, str], backend: RemoteBackend[Any, Any], exchange: Exchange
+    ) -> None:
         """If the protocol needs metadata that the server does not have, use the metadata that the
         recorded tensors give."""
-        (backend,) = self._gateways[key].backends
-        assert isinstance(backend, RemoteBackend)
         request = exchange.request
-        if not backend.codec.needs_metadata or request.model in self._declared[key]:
+        if request.model in self._declared[key]:
             return
         try:
             await backend.describe(request.model, request.version, RequestContext(_BACKEND))
@@ -143,9 +153,28 @@ class UrlTarget:
             await _close(gateway)
 
 
+def _check_urls(urls: Sequence[str], protocol: str) -> None:
+    known = plugins()
+    if protocol and protocol not in known:
+        raise ReplayTargetError(f"'{protocol}' is not a protocol; there are: {', '.join(known)}")
+    all_schemes = {scheme for name in known for scheme in protocols.schemes(name)}
+    for url in urls:
+        prefix, separator, rest = url.partition("=")
+        is_prefixed = bool(separator) and ":" not in prefix
+        schemes = protocols.schemes(prefix) if is_prefixed else all_schemes
+        if (rest if is_prefixed else url).partition(":")[0] not in schemes:
+            expected = ", ".join(f"{scheme}:" for scheme in sorted(schemes or all_schemes))
+            raise ReplayTargetError(
+                f"{url}: expected a URL that begins with one of {expected}, or PROTOCOL=URL"
+            )
+
+
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
     """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
     document: dict[str, Any] = {
+        # No listener is opened. With the default ports, a gateway on this machine would be
+        # mistaken for this one.
+        "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
         "backends": {
             _BACKEND: {
                 "protocol": protocol,
@@ -171,7 +200,9 @@ def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Gateway
         if isinstance(backend, SupportsHealthWatch):
             backend.start()
     models = compiled.declared_models(config) | declared
-    return Gateway(compiled.routing_table(config), backends, models)
+    table = compiled.routing_table(config)
+    routes = (replace(route, mirror=None) for route in table.routes)
+    return Gateway(RouteTable(routes, table.name_rule), backends, models)
 
 
 def _make_backend(name: str, config: Config) -> Backend:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,17 @@ async def test_every_rewrite_is_named() -> None:
         "rewrite.model: model 'digits' becomes 'digits_v2'",
         "rewrite.model: the response has the client's model name",
     )
+
+
+async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
+    mirror = "{backend: b, rewrite: {model: new}, compare: {baseline: {percent: 5}}, percent: 20}"
+    config = one(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
+    own, mirrored, baseline = (await explained(config, built(M))).targets
+    assert 'model_name: "old"' in own.message["decoded"]
+    assert 'model_name: "new"' in mirrored.message["decoded"]
+    assert 'model_name: "old"' in baseline.message["decoded"]
+    assert mirrored.when == "a copy of 20% of requests"
+    assert baseline.when == "a further copy of 5% of the requests that the mirror gets"
 
 
 async def test_a_cast_is_named() -> None:
@@ -356,6 +368,16 @@ async def test_the_text_and_the_json_have_every_part() -> None:
     data: Any = json.loads(json.dumps(as_json(found)))
     assert [each["backend"] for each in data["targets"]] == [t.backend for t in found.targets]
     assert "inference" not in data
+
+
+async def test_control_characters_are_not_printed() -> None:
+    request = built(M)
+    assert isinstance(request.wire, HttpRequest)
+    request.wire.headers = {**request.wire.headers, "x-request-id": "a\x1b[2J"}
+    request.wire.path = "/v2/models/%1b%5b2J/infer"
+    found = await explained(one("", V2), request)
+    assert "\x1b" not in as_text(found)
+    assert "\x1b" not in as_text(replace(found, error="\x1b[2J"))
 
 
 # ---- the command

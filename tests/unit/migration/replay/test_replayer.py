@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.replayer import Replayer, ReplayOptions
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.target import ReplayTargetError
+from infergate.migration.report import render
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.reader import DamagedPart
 from infergate.routing.table import Route, RouteTable
@@ -95,7 +97,7 @@ async def test_equal_responses_give_the_verdict_equal() -> None:
     assert (result.counts.sent, result.counts.compared) == (100, 100)
     assert result.summary.verdict() is Verdict.EQUAL
     assert result.is_equal
-    assert result.totals == (100, 100)
+    assert (result.counts.compared, result.counts.equal) == (100, 100)
 
 
 async def test_other_values_give_the_verdict_different() -> None:
@@ -106,7 +108,7 @@ async def test_other_values_give_the_verdict_different() -> None:
         return response
 
     result = await replayed(recorded(*map(exchange, range(10))), Server(answer))
-    assert result.totals == (10, 9)
+    assert (result.counts.compared, result.counts.equal) == (10, 9)
     assert not result.is_equal
 
 
@@ -254,7 +256,7 @@ async def test_further_responses_of_a_stream_are_a_difference_and_are_not_awaite
     response = InferResponse("m", outputs=(tensor("y", 1),))
     stream = with_outcome(1, response, response, is_stream=True)
     result = await replayed(recorded(stream))
-    assert result.totals == (1, 0)
+    assert (result.counts.compared, result.counts.equal) == (1, 0)
     (model,) = result.summary.routes["route"].values()
     assert model.causes == {"responses": 1}
 
@@ -281,3 +283,27 @@ async def test_progress_is_reported_for_every_part_of_the_files() -> None:
     entries = iter([*recorded(exchange(1)), damaged])
     await Replayer(entries, Target(Server()), FAST, lambda _, count: seen.append(count)).run()
     assert sorted(seen) == [3, 10]
+
+
+async def test_the_number_of_routes_in_the_summary_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replayer, "_MAX_ROUTES", 2)
+    entries = recorded(*(replace(exchange(n), route=f"route {n}") for n in range(5)))
+    result = await replayed(entries, options=replace(FAST, concurrency=1))
+    assert list(result.summary.routes) == ["route 0", "route 1", "(others)"]
+    assert (result.counts.compared, result.counts.equal) == (5, 5)
+
+
+async def test_invalid_durations_in_a_file_are_compared() -> None:
+    entries = recorded(
+        *(
+            replace(exchange(n), outcome=replace(exchange(n).outcome, duration=duration))
+            for n, duration in enumerate((math.nan, math.inf, -1.0, 1e308))
+        )
+    )
+    result = await replayed(entries)
+    assert result.is_equal
+    assert ReplayResult.from_json(json.loads(json.dumps(result.as_json()))).is_equal
+    assert render(result.summary, "html")
+    assert render(result.summary, "text")

@@ -48,6 +48,15 @@ def test_a_document_of_another_kind_is_rejected_with_the_position(
         ReplayResult.from_json([])
 
 
+def test_texts_from_a_file_are_printable_and_short() -> None:
+    result = ReplayResult()
+    result.add_not_sent("\x1b[2J\n" + "x" * 10_000)
+    (reason,) = result.reasons
+    assert "\x1b" not in reason
+    assert "\n" not in reason
+    assert ReplayResult.from_json(json.loads(json.dumps(result.as_json()))) == result
+
+
 def test_lists_in_a_result_are_limited() -> None:
     result = ReplayResult()
     for number in range(1000):

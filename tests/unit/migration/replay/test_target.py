@@ -60,6 +60,7 @@ async def test_the_protocol_selects_the_url(
         (["http://h:1"], "sagemaker", "choose another one with --protocol: "),
         (["http://h:99999"], "v2-rest", "http://h:99999: "),
         (["http://"], "v2-rest", "http://: "),
+        (["http://h:1"], "x" * 1000, "'x{64}', which servers"),
     ],
 )
 async def test_a_target_that_cannot_receive_an_inference_says_what_to_change(
@@ -67,6 +68,30 @@ async def test_a_target_that_cannot_receive_an_inference_says_what_to_change(
 ) -> None:
     with pytest.raises(ReplayTargetError, match=reason):
         await UrlTarget(urls).gateway_for(spoken(protocol))
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "reason"),
+    [
+        ("localhost:8000", "", "localhost:8000: expected a URL that begins with one of"),
+        ("ftp://h", "", "ftp://h: expected a URL"),
+        ("v2-grpc=http://h", "", "one of grpc:, grpcs:, or PROTOCOL=URL"),
+        ("nothing=http://h", "", "expected a URL"),
+        ("http://h", "v3", "'v3' is not a protocol; there are: "),
+    ],
+)
+def test_a_url_that_no_inference_could_use_is_refused_at_once(
+    url: str, protocol: str, reason: str
+) -> None:
+    with pytest.raises(ReplayTargetError, match=reason):
+        UrlTarget([url], protocol)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:8002"])
+async def test_a_gateway_on_the_default_ports_is_a_target(url: str) -> None:
+    target = UrlTarget([url])
+    assert (await endpoints(target, spoken("v2-rest")))[1] == url
+    await target.close()
 
 
 async def test_a_model_in_the_url_is_quoted() -> None:
@@ -108,14 +133,18 @@ async def test_a_protocol_without_metadata_gets_that_of_the_recorded_tensors() -
         await target.close()
 
 
-async def test_a_configuration_is_used_with_all_its_routes() -> None:
+async def test_a_configuration_is_used_with_all_its_routes_and_without_mirrors() -> None:
     config = parse(
-        "backends: {b: {protocol: builtin}}\nroutes: [{model: m, backend: b}]", "routes.yaml", {}
+        "backends: {b: {protocol: builtin}, c: {protocol: builtin}}\n"
+        "routes: [{model: m, backend: b, mirror: {backend: c}}]",
+        "routes.yaml",
+        {},
     )
     target = ConfigTarget(config)
     try:
         gateway = await target.gateway_for(exchange(1))
-        assert [backend.name for backend in gateway.backends] == ["b"]
+        assert [backend.name for backend in gateway.backends] == ["b", "c"]
+        assert gateway.traffic_splits == {}
         assert gateway.route_label("m", "", {}) == "m"
     finally:
         await target.close()
