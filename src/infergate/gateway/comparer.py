@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -199,12 +199,10 @@ class MirrorComparer:
         found = (each.summary for each in self._routes.values() if each.compared == compared)
         return next(found, None)
 
-    def summary(self) -> Summary:
-        """Return a copy of all summaries."""
-        total = Summary()
-        for summary in {id(each.summary): each.summary for each in self._routes.values()}.values():
-            total.merge(summary)
-        return total
+    def summaries(self) -> Iterator[Summary]:
+        """Yield the current summaries. Several may have the same model of the same route."""
+        unique = {id(each.summary): each.summary for each in self._routes.values()}
+        yield from unique.values()
 
     def reset(self) -> None:
         """Start new summaries."""
