@@ -110,8 +110,13 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     await harness.compared(equal=4)
 
 
-async def test_comparisons_run_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparer_module, "_MAX_BATCH", 4)
+@pytest.mark.parametrize(
+    ("limit", "value"), [("_MAX_BATCH", 4), ("_MAX_BATCH_BYTES", 80), ("_MAX_BATCH_TENSORS", 4)]
+)
+async def test_comparisons_run_in_batches(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparer_module, limit, value)
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
