@@ -366,14 +366,19 @@ async def _in_thread(use: Callable[[MismatchStore], T], store: MismatchStore) ->
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def finish(result: T) -> None:
+    def finish(set_outcome: Callable[[Any], None], outcome: object) -> None:
         if not future.done():  # done: the gateway closes
-            future.set_result(result)
+            set_outcome(outcome)
 
     def run() -> None:
-        result = use(store)
+        set_outcome: Callable[[Any], None] = future.set_result
+        outcome: object
+        try:
+            outcome = use(store)
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            set_outcome, outcome = future.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(finish, result)
+            loop.call_soon_threadsafe(finish, set_outcome, outcome)
 
     threading.Thread(target=run, name="infergate-mismatches", daemon=True).start()
     return await future

@@ -426,6 +426,19 @@ async def test_only_mismatches_are_stored() -> None:
     assert harness.counters.mismatches == {"stored": 1}
 
 
+async def test_a_bug_in_the_store_affects_one_batch(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store()
+    harness = Harness(store=store)
+    harness.mirror.answer = response(output(1, 3))
+    store.kept = None  # type: ignore[assignment]
+    await harness.infer()
+    await until(lambda: "internal error while comparing responses" in caplog.text)
+    store.kept = []
+    await harness.infer()
+    await until(lambda: bool(store.kept))
+    assert harness.results == {"different": 2}
+
+
 async def test_expired_mismatches_are_searched_for_until_the_gateway_closes() -> None:
     store = Store()
     harness = Harness(store=store)
