@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -164,9 +164,9 @@ class Gateway:
         if self.comparer is not None:
             await self.comparer.close()
 
-    def comparisons(self) -> Summary | None:
-        """Return a summary of all comparisons of mirrors, or None if no route compares them."""
-        return None if self.comparer is None else self.comparer.summary()
+    def comparisons(self) -> Iterable[Summary]:
+        """Return the current summaries of the comparisons of mirrors."""
+        return () if self.comparer is None else self.comparer.summaries()
 
     def reset_comparisons(self) -> None:
         """Start new summaries of comparisons."""
