@@ -304,7 +304,7 @@ async def test_a_route_may_omit_errors() -> None:
     assert json.loads(body) == {"error": "late"}
 
 
-async def test_a_stream_whose_responses_do_not_fit_into_memory_is_counted() -> None:
+async def test_a_stream_that_does_not_fit_into_memory_is_counted() -> None:
     async with harness() as found:
         LoggedRoute(found.log, lambda *_: True, "all", errors=True).count_lost()
     assert found.results == {"dropped": 1}

@@ -192,7 +192,7 @@ async def test_an_exchange_without_memory_is_dropped(tmp_path: Path) -> None:
     assert memory.held == 0
 
 
-async def test_a_stream_whose_responses_do_not_fit_into_memory_is_counted(tmp_path: Path) -> None:
+async def test_a_stream_that_does_not_fit_into_memory_is_counted(tmp_path: Path) -> None:
     async with recording(tmp_path) as found:
         RouteRecorder(found.recorder, "m", 100).count_lost()
         assert found.results == {"memory_short": 1}
