@@ -53,7 +53,7 @@ class Harness:
             RouteTable([route]),
             {"own": self.backend},
             {},
-            GatewayOptions(observers={"m": observers}),
+            GatewayOptions(observers={0: observers}),
         )
 
     async def infer(self, request: InferRequest = REQUEST, **fields: Any) -> InferResponse:
