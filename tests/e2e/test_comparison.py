@@ -159,7 +159,7 @@ def test_swapped_classes_disagree(servers: Servers) -> None:
     for change in ("swapped", "1e-3"):
         servers.infer("classes", change)
     scores = servers.compared("classes", "classes", 2).outputs["scores"]
-    assert (scores.rows, scores.agreeing_rows, scores.differences.differing) == (2, 1, 1)
+    assert (scores.rows, scores.differing_rows, scores.differences.differing) == (2, 1, 1)
 
 
 def test_a_single_nan_is_found(servers: Servers) -> None:

@@ -3,6 +3,7 @@ requests are run."""
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from e2e.probing import models_of, probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
+from faults.watch import until
 from infergate.cli import main
 
 MODELS = ("simple", "simple_string", "identity", "repeat", "accumulate", "digits", "embed")
@@ -75,3 +77,25 @@ def test_the_text_has_tables_and_requests(
     ]
     assert "# digits" in lines
     assert any(line.startswith("curl -sS ") for line in lines)
+
+
+def test_the_mirrors_against_a_new_server_compare_the_responses(
+    server: Infergate, tmp_path: Path
+) -> None:
+    """The two protocols of one server are the old and the new server."""
+    file = tmp_path / "routes.yaml"
+    new = f"grpc://{server.grpc}"
+    document = probe(f"http://{server.http}", "--against", new, "--write", str(file))
+    assert models_of(document["against"]).keys() == set(MODELS)
+    with served(file) as written:
+        assert {route["mirror"]["backend"] for route in written["routes"]} == {"new"}
+        http, admin = (written["listeners"][name]["address"] for name in ("http", "admin"))
+        through = models_of(probe(http))["digits"]
+        run_requests(through)
+        line = 'infergate_comparisons_total{result="equal",route="digits"} 2.0'
+        until(lambda: line in fetch(f"http://{admin}/metrics"), line)
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())

@@ -265,9 +265,7 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out.startswith(
-        "The replay was interrupted; this is the result until then.\n1 inferences"
-    )
+    assert out.startswith("The replay was interrupted; this is the result until then.\n")
     assert not report.exists()
 
 

@@ -7,6 +7,7 @@ with ``summary`` (serve and --check), ``output`` with ``admin_client`` (routes, 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -19,12 +20,18 @@ _INTERRUPTED: Final = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in ``argv`` and return its exit code, which is 130 after Ctrl-C.
+    """Run the command in ``argv`` and return its exit code, which is 130 after Ctrl-C, and 1 if the
+    reader of standard output has closed it.
 
     Raises SystemExit with code 2 for invalid arguments, and with code 0 after --help and
     --version."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        return COMMANDS[arguments.command].run(arguments)
+        code = COMMANDS[arguments.command].run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code

@@ -65,8 +65,8 @@ def run(arguments: Arguments) -> int:
     from infergate.migration.probe.targets import parse_target
 
     try:
-        targets = [parse_target(text) for text in arguments.operands]
-        new_targets = [parse_target(text) for text in arguments.against]
+        targets = [parse_target(text) for text in dict.fromkeys(arguments.operands)]
+        new_targets = [parse_target(text) for text in dict.fromkeys(arguments.against)]
     except ValueError as error:
         return _usage_error(str(error))
     if arguments.force and arguments.write is None:
@@ -74,10 +74,12 @@ def run(arguments: Arguments) -> int:
     if arguments.write is not None and arguments.write.exists() and not arguments.force:
         return _usage_error(f"{arguments.write} exists; --force replaces it")
     if arguments.ca is not None and arguments.insecure:
-        return _usage_error("--ca and --insecure exclude each other")
+        return _usage_error("use only one of --ca and --insecure")
     if arguments.ca is not None and not arguments.ca.is_file():
         return _usage_error(f"{arguments.ca} is not a file")
-    logging.getLogger("infergate").addHandler(logging.NullHandler())
+    logger = logging.getLogger("infergate")
+    if not logger.handlers:  # failed attempts are part of the result
+        logger.addHandler(logging.NullHandler())
     options = ProbeOptions(
         arguments.timeout,
         arguments.model,

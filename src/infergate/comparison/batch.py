@@ -68,7 +68,7 @@ def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> 
         packed,
         noise[0] if noise else None,
     )
-    if is_short and all([outcome.error is None for outcome in outcomes]):
+    if is_short and all(outcome.error is None for outcome in outcomes):
         return pickle.dumps(tuple(pair), pickle.HIGHEST_PROTOCOL)
     return pair  # the pickle of an error needs ``ipc_message``
 

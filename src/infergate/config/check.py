@@ -110,7 +110,7 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
 def _loops(
     name: str, backend: BackendConfig, listeners: Mapping[KeyPath, Address]
 ) -> Iterator[Finding]:
-    """Find endpoints that are listeners of this gateway, because requests would go in circles."""
+    """Find endpoints that are listeners of this gateway, because requests would loop."""
     for index, url in enumerate(backend.endpoints):
         if url.scheme in protocols.UNIX_SCHEMES:
             target = Address("", 0, unix=url.path)
@@ -119,11 +119,9 @@ def _loops(
         for path, address in listeners.items():
             is_local = target.unix or _host(target) in _LOOPBACK or _host(target) == _host(address)
             if is_local and _collide(target, address):
-                yield (
-                    ("backends", name, "endpoints", index),
-                    f"'{url.display_name}' is the listener '{format_path(path)}' of this gateway, "
-                    "so requests would go in circles",
-                )
+                listener = f"the listener '{format_path(path)}' of this gateway"
+                problem = f"'{url.display_name}' is {listener}; requests would loop"
+                yield ("backends", name, "endpoints", index), problem
 
 
 def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:

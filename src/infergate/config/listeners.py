@@ -153,7 +153,7 @@ class GrpcListener(Section):
 
 
 class AdminListener(Section):
-    """The admin listener: metrics, probes, the configuration and the console."""
+    """The admin listener: metrics, probes, the configuration, comparisons and the console."""
 
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8002),
@@ -176,8 +176,9 @@ class AdminListener(Section):
     actions: bool = Field(
         default=False,
         description="Allow actions in the console: sending requests to models (*try it*), which "
-        "bypasses `access`, and reloading the configuration (as `reload.post`). If `access` is "
-        "configured, `keys` is required here. Each action is written to the audit log.",
+        "bypasses `access`, and reloading the configuration (as `reload.post`). It also allows "
+        "DELETE /comparisons. If `access` is configured, `keys` is required here. Each action is "
+        "written to the audit log.",
     )
     hosts: tuple[HostName, ...] = Field(
         default=(),

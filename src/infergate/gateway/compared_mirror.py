@@ -24,7 +24,7 @@ from infergate.gateway.observation import Observation
 from infergate.gateway.route_plan import RoutePlan
 from infergate.routing.split import pick_target
 
-MAX_RESPONSES: Final = 4096
+MAX_RESPONSES: Final = 2048
 """Maximum number of responses of a stream that is compared."""
 
 

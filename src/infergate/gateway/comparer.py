@@ -8,12 +8,14 @@ comparison beyond a limit is dropped and counted; a request never waits for a co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from infergate.comparison.batch import ComparedBatch, PackedPair, compare_batch, pack_pair
 from infergate.comparison.outcomes import Comparison
@@ -22,15 +24,16 @@ from infergate.comparison.settings import Baseline, MirrorComparison
 from infergate.comparison.summary import Summary
 from infergate.comparison.verdict import Verdict
 from infergate.core.counters import RouteCounters
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.limits import MIB
-from infergate.core.log_events import NOT_COMPARED
+from infergate.core.log_events import BUG, NOT_COMPARED
 from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.offload import Offload
 from infergate.core.records import record
-from infergate.routing.table import Route
+from infergate.routing.table import Rewrite, Route
 
+T = TypeVar("T")
 MAX_WAITING: Final = 512
 """Maximum number of comparisons that wait or run, of all routes."""
 MAX_BYTES: Final = 256 * MIB
@@ -86,7 +89,9 @@ class ComparedRoute(NamedTuple):
 
     label: str
     backend: str
+    rewrite: Rewrite
     mirror: str
+    mirror_rewrite: Rewrite
     rules: ComparisonRules
     baseline: str | None
 
@@ -171,7 +176,9 @@ class MirrorComparer:
             compared = ComparedRoute(
                 route.label,
                 route.backend,
+                route.rewrite,
                 mirror.backend,
+                mirror.rewrite,
                 mirror.comparison.rules,
                 None if baseline is None else baseline.backend,
             )
@@ -213,7 +220,7 @@ class MirrorComparer:
     async def _remove_expired(self, stores: list[MismatchStore]) -> None:
         while True:
             for store in stores:
-                await asyncio.to_thread(store.remove_expired)
+                await _in_thread(lambda store: store.remove_expired(), store)
             await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -247,7 +254,10 @@ class MirrorComparer:
         try:
             while self._queue:
                 await asyncio.sleep(_BATCH_SECONDS)
-                await self._compare(self._next_batch())
+                try:
+                    await self._compare(self._next_batch())
+                except Exception:  # noqa: BLE001 - logged; fails one batch only
+                    _log.exception("internal error while comparing responses", extra=BUG)
         finally:
             self._is_running = False
 
@@ -267,11 +277,12 @@ class MirrorComparer:
         unrecorded = iter(batch)
         try:
             compared = await self._run_batch(route, batch, size)
-            route.summary.merge(compared.summary)
-            for position, waiting in enumerate(unrecorded):
-                await self._record(waiting, compared, position)
+            if compared is not None:
+                route.summary.merge(compared.summary)
+                for position, waiting in enumerate(unrecorded):
+                    await self._record(waiting, compared, position)
         finally:
-            for waiting in unrecorded:  # the gateway closes
+            for waiting in unrecorded:  # memory is short, or the gateway closes
                 waiting.route.count("dropped")
             for waiting in batch:
                 waiting.memory.close()
@@ -280,15 +291,23 @@ class MirrorComparer:
 
     async def _run_batch(
         self, route: RouteComparer, batch: list[_WaitingJob], size: int
-    ) -> ComparedBatch:
-        """Return the result of the helper process. If it fails, all comparisons of the batch
-        fail."""
+    ) -> ComparedBatch | None:
+        """Return the result of the helper process, or None if there is no memory for it. If it
+        fails, all comparisons of the batch fail."""
         pairs = [each.packed for each in batch]
         try:
             return await self._offload.run(
-                None, route.compare_batch, pairs, client=_CLIENT, cost=size
+                None,
+                route.compare_batch,
+                pairs,
+                client=_CLIENT,
+                cost=size,
+                memory=batch[0].memory,
+                size=size,
             )
         except Exception as error:  # noqa: BLE001 - counted and logged
+            if isinstance(error, GatewayError) and error.kind is Kind.OVERLOADED:
+                return None
             return ComparedBatch(Summary(), {}, dict.fromkeys(range(len(batch)), str(error)))
 
     async def _record(self, waiting: _WaitingJob, compared: ComparedBatch, position: int) -> None:
@@ -304,8 +323,9 @@ class MirrorComparer:
             return
         verdict = route.classify(job.exchange.request.model, comparison)
         if verdict is Verdict.DIFFERENT and route.store is not None:
-            result = await asyncio.to_thread(
-                route.store.store, job.exchange, job.mirrored, route.compared.mirror
+            result = await _in_thread(
+                lambda store: store.store(job.exchange, job.mirrored, route.compared.mirror),
+                route.store,
             )
             route.counters.mismatches[result] += 1
 
@@ -326,6 +346,25 @@ class MirrorComparer:
             waiting.memory.close()
         self._queue.clear()
         await self._close_offload()
+
+
+async def _in_thread(use: Callable[[MismatchStore], T], store: MismatchStore) -> T:
+    """Return ``use(store)``, run in a thread that does not keep the process from exiting if the
+    file system hangs."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T) -> None:
+        if not future.done():  # done: the gateway closes
+            future.set_result(result)
+
+    def run() -> None:
+        result = use(store)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, result)
+
+    threading.Thread(target=run, name="infergate-mismatches", daemon=True).start()
+    return await future
 
 
 def _grow(memory: MemoryAccount, size: int) -> bool:

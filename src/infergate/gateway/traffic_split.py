@@ -187,10 +187,13 @@ class TrafficSplit:
         is_stream: bool = False,
     ) -> None:
         """Send a copy of ``request`` if it is selected for the mirror."""
-        if kept is not None:
-            self._send_compared(kept)
-            return
         mirror = self._mirror
+        if kept is not None:
+            if mirror is not None and kept.target is not None and _is_same(kept.target, mirror):
+                kept.release()  # a server agrees with itself, which proves nothing
+            else:
+                self._send_compared(kept)
+            return
         if mirror is None or self._compared is not None or not self._is_mirrored(request, context):
             return
         size = tensor_bytes(request)
@@ -227,6 +230,12 @@ def split_key(request: InferRequest, context: RequestContext, header: str) -> st
     if sequence is not None:
         return f"{sequence.model}\0{sequence.id}"
     return context.headers.get(header) or context.request_id
+
+
+def _is_same(first: RoutePlan, second: RoutePlan) -> bool:
+    """Return whether both targets are the same models of the same backend."""
+    one, other = first.binding.route, second.binding.route
+    return (one.backend, one.rewrite) == (other.backend, other.rewrite)
 
 
 def _compared_mirror(

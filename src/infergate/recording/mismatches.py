@@ -37,6 +37,8 @@ FAILED: Final = "failed"
 _PARTIAL: Final = ".partial"
 _RETRY_SECONDS: Final = 60.0
 """Seconds for which nothing is stored after an error of the file system."""
+_FULL_SECONDS: Final = 1.0
+"""Seconds for which a full folder is not listed again."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,13 +49,16 @@ class MismatchFolder:
         self._storage: Final = storage
         self._redaction: Final = Redaction(storage.headers, storage.removed, storage.zeroed)
         self._numbers: Final = itertools.count()
-        self._retry_at = 0.0
+        self._retry_at = self._full_until = 0.0
 
     def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
         """Store ``exchange`` with the outcome of its copy at the backend ``mirror``. Return STORED,
         FULL or FAILED; nothing is raised."""
-        if time.monotonic() < self._retry_at:
+        now = time.monotonic()
+        if now < self._retry_at:
             return FAILED
+        if now < self._full_until:
+            return FULL
         try:
             redacted = self._redaction.apply(exchange, {mirror: mirrored})
             return self._store(encode_exchange(*redacted))
@@ -71,6 +76,7 @@ class MismatchFolder:
         with self._locked():
             sizes = list(self._current_sizes())
             if len(sizes) >= storage.max_count or sum(sizes) + size > storage.max_bytes:
+                self._full_until = time.monotonic() + _FULL_SECONDS
                 return FULL
             name = f"{time.time_ns()}-{os.getpid()}-{next(self._numbers)}"
             partial = storage.path / f"{name}{_PARTIAL}"

@@ -303,6 +303,15 @@ def test_python_m_infergate() -> None:
     assert done.stdout == f"infergate {version_text(__version__)}\n"
 
 
+def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "infergate", "key"]
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
 def test_short_commands_do_not_load_the_server(argv: list[str]) -> None:
     request = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"

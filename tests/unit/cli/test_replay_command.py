@@ -102,6 +102,7 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
         (["a.igrec", "b.igrec", "--export", "b.json"], "of one model, but there are 'm' and 'n'"),
     ],
 )
+@pytest.mark.usefixtures("files")
 def test_wrong_uses_of_perf_analyzers_files_are_reported(
     argv: list[str], reason: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

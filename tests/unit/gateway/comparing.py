@@ -22,7 +22,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.gateway.comparer import MirrorComparer
 from infergate.gateway.gateway import Gateway, GatewayOptions
-from infergate.routing.table import MirrorTarget, Route, RouteTable
+from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable
 from infergate.runtime.offload.ipc_message import pack, unpack
 
 T = TypeVar("T")
@@ -131,7 +131,8 @@ class Harness:
         self, comparison: MirrorComparison, percent: float = 100.0, **fields: Any
     ) -> None:
         """Replace the gateway, as a reload does."""
-        mirror = MirrorTarget("mirror", percent, 10_000, comparison)
+        rewrite = fields.get("rewrite", Rewrite())
+        mirror = MirrorTarget("mirror", percent, 10_000, comparison, rewrite)
         routes = [Route("m", "own", mirror=mirror, **fields)]
         self.comparer = MirrorComparer(
             routes,

@@ -134,6 +134,27 @@ async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixtu
     await harness.compared(error=1, equal=1)
 
 
+async def test_a_bug_affects_one_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness()
+    with monkeypatch.context() as patched:
+        patched.setattr("infergate.comparison.summary.Summary.merge", None)
+        await harness.infer()
+        await harness.compared(dropped=1)
+    assert "internal error while comparing responses" in caplog.text
+    await harness.infer()
+    await harness.compared(dropped=1, equal=1)
+    assert harness.held_bytes == 0
+
+
+async def test_a_comparison_is_dropped_without_memory_for_the_helper() -> None:
+    harness = Harness()
+    harness.offload.error = GatewayError(Kind.OVERLOADED, "full")
+    await harness.infer()
+    await harness.compared(dropped=1)
+
+
 # ---- limits ------------------------------------------------------------------------------------
 
 
@@ -264,6 +285,20 @@ async def test_requests_with_shared_memory_are_not_compared() -> None:
     await asyncio.sleep(0)
     assert not harness.mirror.requests
     assert not harness.results
+
+
+async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> None:
+    harness = Harness(split=[SplitTarget("mirror", 50.0, Rewrite())])
+    harness.own.answer = response(output(1, 3))
+    for number in range(100):
+        await harness.infer(request_id=str(number))
+    own = len(harness.own.requests)
+    assert 25 < own < 75
+    await harness.compared(different=own)
+    assert len(harness.mirror.requests) == 100  # 100 - own served, own copies
+    renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
+    await renamed.infer()
+    await renamed.compared(equal=1)
 
 
 # ---- the noise baseline --------------------------------------------------------------------------

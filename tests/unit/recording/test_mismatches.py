@@ -93,8 +93,10 @@ def test_credentials_and_redacted_tensors_are_not_stored(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("limits", [{"max_count": 2}, {"max_bytes": 1700}])
 def test_a_full_folder_takes_no_more_until_files_are_removed(
-    tmp_path: Path, limits: dict[str, int]
+    tmp_path: Path, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("infergate.recording.mismatches.time.monotonic", lambda: now[0])
     first, second = folder_at(tmp_path, **limits), folder_at(tmp_path, **limits)  # two workers
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "notes.txt").write_bytes(bytes(5000))  # not counted
@@ -104,6 +106,8 @@ def test_a_full_folder_takes_no_more_until_files_are_removed(
     stored = [file for file in files(tmp_path) if file.suffix != ".txt"]
     assert len(stored) == results.count(STORED) >= 2
     stored[0].unlink()
+    assert second.store(EXCHANGE, MIRRORED, "new") == FULL  # listed once a second
+    now[0] += 1
     assert second.store(EXCHANGE, MIRRORED, "new") == STORED
     assert first.store(EXCHANGE, MIRRORED, "new") == FULL
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infergate.comparison.outcomes import Comparison
@@ -14,13 +16,19 @@ from infergate.comparison.settings import MirrorComparison
 from infergate.comparison.summary import Summary
 from infergate.config.schema import Config
 from infergate.core.counters import RouteCounters
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
+from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest
+from infergate.gateway.gateway import Gateway
 from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
 from infergate.runtime.admin import AdminApp
+from infergate.runtime.assemble import assemble
 from infergate.runtime.comparisons import PATH, ComparisonsApp, make_comparer
 from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.running import RunningGateway
 from infergate.runtime.workers.messages import WorkerCommand
 from infergate.runtime.workers.supervisor import Supervisor
 
@@ -131,3 +139,59 @@ async def test_without_a_comparison_there_is_no_comparer() -> None:
     assert comparer.of_route(plain) is None
     assert comparer.of_route(compared) is not None
     await comparer.close()
+
+
+def compared_config(percent: float, atol: float = 1.0) -> Config:
+    return Config.model_validate(
+        {
+            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
+            "backends": {"old": {"protocol": "builtin"}, "new": {"protocol": "builtin"}},
+            "routes": (
+                {
+                    "model": "identity",
+                    "backend": "old",
+                    "mirror": {
+                        "backend": "new",
+                        "percent": percent,
+                        "compare": {"tolerances": {"FP32": {"atol": atol}}},
+                    },
+                },
+            ),
+        }
+    )
+
+
+async def compared(running: RunningGateway) -> int:
+    """Run an inference, and return the number of comparisons when it has been compared."""
+    gateway = running.gateway
+    before = _number(gateway)
+    tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones(4))
+    await gateway.perform(InferRequest("identity", inputs=(tensor,)), RequestContext("test"))
+    async with asyncio.timeout(60):
+        while _number(gateway) == before:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    return _number(gateway)
+
+
+def _number(gateway: Gateway) -> int:
+    summary = gateway.comparisons()
+    assert summary is not None
+    return sum(each.compared for each in summary.routes.get("identity", {}).values())
+
+
+async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
+    running = assemble(compared_config(100))
+    await running.start()
+    try:
+        assert await compared(running) == 1  # a helper process compares
+        await running.reload(compared_config(99))
+        await running.reload(compared_config(100))
+        assert await compared(running) == 2
+        await running.reload(compared_config(0))
+        assert _number(running.gateway) == 2
+        assert not running.gateway.traffic_splits
+        await running.reload(compared_config(100, atol=2.0))
+        assert _number(running.gateway) == 0
+        assert await compared(running) == 1
+    finally:
+        await running.stop(0)

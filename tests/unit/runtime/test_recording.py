@@ -63,8 +63,12 @@ async def infer(gateway: RunningGateway, request_id: str = "id", **headers: str)
     await gateway.gateway.perform(REQUEST, context)
 
 
+def files_in(path: Path) -> list[Path]:
+    return sorted(path.glob("*"))
+
+
 def recorded(path: Path) -> list[RecordedExchange]:
-    found = [part for file in sorted(path.glob("*")) for part in read_recording(file)]
+    found = [part for file in files_in(path) for part in read_recording(file)]
     assert all(isinstance(part, RecordedExchange) for part in found)
     return found  # type: ignore[return-value]
 

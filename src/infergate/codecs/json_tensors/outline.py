@@ -20,19 +20,21 @@ MAX_DEPTH: Final = 255
 _MAX_QUOTES: Final = 1 << 16
 """Maximum number of quotes around structural characters. A text with more such quotes has no
 outline."""
-_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},:"'))
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},:"\\'))
 _BASE64_OBJECT: Final = b"{:}"
 """The outline of an object with one scalar member."""
 
 
 def outline_of(text: bytes) -> bytes | None:
     """Return the outline of ``text``, or None if it has too many strings with structure."""
-    if b"\\" in text:
-        text = STRING.sub(b"", text)
-    # Adjacent quotes do not change whether a character is inside a string.
-    structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    structure = text.translate(None, _NOT_STRUCTURE)
+    if b"\\" in structure:
+        structure = STRING.sub(b"", text).translate(None, _NOT_STRUCTURE)
     if structure.count(b'"') > _MAX_QUOTES:
-        return None
+        # Adjacent quotes do not change whether a character is inside a string.
+        structure = structure.replace(b'""', b"")
+        if structure.count(b'"') > _MAX_QUOTES:
+            return None
     return b"".join(structure.split(b'"')[::2])
 
 

@@ -73,8 +73,8 @@ def example_request(
         return ExampleRequest(model.name, problem=model.problem)
     direct = _direct_protocol(server, metadata)
     protocol, url = direct or (_GATEWAY_PROTOCOL, gateway.url)
-    served = gateway.names.get((server.best.url, model.name), model.name)
-    name = model.name if direct else served
+    gateway_name = gateway.names.get((server.best.url, model.name), model.name)
+    name = model.name if direct else gateway_name
     try:
         request = InferRequest(
             name, parameters=_parameters(metadata), inputs=_example_inputs(metadata)

@@ -56,7 +56,12 @@ async def _identify_v2(backend: RemoteBackend[Any, Any], context: RequestContext
     assert isinstance(server, ServerMetadata)
     if not server.name:
         raise backend_garbage("the response is not the metadata of a V2 server: it has no name")
-    return ServerIdentity(server.name, server.version, await _index(backend, context))
+    index = await _index(backend, context)
+    try:
+        await backend.perform(ModelMetadataRequest(_UNKNOWN_MODEL), context)
+    except GatewayError:
+        return ServerIdentity(server.name, server.version, index)
+    raise backend_garbage("the server returns the same response for every path")
 
 
 async def _index(backend: RemoteBackend[Any, Any], context: RequestContext) -> ModelIndex | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from infergate.migration.probe.targets import ProbeTarget
 
@@ -17,13 +17,15 @@ class ListenerPorts:
     so that the gateway can run beside the server."""
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
-        self._taken: Final = {target.port for target in targets if target.is_local}
+        self._taken: Final = {target.port for target in targets if _is_local(target.url.host)}
         self._is_local: Final = bool(self._taken)
 
     def assign(self, preferred: int) -> int:
         """Return ``preferred`` or, if it is taken, another port."""
         port = preferred
-        while port in self._taken or (self._is_local and not _is_free(port)):
+        while port in self._taken or (
+            self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
+        ):
             port += _STEP
             if port > 65535:
                 raise OSError(f"no port is free beside port {preferred}")
@@ -31,11 +33,24 @@ class ListenerPorts:
         return port
 
 
+def _is_local(host: str) -> bool:
+    """Return whether ``host`` is an address of this machine, to which a socket can be bound."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
 def _is_free(port: int) -> bool:
-    with socket.socket() as test:
-        test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            test.bind((HOST, port))
-        except OSError:
-            return False
+    return _can_bind(socket.AF_INET, (HOST, port))
+
+
+def _can_bind(family: int, address: Any) -> bool:
+    try:
+        with socket.socket(family) as test:
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            test.bind(address)
+    except OSError:
+        return False
     return True

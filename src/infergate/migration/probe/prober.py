@@ -69,6 +69,8 @@ class Prober:
 
     async def probe(self, targets: Sequence[ProbeTarget]) -> ProbeFindings:
         """Probe ``targets`` concurrently."""
+        if not targets:
+            return ProbeFindings((), ())
         with Progress("detecting protocols", len(targets)) as progress:
             found = await _gather(_counted(self._probe_target(item), progress) for item in targets)
         groups = group_servers([item for findings in found for item in findings.detected])

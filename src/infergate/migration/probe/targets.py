@@ -18,6 +18,7 @@ from infergate.config import protocols
 from infergate.config.mistakes import suggestion
 from infergate.config.values import Url, parse_url
 from infergate.core.tls_settings import ClientTls
+from infergate.transport.tls.certificates import CertificateError
 from infergate.transport.tls.client_context import ClientTlsContext
 
 _SCHEMES: Final = ("http", "https", "grpc", "grpcs", "tcp", "unix", "http+unix")
@@ -42,12 +43,6 @@ class ProbeTarget:
 
     text: str
     url: Url
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the address is a port of this host, as far as its name shows."""
-        host = self.url.host
-        return host in {"localhost", "::1"} or host.startswith("127.")
 
     @property
     def port(self) -> int:
@@ -112,7 +107,8 @@ async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | Non
         async with asyncio.timeout(timeout):
             with closing(await _connect(target, None)):
                 return None
-    except OSError as error:  # TimeoutError is one, too
+    # TimeoutError is an OSError; UnicodeError: no host can have this name.
+    except (OSError, UnicodeError) as error:
         return _connect_problem(target, error, timeout)
 
 
@@ -128,13 +124,15 @@ async def _connect(target: ProbeTarget, context: ssl.SSLContext | None) -> async
     return writer
 
 
-def _connect_problem(target: ProbeTarget, error: OSError, timeout: float) -> PortProblem:
+def _connect_problem(
+    target: ProbeTarget, error: OSError | UnicodeError, timeout: float
+) -> PortProblem:
     if isinstance(error, TimeoutError):
         return PortProblem(
             f"no connection within {timeout:g} s",
             "a firewall may drop the packets; check the host and the port, or raise --timeout",
         )
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | UnicodeError):
         return PortProblem(
             f"the name '{target.url.host}' cannot be resolved",
             "check the spelling, or use the IP address",
@@ -163,12 +161,14 @@ async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> Po
         async with asyncio.timeout(timeout):
             with closing(await _connect(target, context)):
                 return None
+    except CertificateError as error:
+        return PortProblem(str(error), "check --ca")
     except ssl.SSLCertVerificationError as error:
         return PortProblem(
             f"the certificate is not trusted: {error.verify_message}",
             "give the authority's certificate (--ca FILE) or, for a test, --insecure",
         )
-    except OSError as error:  # SSLError and TimeoutError are two of them
+    except OSError as error:  # SSLError and TimeoutError are OSErrors
         plain = "grpc" if target.url.scheme == "grpcs" else "http"
         return PortProblem(
             f"no TLS handshake: {getattr(error, 'reason', None) or error or 'no answer'}",

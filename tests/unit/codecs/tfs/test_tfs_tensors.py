@@ -98,6 +98,13 @@ def test_tensorflow_writes_the_same(case: dict[str, Any]) -> None:
     assert b"".join(tensor_parts(read(ours), contents)) == ours
 
 
+@pytest.mark.parametrize("dims", [(0, 2**62, 2**62), (2**62, 2**62, 0)])
+def test_the_place_of_an_empty_dimension_does_not_matter(dims: tuple[int, ...]) -> None:
+    """TensorFlow refuses the second shape, whose product overflows before the 0."""
+    tensor = read(proto("DT_FLOAT", *dims))
+    assert (tensor.shape, len(tensor.data)) == (dims, 0)
+
+
 def test_every_datatype_has_its_own_number() -> None:
     assert set(TYPES) == set(Datatype)
     assert len({entry.number for entry in TYPES.values()}) == len(Datatype)

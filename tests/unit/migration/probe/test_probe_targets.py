@@ -72,6 +72,9 @@ async def test_an_unknown_host_and_a_missing_socket_are_reported() -> None:
     problem = await port_problem(parse_target("no-such-host.invalid:1"), 5)
     assert problem is not None
     assert problem.reason == "the name 'no-such-host.invalid' cannot be resolved"
+    problem = await port_problem(parse_target(f"{'a' * 70}.invalid:1"), 5)
+    assert problem is not None
+    assert "cannot be resolved" in problem.reason
     problem = await port_problem(parse_target("unix:/no/such/socket"), 5)
     assert problem is not None
     assert problem.reason == "no such file or directory"
@@ -106,6 +109,15 @@ async def test_a_certificate_must_be_trusted(tmp_path: Path) -> None:
         assert "--ca FILE" in problem.advice
         assert await tls_problem(target, ClientTls(ca=authority.file), 5) is None
         assert await tls_problem(target, ClientTls(verify=False), 5) is None
+
+
+async def test_an_unusable_file_of_an_authority_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("no certificate")
+    problem = await tls_problem(parse_target("https://127.0.0.1:1"), ClientTls(ca=file), 5)
+    assert problem is not None
+    assert "ca.pem" in problem.reason
+    assert problem.advice == "check --ca"
 
 
 async def test_a_port_without_tls_is_reported_with_the_url_to_use() -> None:

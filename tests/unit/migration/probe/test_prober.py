@@ -93,6 +93,12 @@ async def test_models_of_a_server_that_cannot_list_them_are_named() -> None:
 WEB_SERVERS = {
     "an empty object": lambda _: http_response(200, b"{}"),
     "a status object": lambda _: http_response(200, b'{"status": "ok", "name": ""}'),
+    "a banner for every path": lambda _: http_response(200, b'{"name": "app", "version": "1"}'),
+    "models without names": lambda _: http_response(200, b'{"models": [{"id": 1}]}'),
+    "tensors without types": lambda _: http_response(200, b'{"Inputs": [{}], "Outputs": [{}]}'),
+    "other types": lambda _: http_response(200, b'{"name": 1, "models": 2, "Inputs": 3}'),
+    "deep JSON": lambda _: http_response(200, b"[" * 100_000),
+    "a body that ends early": lambda _: http_response(200, b'{"name": "triton"}')[:-5],
     "a list": lambda _: http_response(200, b"[]"),
     "a page": lambda _: http_response(200, b"<html>", "text/html"),
     "not found": lambda _: http_response(404, b'{"detail": "Not Found"}'),

@@ -34,7 +34,7 @@ def compose(
 
 
 def checked(text: str) -> Config:
-    """Return the configuration in ``text``. Only the comparison may be unknown."""
+    """Return the configuration in ``text``. Raises ConfigError if it is invalid."""
     return parse(text, "routes.yaml", {})
 
 
@@ -209,13 +209,12 @@ def test_other_names_are_rewritten() -> None:
         "        outputs: {probs: scores, names: labels}",
         "      compare: {}",
     ]
-    document = compose(
-        server(old), new=(server(model("res-net", inputs=inputs, outputs=outputs)),)
-    ).text.replace("      compare: {}\n", "")
-    mirror = checked(document).routes[0].mirror
+    new = server(model("res-net", inputs=inputs, outputs=outputs))
+    mirror = checked(compose(server(old), new=(new,)).text).routes[0].mirror
     assert mirror is not None
     assert mirror.rewrite is not None
     assert mirror.rewrite.inputs == {"x": "input__0"}
+    assert mirror.compare is not None
 
 
 def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -> None:
