@@ -156,3 +156,39 @@ def test_the_printed_curl_command_of_a_legacy_request_gets_the_same_answer(
         assert json.loads(body)["outputs"]["OUTPUT0"] == [[4] * 16]
     else:
         assert (two + two).tobytes() in body
+
+
+@pytest.mark.parametrize("protocol", ["graphpipe", "trtis-http", "tfs-rest", "v2-rest"])
+def test_metadata_is_queried_only_on_request_and_no_inference_is_sent(
+    protocol: str, gateway: Infergate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = np.full((1, 16), 2, np.int32)
+    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, two) for n in range(2))
+    wire = client_message("v2-rest", InferRequest("simple", inputs=inputs))
+    assert isinstance(wire, HttpRequest)
+    (tmp_path / "body").write_bytes(bytes(join_parts(wire.body)))
+    path = "/graphpipe/simple" if protocol == "graphpipe" else ""
+    (tmp_path / "routes.yaml").write_text(
+        f"backends: {{b: {{protocol: {protocol}, endpoints: ['http://{gateway.http}{path}']}}}}\n"
+        "routes: [{model: simple, backend: b}]\n"
+    )
+    argv = ["explain", "POST", wire.path, "--body", str(tmp_path / "body")]
+    argv += ["--config", str(tmp_path / "routes.yaml")]
+    before = requests_served(gateway)
+    assert (main(argv) == 0) is (protocol == "v2-rest"), capsys.readouterr().out
+    assert requests_served(gateway) == before
+    assert main([*argv, "--metadata"]) == 0, capsys.readouterr().out
+    after = requests_served(gateway)
+    assert after.get("infer") == before.get("infer")
+    assert after != before
+    assert f"http://{gateway.http}" in capsys.readouterr().out
+
+
+def requests_served(server: Infergate) -> dict[str, float]:
+    """Return the number of requests by operation."""
+    found: dict[str, float] = {}
+    for line in server.metrics().splitlines():
+        if line.startswith("infergate_requests_total{"):
+            operation = line.partition('operation="')[2].partition('"')[0]
+            found[operation] = found.get(operation, 0) + float(line.rpartition(" ")[2])
+    return found

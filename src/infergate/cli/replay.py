@@ -43,7 +43,7 @@ from infergate.migration.report import RecordingError, render, write_file
 from infergate.terminal import Progress
 
 _EXACT: Final = "exact"
-_EQUAL, _DIFFERENT, _WRONG = 0, 1, 2
+_EQUAL, _DIFFERENT, _WRONG, _INTERRUPTED = 0, 1, 2, 130
 _SUFFIXES: Final = (".html", ".json")
 
 
@@ -58,9 +58,11 @@ def replay(arguments: Arguments) -> int:
         pace = Pace(None if arguments.fast else arguments.speed, arguments.rate)
         options = ReplayOptions(pace, arguments.concurrency, arguments.n, rules, headers)
         result = asyncio.run(_replay(arguments, options))
-        if not result.counts.sent + result.counts.not_sent:
+        if not (result.counts.sent or result.counts.not_sent or result.is_interrupted):
             _fail("the files have no readable inference")
         print(_result_text(arguments, result), end="")
+        if result.is_interrupted:
+            return _INTERRUPTED
         if arguments.report is not None:
             write_file(arguments.report, _report(arguments.report, result))
     except ConfigError as error:
@@ -140,7 +142,12 @@ async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
                 different = counts.compared - counts.equal
                 bar.step(step, f"{counts.sent:,} sent, {different:,} differ")
 
-            return await Replayer(entries, target, options, show).run()
+            replayer = Replayer(entries, target, options, show)
+            try:
+                return await replayer.run()
+            except asyncio.CancelledError:  # Ctrl-C: the result so far is shown
+                replayer.result.is_interrupted = True
+                return replayer.result
     finally:
         await target.close()
 
@@ -191,6 +198,8 @@ def _result_text(arguments: Arguments, result: ReplayResult) -> str:
 
 def _lines(result: ReplayResult) -> Iterator[str]:
     counts = result.counts
+    if result.is_interrupted:
+        yield "The replay was interrupted; this is the result until then."
     rate = counts.sent / counts.seconds if counts.seconds else 0.0
     yield f"{counts.sent:,} inferences sent in {counts.seconds:.1f} s ({rate:,.0f} a second)"
     if counts.max_delay > 1:

@@ -141,10 +141,7 @@ class TrafficSplit:
         return target
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
-        sequence = sequence_key(request)
-        if sequence is not None:
-            return f"{sequence.model}\0{sequence.id}"
-        return context.headers.get(self._split_header) or context.request_id
+        return split_key(request, context, self._split_header)
 
     def _fallback_after(
         self,
@@ -224,6 +221,15 @@ class TrafficSplit:
 
     async def close(self) -> None:
         await self._mirror_sender.close()
+
+
+def split_key(request: InferRequest, context: RequestContext, header: str) -> str:
+    """Return the text that decides which target ``request`` goes to: its sequence, or the value of
+    ``header``, or else its id."""
+    sequence = sequence_key(request)
+    if sequence is not None:
+        return f"{sequence.model}\0{sequence.id}"
+    return context.headers.get(header) or context.request_id
 
 
 def _is_same(first: RoutePlan, second: RoutePlan) -> bool:

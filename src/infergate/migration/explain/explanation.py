@@ -11,12 +11,13 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, ModelMetadata
-from infergate.core.request_context import RequestContext
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.gateway.dispatch import assign_request_id
 from infergate.migration.explain.client_request import ClientRequest
 from infergate.migration.explain.listeners import codec_of, listener_of
 from infergate.migration.explain.route_checks import RouteCheck, check_routes, targets_of
+from infergate.migration.explain.split_choice import split_note
 from infergate.migration.explain.target import (
     PEER,
     ExplainedRequest,
@@ -77,7 +78,8 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     found = replace(found, operation=operation, model=model, version=version)
     if not model:
         return replace(found, notes=(*found.notes, _SERVER_NOTE))
-    headers = _with_request_id(wire)
+    context = _context(wire)
+    headers = context.headers
     checks, route = check_routes(table.routes, model, version, headers)
     found = replace(found, routes=tuple(checks))
     if route is None:
@@ -93,17 +95,25 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
         for target in targets_of(route)
         if target.role == "backend" or explained.is_inference  # others receive only inferences
     ]
+    inference = next((each.inference for each in targets if each.inference), None)
+    if inference is not None:
+        own_id = _headers(wire).get(REQUEST_ID_HEADER) == context.request_id
+        note = split_note(route, inference, context, has_own_id=own_id)
+        found = replace(found, notes=(*found.notes, *([note] if note else [])))
     return replace(
         found,
         targets=tuple(target.explanation for target in targets),
-        inference=next((each.inference for each in targets if each.inference), None),
+        inference=inference,
         metadata=next((each.metadata for each in targets if each.metadata), None),
     )
 
 
-def _with_request_id(wire: Wire) -> Mapping[str, str]:
-    """Return the client's headers, with a request id as the gateway would add it."""
-    headers = wire.headers if isinstance(wire, HttpRequest) else wire.metadata
-    context = RequestContext(PEER, headers=headers)
+def _headers(wire: Wire) -> Mapping[str, str]:
+    return wire.headers if isinstance(wire, HttpRequest) else wire.metadata
+
+
+def _context(wire: Wire) -> RequestContext:
+    """Return a context with the client's headers and a request id, as the gateway adds it."""
+    context = RequestContext(PEER, headers=_headers(wire))
     assign_request_id(context)
-    return context.headers
+    return context

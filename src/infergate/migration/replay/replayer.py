@@ -79,7 +79,8 @@ class Replayer:
         self._target: Final = target
         self._options: Final = options
         self._on_progress: Final = on_progress
-        self._result: Final = ReplayResult()
+        self.result: Final = ReplayResult()
+        """The result so far."""
         self._reading: Final = asyncio.Lock()
         self._released: Final = asyncio.Event()
         self._batch: Final[deque[Entry]] = deque()
@@ -98,14 +99,15 @@ class Replayer:
                     senders.create_task(self._send_jobs())
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        self._result.counts.seconds = time.monotonic() - self._started
+        finally:
+            self.result.counts.seconds = time.monotonic() - self._started
         unknown = self._options.rules.outputs.keys() - self._output_names
-        if unknown and self._result.counts.compared:
+        if unknown and self.result.counts.compared:
             raise ComparisonRuleError(
                 f"no response has the output '{min(unknown)}' of the rules; expected one of: "
                 f"{', '.join(sorted(self._output_names)) or 'none'}"
             )
-        return self._result
+        return self.result
 
     # ---- taking jobs, in the order of the entries
 
@@ -117,7 +119,7 @@ class Replayer:
                 job.done.set()
                 self._held_bytes -= job.size
                 self._released.set()
-                self._on_progress(self._result, job.entry.length)
+                self._on_progress(self.result, job.entry.length)
             del job
 
     async def _next_job(self) -> _Job | None:
@@ -146,8 +148,8 @@ class Replayer:
         return entries
 
     def _record_damage(self, damaged: DamagedFilePart) -> None:
-        self._result.add_damaged(damaged.text)
-        self._on_progress(self._result, damaged.part.length)
+        self.result.add_damaged(damaged.text)
+        self._on_progress(self.result, damaged.part.length)
 
     async def _make_job(self, entry: RecordedExchange) -> _Job:
         # The new response is likely to be as long as the recorded one.
@@ -174,14 +176,14 @@ class Replayer:
             await asyncio.sleep(wait)
         if job.previous is not None:
             await job.previous.wait()
-        counts, exchange = self._result.counts, job.entry.exchange
+        counts, exchange = self.result.counts, job.entry.exchange
         late = time.monotonic() - self._started - job.due
         if self._options.pace.speed is not None or self._options.pace.rate is not None:
             counts.max_delay = max(counts.max_delay, late)
         try:
             gateway = await self._target.gateway_for(exchange)
         except ReplayTargetError as error:
-            self._result.add_not_sent(str(error))
+            self.result.add_not_sent(str(error))
         else:
             outcome = await self._send(gateway, exchange)
             counts.sent += 1
@@ -225,7 +227,7 @@ class Replayer:
         return context
 
     async def _compare(self, entry: RecordedExchange, outcome: Outcome) -> None:
-        exchange, counts = entry.exchange, self._result.counts
+        exchange, counts = entry.exchange, self.result.counts
         if exchange.outcome.kind == Kind.CANCELLED.value:
             counts.cancelled += 1
             return
@@ -241,7 +243,7 @@ class Replayer:
         counts.equal += comparison.is_equal
         if len(self._output_names) < _MAX_OUTPUT_NAMES:
             self._output_names.update(each.name for each in comparison.outputs)
-        self._result.summary.add(
+        self.result.summary.add(
             self._route_name(exchange),
             exchange.request.model,
             comparison,
@@ -251,7 +253,7 @@ class Replayer:
 
     def _route_name(self, exchange: Exchange) -> str:
         """Return the recorded route, or OTHER if the file names too many routes."""
-        routes = self._result.summary.routes
+        routes = self.result.summary.routes
         is_known = exchange.route in routes or len(routes) < _MAX_ROUTES
         return exchange.route if is_known else OTHER
 

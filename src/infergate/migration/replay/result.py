@@ -54,6 +54,8 @@ class ReplayResult:
     summary: Summary = field(default_factory=Summary)
     reasons: Counter[str] = field(default_factory=Counter)
     damaged: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
+    """Whether the operator ended the replay before the end of the files."""
 
     @property
     def is_equal(self) -> bool:
@@ -79,6 +81,7 @@ class ReplayResult:
             "kind": _KIND,
             "format": _FORMAT,
             "equal": self.is_equal,
+            "interrupted": self.is_interrupted,
             "counts": _counts.dump_python(self.counts, mode="json"),
             "reasons": dict(self.reasons),
             "damaged": self.damaged,
@@ -104,7 +107,9 @@ class ReplayResult:
             first = error.errors(include_url=False, include_input=False)[0]
             position = ".".join(map(str, first["loc"])) or "the document"
             raise SummaryFormatError(f"{position}: {first['msg']}") from None
-        return cls(counts, Summary.from_json(value.get("summary")), Counter(reasons), damaged)
+        summary = Summary.from_json(value.get("summary"))
+        is_interrupted = bool(value.get("interrupted"))
+        return cls(counts, summary, Counter(reasons), damaged, is_interrupted)
 
 
 def _printable(text: str) -> str:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infergate.backends.builtin import BuiltinBackend as Backend
 from infergate.cli import main
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
 from infergate.config.load import parse
 from infergate.config.schema import Config
 from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
 from infergate.core.messages import (
     InferRequest,
     ModelMetadata,
@@ -21,8 +24,11 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.gateway.dispatch import assign_request_id
+from infergate.gateway.gateway import Gateway
 from infergate.migration.explain.client_request import ClientRequest, RequestError
 from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
 from infergate.migration.explain.explanation_text import as_json, as_text
@@ -180,6 +186,50 @@ async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
     assert 'model_name: "old"' in baseline.message["decoded"]
     assert mirrored.when == "a copy of 20% of requests"
     assert baseline.when == "a further copy of 5% of the requests that the mirror gets"
+
+
+SPLIT_IN_HALF = one(", split: [{backend: c, percent: 50}], split_by: x-user", V2).replace(
+    "backends: {", f"backends: {{c: {{{V2}}}, "
+)
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters", "cause"),
+    [
+        ({"x-user": "USER"}, {}, "The value of the header 'x-user'"),
+        ({"x-request-id": "USER"}, {}, "The value of the header 'x-request-id'"),
+        ({"x-user": "ann"}, {"sequence_id": "USER"}, "The sequence"),
+    ],
+)
+async def test_the_target_of_a_split_is_named_if_the_request_decides(
+    headers: dict[str, str], parameters: dict[str, Any], cause: str
+) -> None:
+    config = configured(SPLIT_IN_HALF)
+    backends = {name: Backend(name) for name in ("b", "c")}
+    gateway = Gateway(compiled.routing_table(config), backends, {})
+    chosen = set()
+    for number in range(20):
+        user = f"user {number}"
+        request = replace(M, parameters=dict.fromkeys(parameters, user))
+        sent = {k: v.replace("USER", user) for k, v in headers.items()}
+        wire = built(request, "v2-grpc").wire
+        assert isinstance(wire, RpcRequest)
+        wire.metadata = sent
+        found = await explain(config, ClientRequest(wire), ExplainOptions())
+        context = RequestContext("", headers=sent)
+        assign_request_id(context)
+        with pytest.raises(GatewayError):  # these backends have no model
+            await gateway.infer(request, gateway.bind("m", "", context), context)
+        chosen.add(context.record.backend)
+        assert found.notes == (
+            f"{cause} selects the backend '{context.record.backend}' for this request.",
+        )
+    assert chosen == {"b", "c"}
+
+
+async def test_a_generated_id_decides_at_random() -> None:
+    found = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
+    assert found.notes[0].startswith("The gateway gives such requests random ids")
 
 
 async def test_a_cast_is_named() -> None:

@@ -307,3 +307,24 @@ async def test_invalid_durations_in_a_file_are_compared() -> None:
     assert ReplayResult.from_json(json.loads(json.dumps(result.as_json()))).is_equal
     assert render(result.summary, "html")
     assert render(result.summary, "text")
+
+
+async def test_a_cancelled_replay_has_the_result_until_then() -> None:
+    reached = asyncio.Event()
+
+    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
+        if request.inputs[0].numpy()[0] == 3:
+            reached.set()
+            await asyncio.Event().wait()
+        return await echo(request, context)
+
+    entries = iter(recorded(*map(exchange, range(10))))
+    options = replace(FAST, concurrency=1)
+    running = Replayer(entries, Target(Server(answer)), options)
+    task = asyncio.ensure_future(running.run())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (running.result.counts.sent, running.result.counts.equal) == (3, 3)
+    assert running.result.counts.seconds > 0

@@ -1,0 +1,31 @@
+"""Finds the target of a split that a request goes to, if the request itself decides."""
+
+from __future__ import annotations
+
+from infergate.core.messages import InferRequest
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
+from infergate.core.sequences import sequence_key
+from infergate.gateway.traffic_split import split_key
+from infergate.routing.split import pick_target
+from infergate.routing.table import Route
+
+
+def split_note(
+    route: Route, request: InferRequest, context: RequestContext, *, has_own_id: bool
+) -> str:
+    """Return a sentence about the target that ``request`` goes to, or an empty text for a route
+    without a split. ``has_own_id`` is true if the client sent the id of the request."""
+    if not route.split:
+        return ""
+    if sequence_key(request) is not None:
+        cause = "The sequence"
+    elif context.headers.get(route.split_by):
+        cause = f"The value of the header '{route.split_by}'"
+    elif has_own_id:
+        cause = f"The value of the header '{REQUEST_ID_HEADER}'"
+    else:
+        return "The gateway gives such requests random ids, which decide on the target of each."
+    key = split_key(request, context, route.split_by)
+    index = pick_target([target.percent for target in route.split], f"{route.label}\0{key}")
+    backend = route.backend if index is None else route.split[index].backend
+    return f"{cause} selects the backend '{backend}' for this request."
