@@ -28,7 +28,7 @@ from infergate.core.wire import HttpRequest, join_parts
 from infergate.migration.probe.findings import ProbedModel, ProbedServer
 from infergate.migration.probe.options import ProbeOptions
 
-MAX_ELEMENTS: Final = 1 << 20
+MAX_ELEMENTS: Final = 1 << 22
 """Maximum number of elements of an example's inputs."""
 _MAX_INLINE_CHARS: Final = 600
 """Maximum length of JSON that is part of a curl command. Python writes longer JSON."""
