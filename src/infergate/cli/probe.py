@@ -192,7 +192,7 @@ COMMAND: Final = Command(
     (
         Option(
             "--model",
-            "name of a model, for servers that cannot list their models; repeatable",
+            "name of a model, for servers that cannot list their models; may be repeated",
             {"action": "append", "default": [], "metavar": "NAME"},
         ),
         Option(
@@ -209,9 +209,9 @@ COMMAND: Final = Command(
         ),
         Option(
             "--header",
-            "header (gRPC: metadata) of every request, as 'name: value', for example credentials; "
-            "it is not written to the file; repeatable",
-            {"type": _header, "action": "append", "default": [], "metavar": "HEADER"},
+            "a header or, for gRPC, metadata of every request, such as credentials; it is not "
+            "written to the file; may be repeated",
+            {"type": _header, "action": "append", "default": [], "metavar": "NAME:VALUE"},
         ),
         Option(
             "--ca",
