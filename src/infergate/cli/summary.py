@@ -6,12 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from infergate.config.rewrite import RewriteConfig
+from infergate.config.route_text import endpoints_text, policies_text, targets_text
 from infergate.config.routes import RouteConfig
 from infergate.config.schema import Config
-from infergate.config.values import display_names, duration_text
+from infergate.config.values import duration_text
 from infergate.terminal import align
 
-_HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")
+_HEADINGS: Final = (
+    "MODEL",
+    "VERSION",
+    "BACKEND",
+    "PROTOCOL",
+    "ENDPOINTS",
+    "TIMEOUT",
+    "REWRITE",
+    "POLICY",
+)
 
 
 def summary(config: Config) -> str:
@@ -30,8 +40,8 @@ def _listeners(config: Config) -> list[Sequence[str]]:
     listeners = config.listeners
     named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
     rows: list[Sequence[str]] = [
-        (name, "off" if listener is None else str(listener.address), "")
-        for name, listener in named.items()
+        (name, "off", "") if item is None else (name, str(item.address), "TLS" if item.tls else "")
+        for name, item in named.items()
     ]
     rows += [
         (f"graphpipe[{index}]", str(gp.address), f"{gp.model}, {gp.framing}")
@@ -54,11 +64,12 @@ def _route(config: Config, route: RouteConfig) -> Sequence[str]:
     return (
         route.model,
         route.version or "any",
-        route.backend,
+        targets_text(route),
         backend.protocol,
-        " ".join(display_names(backend.endpoints)) or "-",
+        endpoints_text(backend.endpoints),
         duration_text(timeout),
         ", ".join((*_rewrite(route.rewrite), *_cast(route))) or "-",
+        policies_text(route),
     )
 
 

@@ -40,6 +40,7 @@ BUG: Final = _event(
 
 # ---- the process
 
+SERVING: Final = _event("serving")
 DRAIN: Final = _event("drain")
 STOPPED: Final = _event("stopped")
 START_FAILED: Final = _event(

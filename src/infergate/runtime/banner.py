@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol, TextIO
 from infergate import __version__
 from infergate.config.compile import envelope_options
 from infergate.config.protocols import BUILTIN
+from infergate.config.route_text import endpoints_text, policies_text, targets_text
 from infergate.config.schema import Config
-from infergate.config.values import display_names
 from infergate.core.compilation import version_text
 from infergate.runtime.console.plan import plan
 from infergate.runtime.running import ADMIN
@@ -97,15 +97,16 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
     )
     yield Table(
         "routes, first match wins",
-        ("MODEL", "BACKEND", "PROTOCOL", "ENDPOINTS"),
+        ("MODEL", "BACKEND", "PROTOCOL", "ENDPOINTS", "POLICY"),
         [
             (
-                route["label"],
-                route["backend"],
-                config.backends[route["backend"]].protocol,
-                " ".join(display_names(config.backends[route["backend"]].endpoints)) or "-",
+                summary["label"],
+                targets_text(route),
+                config.backends[route.backend].protocol,
+                endpoints_text(config.backends[route.backend].endpoints),
+                policies_text(route),
             )
-            for route in outline["routes"][:_MAX_ROUTES]
+            for summary, route in zip(outline["routes"][:_MAX_ROUTES], config.routes, strict=False)
         ],
     )
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from infergate import __version__
 from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
@@ -26,8 +27,10 @@ from infergate.core.log_events import (
     CONFIG_WARNING,
     DRAIN,
     NOTHING_TO_RELOAD,
+    SERVING,
     START_FAILED,
     STOPPED,
+    with_fields,
 )
 from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.runtime.assemble import assemble
@@ -73,7 +76,12 @@ def serve(read: ReadConfig, source: Path | None) -> int:
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
-        print_banner(config, running.listeners, source, sys.stdout)
+        if config.log.format == "json":  # a banner would not be JSON
+            listeners = {name: str(item.address) for name, item in running.listeners.items()}
+            message = "infergate %s is serving"
+            _log.info(message, __version__, extra=with_fields(SERVING, listeners=listeners))
+        else:
+            print_banner(config, running.listeners, source, sys.stdout)
         return await _run_until_stopped(running, reloader, signals)
 
     with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:

@@ -46,8 +46,37 @@ def test_the_demo_banner_has_addresses_and_three_commands() -> None:
 def test_the_banner_of_a_file_has_its_routes() -> None:
     text = banner(Config.default(), Path("routes.yaml"))
     assert "routes.yaml" in text
-    assert ["*", "demo", "builtin", "-"] in [line.split() for line in text.splitlines()]
+    assert ["*", "demo", "builtin", "-", "-"] in [line.split() for line in text.splitlines()]
     assert "curl" not in text
+
+
+def test_the_banner_shows_where_and_how_routes_send_requests() -> None:
+    url = {"url": "http://a:1", "weight": 3}
+    config = Config.model_validate(
+        {
+            "backends": {
+                "a": {"protocol": "v2-rest", "endpoints": (url, "http://b:1")},
+                "b": {"protocol": "builtin"},
+            },
+            "routes": (
+                {
+                    "model": "m", "backend": "a", "split": ({"backend": "b", "percent": 10},),
+                    "fallback": "b", "mirror": {"backend": "b", "percent": 5},
+                    "headers": {"x-t": "y*"}, "idempotent": True, "hedge": {"after": "p95"},
+                    "retry": {"times": 2}, "validate": False,
+                },
+            ),
+        }
+    )  # fmt: skip
+    (line,) = [x for x in banner(config, None).splitlines() if x.startswith("  m ")]
+    columns = [column for column in line.strip().split("  ") if column]
+    assert [each.strip() for each in columns] == [
+        "m",
+        "a, 10% b, else b, 5% mirrored to b",
+        "v2-rest",
+        "http://a:1 (weight 3) http://b:1",
+        "only x-t: y*, retries: 2, idempotent, hedge after p95, not validated",
+    ]
 
 
 def test_a_long_list_of_routes_is_truncated() -> None:

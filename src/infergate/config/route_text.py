@@ -1,0 +1,45 @@
+"""Describes how a route distributes and repeats requests, in a few words for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from infergate.config.routes import RouteConfig
+from infergate.config.values import Url, display_names, hedge_text
+
+
+def targets_text(route: RouteConfig) -> str:
+    """Return the backends of ``route``, for example ``a, 10% b, else c, 5% mirrored to d``."""
+    texts = [route.backend, *(f"{target.percent:g}% {target.backend}" for target in route.split)]
+    if route.fallback:
+        texts.append(f"else {route.fallback}")
+    if route.mirror is not None:
+        texts.append(f"{route.mirror.percent:g}% mirrored to {route.mirror.backend}")
+    return ", ".join(texts)
+
+
+def policies_text(route: RouteConfig) -> str:
+    """Return the policies of ``route`` that differ from the defaults, or ``-``."""
+    return ", ".join(_policies(route)) or "-"
+
+
+def _policies(route: RouteConfig) -> Iterator[str]:
+    for name, value in route.headers.items():
+        yield f"only {name}: {value}"
+    if route.retry != type(route.retry)():
+        yield f"retries: {route.retry.times}"
+    if route.idempotent:
+        yield "idempotent"
+    if route.hedge is not None:
+        yield f"hedge after {hedge_text(route.hedge.after)}"
+    if not route.validate_:
+        yield "not validated"
+    if route.record is not None:
+        yield f"{route.record.percent:g}% recorded"
+
+
+def endpoints_text(urls: Sequence[Url]) -> str:
+    """Return the display names of ``urls``, with the weights that are not 1, or ``-``."""
+    names = zip(urls, display_names(urls), strict=True)
+    texts = [name if url.weight == 1 else f"{name} (weight {url.weight})" for url, name in names]
+    return " ".join(texts) or "-"
