@@ -81,6 +81,8 @@ def _show(file: str, *, lines: bool) -> int:
             print(
                 json.dumps({"file": file} | as_json(part)) if lines else _printable(as_text(part))
             )
+    except BrokenPipeError:  # the reader of standard output, not the file
+        raise
     except (RecordingError, OSError) as error:
         print(f"infergate: {error}", file=sys.stderr)
         return 1

@@ -28,14 +28,16 @@ from infergate.recording.redaction import Redaction
 RECORDED: Final = "recorded"
 UNRECORDABLE: Final = "unrecordable"
 NOT_WRITTEN: Final = "not_written"
-_COLLECT_SECONDS: Final = 0.01
+_COLLECT_SECONDS: Final = 0.005
 """Seconds for which the thread collects exchanges after the first. Waking it for each exchange
 would cost more than writing the exchange."""
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
-"""Short exchanges that are encoded before a pause, in about 0.2 ms. Releasing the interpreter for
-less time than another thread needs to wake up would let that thread wait for up to 5 ms."""
+"""Exchanges that are encoded before a pause while the queue is long. Otherwise, the thread pauses
+after each. Releasing the interpreter for less time than another thread needs to wake up would let
+that thread wait for up to 5 ms."""
+_LONG_QUEUE: Final = 100
 _PAUSE_SECONDS: Final = 0.00005
 _CLOSE_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
@@ -166,7 +168,7 @@ class BackgroundWriter:
         try:
             try:
                 for number, job in enumerate(jobs, 1):
-                    if number % _JOBS_PER_PAUSE == 0:
+                    if number % _JOBS_PER_PAUSE == 0 or self._queue.qsize() < _LONG_QUEUE:
                         _pause()
                     content = job.redaction.apply(job.exchange)
                     try:

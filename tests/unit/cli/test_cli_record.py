@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -188,3 +190,14 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     assert reason in printed.err
     assert str(other) in printed.err
     assert "2 records" in printed.out
+
+
+def test_a_reader_that_closes_the_output_ends_the_command_quietly(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content + content[24:] * 2000)  # more lines than a pipe holds
+    command = f"{sys.executable} -m infergate record show {file} {file} | head -n 1"
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr == ""
