@@ -3,7 +3,7 @@ module has no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from infergate.config import compile as compiled
@@ -43,12 +43,24 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
             "name": name,
             "address": str(address),
             "protocols": protocols.get(name, []),
+            "envelopes": _envelopes(config, name, protocols.get(name, [])),
             "tls": name in tls,
             "model": models.get(name, ""),
             "framed": name in model_listeners and model_listeners[name].framed,
         }
         for name, address in addresses.items()
     ]
+
+
+def _envelopes(config: Config, listener: str, protocols: Collection[str]) -> list[str]:
+    """Return the protocols, other than ``protocols``, that the requests of the listener's envelopes
+    are counted under."""
+    options = compiled.envelope_options(config, listener) if protocols else {}
+    if not options:
+        return []
+    from infergate.codecs.envelopes import ENVELOPES  # noqa: PLC0415 - only if enabled
+
+    return sorted({ENVELOPES[name](**each).name for name, each in options.items()} - {*protocols})
 
 
 def _route(index: int, route: Route) -> Json:

@@ -22,7 +22,9 @@ from infergate.runtime.assemble import assemble
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.console.browser_checks import CONSOLE_HEADER
 from infergate.runtime.console.console import _encode
+from infergate.runtime.console.plan import plan
 from infergate.runtime.running import ADMIN, RunningGateway
+from infergate.transport.base import Address
 
 TEXT = """
 log: {access: false}
@@ -122,6 +124,33 @@ async def test_the_plan_shows_listeners_routes_and_backends(harness: Harness) ->
     ]
     assert response["routes"][0]["rewrites"] == ["model: other"]
     assert response["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
+
+
+def test_the_plan_names_the_protocols_of_envelopes() -> None:
+    envelopes = {
+        "mlflow": {"model": "m"},
+        "embeddings": {"models": {"m": {"input": "x", "output": "y"}}},
+    }
+    listeners = {
+        "http": {"address": "127.0.0.1:0", "envelopes": {"sagemaker": {"model": "m"}}},
+        "additional": {
+            "a": {"address": "127.0.0.1:0", "protocols": ("v2-rest",), "envelopes": envelopes}
+        },
+    }
+    config = Config.model_validate(
+        {
+            "listeners": listeners,
+            "backends": {"b": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "b"},),
+        }
+    )
+    names = ("http", "additional.a", "admin")
+    found = plan(config, dict.fromkeys(names, Address("127.0.0.1", 1)))["listeners"]
+    assert {each["name"]: each["envelopes"] for each in found} == {
+        "http": [],
+        "additional.a": ["mlflow", "openai-embeddings"],
+        "admin": [],
+    }
 
 
 async def test_the_configuration_is_compared_with_its_file(harness: Harness) -> None:

@@ -58,7 +58,9 @@ export class TrafficGraph {
     const endpoints = problemsFirst(
       backends.flatMap((each) => each.endpoints.map((url) => [each, url])), problems.endpoints, ([each, url]) => `${each.name} ${url}`,
     ).slice(0, MAX_SHOWN.endpoints);
-    const listeners = plan.listeners.filter((each) => each.protocols.length);
+    const listeners = plan.listeners
+      .filter((each) => each.protocols.length)
+      .map((each) => ({ ...each, protocols: [...each.protocols, ...each.envelopes] }));
     const unrouted = flows.some((flow) => !flow.route && flow.seconds?.count) && !this.filter;
     const entries = new Map();
     for (const flow of flows) {
