@@ -37,7 +37,7 @@ T = TypeVar("T")
 MAX_WAITING: Final = 512
 """Maximum number of comparisons that wait or run, of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum bytes of their tensors. A single comparison may exceed it."""
+"""Maximum bytes of the tensors of these comparisons. A single comparison may exceed it."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256

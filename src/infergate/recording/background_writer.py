@@ -29,8 +29,8 @@ RECORDED: Final = "recorded"
 UNRECORDABLE: Final = "unrecordable"
 NOT_WRITTEN: Final = "not_written"
 _COLLECT_SECONDS: Final = 0.005
-"""Seconds for which the thread collects exchanges after the first. Waking it for each exchange
-would cost more than writing the exchange."""
+"""Seconds for which the thread collects exchanges after the first. Waking the thread for each
+exchange would cost more than writing the exchange."""
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
@@ -68,7 +68,7 @@ class BatchReport:
 
 
 _Control = Callable[[], object]
-"""A function that the thread calls."""
+"""A function for the thread to call."""
 
 
 class BackgroundWriter:
@@ -106,7 +106,7 @@ class BackgroundWriter:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish() -> None:
-            if not done.done():  # it is done if the caller was cancelled
+            if not done.done():  # The future is done if the caller was cancelled.
                 done.set_result(None)
 
         def close() -> None:

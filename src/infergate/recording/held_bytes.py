@@ -14,7 +14,7 @@ _EXCHANGE_BYTES: Final = 2048
 _TENSOR_BYTES: Final = 512
 _RESPONSE_BYTES: Final = 512
 _VALUE_BYTES: Final = 128
-"""An upper bound of a short value, with its place in a list or a dictionary."""
+"""An upper bound of a short value, with its entry in a list or a dictionary."""
 _MAX_VALUES: Final = 10_000
 """Maximum number of parameters and nested values of an exchange, which are counted on the event
 loop in about a millisecond."""
@@ -30,7 +30,7 @@ def held_bytes(exchange: Exchange) -> int | None:
     buffers: dict[int, int] = {}
     for tensor in chain(request.inputs, outputs):
         data = tensor.data
-        # A view keeps all of the message that it is a part of.
+        # A view keeps the whole message in memory.
         buffer = data.obj if isinstance(data, memoryview) else data
         if id(buffer) not in buffers:
             buffers[id(buffer)] = memoryview(buffer).nbytes

@@ -156,7 +156,9 @@ class UrlTarget:
 def _check_urls(urls: Sequence[str], protocol: str) -> None:
     known = plugins()
     if protocol and protocol not in known:
-        raise ReplayTargetError(f"'{protocol}' is not a protocol; there are: {', '.join(known)}")
+        raise ReplayTargetError(
+            f"'{protocol}' is not a protocol; expected one of: {', '.join(known)}"
+        )
     all_schemes = {scheme for name in known for scheme in protocols.schemes(name)}
     for url in urls:
         prefix, separator, rest = url.partition("=")

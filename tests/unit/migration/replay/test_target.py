@@ -77,7 +77,7 @@ async def test_a_target_that_cannot_receive_an_inference_says_what_to_change(
         ("ftp://h", "", "ftp://h: expected a URL"),
         ("v2-grpc=http://h", "", "one of grpc:, grpcs:, or PROTOCOL=URL"),
         ("nothing=http://h", "", "expected a URL"),
-        ("http://h", "v3", "'v3' is not a protocol; there are: "),
+        ("http://h", "v3", "'v3' is not a protocol; expected one of: "),
     ],
 )
 def test_a_url_that_no_inference_could_use_is_refused_at_once(
