@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 
 from e2e.clients import Client, client
 from e2e.running import LISTENERS, Infergate, started_infergate
@@ -24,11 +26,12 @@ from peers.support.triton import Triton, started_triton
 REPEATS = 4
 NOISE_REPEATS = 40
 SCORES = np.array([0.1, 0.7, 0.2], np.float32)
-CASES = ("same", "1e-6", "1e-3", "swapped", "nan", "datatype", "missing")
+MODELS = ("perturbed", "accumulate", "repeat_int32")
 CONFIG = """
 workers: 2
 backends:
   old: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
+  old-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{old_grpc}"]}}
   twin: {{protocol: v2-rest, endpoints: ["http://{old}"]}}
   new: {{protocol: v2-grpc, endpoints: ["grpc://{new}"]}}
   spare: {{protocol: builtin}}
@@ -46,6 +49,14 @@ routes:
     backend: old
     rewrite: *perturbed
     mirror: {{backend: new, max_requests: 1000, compare: {{baseline: {{percent: 100}}}}}}
+  - model: sums
+    backend: old
+    rewrite: {{model: accumulate}}
+    mirror: {{backend: new, max_requests: 1000, compare: {{}}}}
+  - model: repeat
+    backend: old-grpc
+    rewrite: {{model: repeat_int32}}
+    mirror: {{backend: new, compare: {{}}}}
   - model: "*"
     backend: old
     rewrite: *perturbed
@@ -73,6 +84,10 @@ class Servers:
         headers = {"authorization": "Bearer secret", "x-team": "blue"}
         answer = self._client.infer(model, inputs, headers=headers)
         assert answer.as_numpy("scores") is not None
+
+    def add(self, value: int, sequence: int, **more: bool) -> None:
+        tensor = self._client.input("INPUT", np.array([value], np.int32), "INT32")
+        self._client.infer("sums", [tensor], sequence_id=sequence, **more)
 
     def admin(self, method: str, path: str) -> Any:
         connection = http.client.HTTPConnection(self.gateway.admin, timeout=10)
@@ -102,7 +117,7 @@ class Servers:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     kept = tmp_path_factory.mktemp("comparison") / "kept"
     with (
-        started_triton(("perturbed",)) as old,
+        started_triton(MODELS) as old,
         perturbed_triton() as new,
         started_infergate(config(old, new, kept), ACTIONS) as gateway,
         client("http", gateway.http, gateway.grpc) as triton_client,
@@ -115,12 +130,12 @@ def perturbed_triton() -> Iterator[Triton]:
     """Run the new server."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PERTURBED", "1")
-        with started_triton(("perturbed",)) as running:
+        with started_triton(MODELS) as running:
             yield running
 
 
 def config(old: Triton, new: Triton, kept: Path) -> str:
-    return CONFIG.format(old=old.http, new=new.grpc, kept=kept)
+    return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, kept=kept)
 
 
 def result(servers: Servers, case: str) -> ModelSummary:
@@ -198,6 +213,36 @@ def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
 
 def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
     assert result(servers, "noise").verdict() is Verdict.DIFFERENT
+
+
+def test_sequences_are_compared_in_order(servers: Servers) -> None:
+    for number in range(1, 6):
+        for step in range(4):
+            servers.add(step + 1, number, sequence_start=step == 0, sequence_end=step == 3)
+    summary = servers.compared("sums", "sums", 20)
+    assert (summary.equal, summary.outcomes) == (20, {"ok/ok": 20})
+
+
+def test_streams_are_compared_response_by_response(servers: Servers) -> None:
+    stream = tritonclient.grpc.InferenceServerClient(servers.gateway.grpc)
+    received: queue.Queue[Any] = queue.Queue()
+    stream.start_stream(lambda result, error: received.put(error or result))
+    inputs = []
+    for name, array, datatype in (
+        ("IN", np.arange(5, dtype=np.int32), "INT32"),
+        ("DELAY", np.zeros(5, np.uint32), "UINT32"),
+        ("WAIT", np.zeros(1, np.uint32), "UINT32"),
+    ):
+        tensor = tritonclient.grpc.InferInput(name, array.shape, datatype)
+        inputs.append(tensor.set_data_from_numpy(array))
+    stream.async_stream_infer("repeat", inputs)
+    values = [int(received.get(timeout=20).as_numpy("OUT")[0]) for _ in range(5)]
+    stream.stop_stream()
+    stream.close()
+    assert values == [0, 1, 2, 3, 4]
+    summary = servers.compared("repeat", "repeat", 1)
+    assert summary.equal == 1
+    assert summary.outputs["OUT"].stats.elements == 5
 
 
 def test_a_backend_that_no_route_uses_is_a_warning_in_the_log(servers: Servers) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -286,3 +287,30 @@ def busiest_worker(gateway: Infergate) -> tuple[dict[str, Any], int]:
     pid = int(Path(status["file"]).stem.rpartition("-")[2])
     assert pid in workers(gateway)
     return status, pid
+
+
+async def test_a_full_disk_stops_recording_but_not_serving() -> None:
+    """The limit on the size of files makes writes fail as a full disk does."""
+    with started_infergate(CONFIG.replace("workers: 2", "workers: 1")) as gateway:
+        resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (2 * MIB, resource.RLIM_INFINITY))
+        async with clients(gateway, "full") as sending:
+            while value(gateway, "infergate_recording_active"):
+                await sending.infer("v2-grpc", MIB // 10)
+            await sending.infer("v2-grpc", MIB // 10)
+            assert all(sent.is_answered for sent in sending.sent.values())
+            found = parts(gateway)
+            assert len(found) == recorded(gateway) >= 2
+            for part in found:
+                assert isinstance(part, RecordedExchange)
+                sending.sent[part.exchange.headers["x-tag"]].check(part)
+            status = command(gateway, "status")
+            assert status.returncode == 1
+            assert "File too large" in status.stdout
+            assert '"event":"recording_stopped"' in gateway.log.read_text()
+            resource.prlimit(
+                gateway.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
+            assert command(gateway, "start").returncode == 0
+            before = recorded(gateway)
+            await sending.infer("v2-grpc", MIB // 10)
+            await settled(gateway, before + 1)

@@ -351,3 +351,43 @@ def test_the_example_with_triton(triton: Triton) -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 call(running, pb.PREDICT, request(**spec))
             assert caught.value.code() is code
+
+
+SERVER = """
+backends: {b: {protocol: builtin}}
+routes:
+  - {model: half_plus_two, backend: b, rewrite: {model: identity}}
+  - model: resnet
+    backend: b
+    rewrite:
+      model: identity
+      inputs: {input_image: INPUT0}
+      outputs: {probabilities: OUTPUT0}
+  - {model: "*", backend: b}
+"""
+"""Embedded models behind TensorFlow Serving's APIs, with the names of the example."""
+
+
+def test_the_example_before_servers_of_tensorflow_serving() -> None:
+    """This tests config/v2-to-tfserving.yaml."""
+    file = EXAMPLE.with_name("v2-to-tfserving.yaml")
+    _, _, config = file.read_text().partition("\nbackends:")
+    with started_infergate(SERVER) as server:
+        for name, real in (
+            ("${SERVING_URL:-grpc://127.0.0.1:8500}", f"grpc://{server.grpc}"),
+            ("${SERVING_REST_URL:-http://127.0.0.1:8501}", f"http://{server.http}"),
+        ):
+            assert name in config
+            config = config.replace(name, real)
+        with started_infergate(f"backends:{config}") as running:
+            for model, given, found in (
+                ("half_plus_two", "INPUT0", "OUTPUT0"),
+                ("resnet", "data_0", "fc6_1"),
+                ("identity", "INPUT0", "OUTPUT0"),
+            ):
+                tensor = {"name": given, "datatype": "FP32", "shape": [2], "data": [1.5, -2.0]}
+                with closing(http.client.HTTPConnection(running.http, timeout=20)) as connection:
+                    body = json.dumps({"inputs": [tensor]})
+                    connection.request("POST", f"/v2/models/{model}/infer", body)
+                    answer = json.loads(connection.getresponse().read())
+                assert answer["outputs"] == [tensor | {"name": found}]

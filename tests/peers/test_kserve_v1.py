@@ -14,6 +14,7 @@ from e2e.probing import models_of, probe, protocols_of
 from e2e.running import Infergate, started_infergate
 from infergate.config import load
 from peers.support.kserve import KServe, kserve_v1_report, started_kserve_v1
+from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
 pytestmark = pytest.mark.peers
@@ -123,18 +124,37 @@ def test_v2_clients_to_kserves_server(gateway: Infergate) -> None:
             assert swapped.as_numpy("c").tolist() == [b"x", "é".encode()]
 
 
-def test_kserves_client_to_triton(triton: Triton) -> None:
+SCORES = """
+models:
+  scores:
+    inputs: [{name: INPUT0, datatype: FP32, shape: [-1]}]
+    outputs: [{name: OUTPUT0, datatype: FP32, shape: [-1]}]
+"""
+
+
+def check_scores(address: str, model: str, nested: Any, declared: str = "") -> None:
+    """Check KServe's client of ``model``, which returns its rows, on a server of V2 gRPC.
+    ``nested`` is the outcome of rows with more dimensions than the model has."""
     config = f"""
-backends: {{triton: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}}}
-routes: [{{model: scores, backend: triton, rewrite: {{model: id_FP32}}}}]
+backends: {{server: {{protocol: v2-grpc, endpoints: ["grpc://{address}"]}}}}
+routes: [{{model: scores, backend: server, rewrite: {{model: {model}}}}}]
+{declared}
 """
     rows = [0.5, -1.25]
     with started_infergate(config, LISTENERS) as running:
         found = kserve_v1_report(running.http, "scores", rows)
-    assert found.pop("infer inputs") == "failed: HTTPStatusError"
     assert found.pop("infer ragged")[0] == 400
     assert found.pop("explain")[0] == 501
-    assert found == expected("scores", rows)
+    assert found == expected("scores", rows, **{"infer inputs": nested})
+
+
+def test_kserves_client_to_triton(triton: Triton) -> None:
+    check_scores(triton.grpc, "id_FP32", "failed: HTTPStatusError")
+
+
+def test_kserves_client_to_mlserver(mlserver: MLServer) -> None:
+    # MLServer does not check shapes
+    check_scores(mlserver.grpc, "identity", {"predictions": [[1.0, 2.0]]}, SCORES)
 
 
 def test_a_probe_lists_the_models_and_asks_for_their_tensors(

@@ -22,6 +22,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.tensor import Tensor
 from infergate.testing import strategies
+from peers.support.mlserver import MLServer
 from peers.support.tfserving import TensorFlow, ovmsclient_report, tfserving_api_report
 from peers.support.triton import Triton
 
@@ -137,6 +138,31 @@ def test_ovmsclient_over_rest(
     assert signature["inputs"]["INPUT0"]["dtype"] == "DT_INT32"
     others = {"strings", "a_wrong_input", "metadata"}
     assert report == {name: found for name, found in OVER_REST.items() if name not in others}
+
+
+SIMPLE = """
+models:
+  simple:
+    inputs:
+      - {name: INPUT0, datatype: INT32, shape: [-1, 16]}
+      - {name: INPUT1, datatype: INT32, shape: [-1, 16]}
+    outputs:
+      - {name: OUTPUT0, datatype: INT32, shape: [-1, 16]}
+      - {name: OUTPUT1, datatype: INT32, shape: [-1, 16]}
+"""
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_ovmsclient_to_mlserver(transport: str, mlserver: MLServer, ovmsclient: None) -> None:
+    address = f"{transport}://{getattr(mlserver, transport)}"
+    protocol = "v2-grpc" if transport == "grpc" else "v2-rest"
+    config = BEHIND.replace("SERVER", address).replace("PROTOCOL", protocol)
+    with started_infergate(f"{config}{SIMPLE}") as running:
+        report = ovmsclient_report(getattr(running, transport), transport)
+    expected = OVMSCLIENT if transport == "grpc" else OVER_REST
+    for name in ("simple", "an_unknown_model", "status"):
+        assert report[name] == expected[name]
+    assert "INPUT1" in report["a_wrong_input"]["error"]
 
 
 def values(field: str, *numbers: Any, dtype: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ examples:
   infergate --config routes.yaml --workers auto
                                            the same, with one worker process per CPU
   infergate --config routes.yaml --check   validate routes.yaml and print a summary
+  infergate probe http://host:8000         show what a server speaks, and requests for its models
   infergate matrix                         test translation between all pairs of protocols
   infergate key --name ci                  generate an API key and its hash
   infergate health --admin http://127.0.0.1:8002

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from infergate.migration.probe.findings import ProbeFindings
     from infergate.migration.probe.options import ProbeOptions
 
-_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e]*)")
 _HTTP_PORT: Final = 8000
+_MIN_SECONDS: Final = 0.01
 _MAX_SECONDS: Final = 600.0
 _DONE, _FAILED, _WRONG = 0, 1, 2
 
@@ -50,8 +51,9 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds up to 600")
+    if not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
+        limits = f"{_MIN_SECONDS} to {_MAX_SECONDS:g}"
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from {limits}")
     return seconds
 
 
@@ -96,6 +98,7 @@ def _print_and_write(
     arguments: Arguments, old: ProbeFindings, new: ProbeFindings, options: ProbeOptions
 ) -> int:
     from infergate.config.values import Url
+    from infergate.migration.probe import report
     from infergate.migration.probe.example_requests import GatewayAddress, example_request
     from infergate.migration.probe.listener_ports import HOST, ListenerPorts
     from infergate.migration.probe.routes_file import compose_routes
@@ -112,8 +115,9 @@ def _print_and_write(
     gateway = GatewayAddress(Url("http", HOST, _HTTP_PORT))
     if routes is not None:
         gateway = GatewayAddress(Url("http", HOST, routes.http_port), routes.names)
+    limit = report.MAX_JSON_EXAMPLES if arguments.json else report.MAX_TEXT_EXAMPLES
     examples = [
-        [example_request(server, model, options, gateway) for model in server.models]
+        [example_request(server, model, options, gateway) for model in server.models[:limit]]
         for server in old.servers
     ]
     if arguments.json:
@@ -152,7 +156,9 @@ def _print_text(
     remarks = [*report.remarks(old, arguments.model), *report.remarks(new, ())]
     for remark in remarks:
         print(f"\n{remark}")
-    if text := report.example_text([item for each in examples for item in each]):
+    requests = [item for each in examples for item in each]
+    omitted = sum(len(server.models) for server in old.servers) - len(requests)
+    if text := report.example_text(requests, omitted):
         print(f"\n{text}")
 
 
@@ -186,7 +192,7 @@ COMMAND: Final = Command(
     (
         Option(
             "--model",
-            "name of a model, for servers that cannot list their models; repeatable",
+            "name of a model, for servers that cannot list their models; may be repeated",
             {"action": "append", "default": [], "metavar": "NAME"},
         ),
         Option(
@@ -203,9 +209,9 @@ COMMAND: Final = Command(
         ),
         Option(
             "--header",
-            "header (gRPC: metadata) of every request, as 'name: value', for example credentials; "
-            "it is not written to the file; repeatable",
-            {"type": _header, "action": "append", "default": [], "metavar": "HEADER"},
+            "a header or, for gRPC, metadata of every request, such as credentials; it is not "
+            "written to the file; may be repeated",
+            {"type": _header, "action": "append", "default": [], "metavar": "NAME:VALUE"},
         ),
         Option(
             "--ca",

@@ -94,7 +94,7 @@ def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[Ch
 
 
 def _figure(title: str, drawn: Sequence[str], series: Sequence[ChartSeries]) -> str:
-    legend = "".join(f'<i class="{each.kind}"></i>{escape(each.name)} ' for each in series)
+    legend = "".join(f'<b><i class="{each.kind}"></i>{escape(each.name)}</b> ' for each in series)
     return "\n".join(
         [
             f"<figure><figcaption>{escape(title)}<span>{legend}</span></figcaption>",

@@ -157,9 +157,9 @@ def printable(text: str) -> str:
     return escape_unsafe(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
-def milliseconds(seconds: float) -> str:
-    """Return a duration in milliseconds, with three digits."""
-    return f"{1000 * seconds:.3g} ms"
+def duration_text(seconds: float) -> str:
+    """Return a duration with three digits."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def atol_text(output: OutputSummary) -> str:

@@ -23,8 +23,8 @@ from infergate.comparison.report import (
     build_report,
     case_row,
     causes_text,
+    duration_text,
     judgement_text,
-    milliseconds,
     output_row,
     percent,
     printable,
@@ -205,7 +205,7 @@ def _latencies(summary: ModelSummary) -> str:
         )
     ]
     durations = [duration for line in lines for duration, _ in line.points]
-    x_axis = decades("latency", durations, milliseconds)
+    x_axis = decades("latency", durations, duration_text)
     y_axis = ChartAxis("", [(each, f"{each:g} %") for each in (0.0, 25.0, 50.0, 75.0, 100.0)])
     return line_chart("Share of responses by latency", x_axis, y_axis, lines)
 
@@ -270,7 +270,7 @@ def _time(seconds: float, style: str) -> str:
 
 
 def _latency_text(latencies: Latencies) -> str:
-    return " / ".join(milliseconds(latencies.quantile(share)) for share in (0.5, 0.99))
+    return " / ".join(duration_text(latencies.quantile(share)) for share in (0.5, 0.99))
 
 
 class _Markup(str):

@@ -14,8 +14,8 @@ from infergate.comparison.report import (
     build_report,
     case_row,
     causes_text,
+    duration_text,
     judgement_text,
-    milliseconds,
     output_row,
     percent,
     printable,
@@ -63,7 +63,7 @@ def _model_facts(model: ModelReport) -> list[tuple[str, str]]:
     if summary.expected_latencies.count:
         latencies = (summary.expected_latencies, summary.actual_latencies)
         for share in LATENCY_QUANTILES:
-            old, new = (milliseconds(each.quantile(share)) for each in latencies)
+            old, new = (duration_text(each.quantile(share)) for each in latencies)
             facts.append((f"latency, p{100 * share:g}", f"old {old}, new {new}"))
     return facts
 

@@ -161,17 +161,3 @@ class ComparisonRules:
                 tolerance.rtol if rule.rtol is None else rule.rtol,
             )
         return OutputCheck(rule, tolerance)
-
-    def is_ignored(self, name: str) -> bool:
-        return self.outputs.get(name, _NO_RULE).ignore
-
-    def check_declared(self, declared: Mapping[str, Datatype | None]) -> None:
-        """Raise ComparisonRuleError if a rule names an output that is not in ``declared``, which
-        has the datatypes of all outputs (None if unknown), or does not apply to its datatype."""
-        for name, rule in self.outputs.items():
-            if name not in declared:
-                known = ", ".join(sorted(declared)) or "no outputs"
-                raise ComparisonRuleError(f"unknown output '{name}'; the model has {known}")
-            datatype = declared[name]
-            if datatype is not None:
-                rule.check_datatype(name, datatype)

@@ -7,6 +7,7 @@ most MAX_OUTPUTS outputs. The others are added up under OTHER."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -66,6 +67,12 @@ class Summary:
         for route, models in other.routes.items():
             for name, summary in models.items():
                 self._model(route, name).merge(summary)
+
+    def by_model(self) -> Iterator[Summary]:
+        """Yield a summary for each model. They share its contents with this summary."""
+        for route, models in list(self.routes.items()):
+            for name, summary in list(models.items()):
+                yield Summary({route: {name: summary}})
 
     def verdict(self) -> Verdict:
         """Return the worst verdict of all models."""

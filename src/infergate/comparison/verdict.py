@@ -118,7 +118,7 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
 def noise_limit(differences: DifferenceCounts, noise: DifferenceCounts) -> float:
     """Return the share of differing comparisons that noise could have although no noise comparison
     differs, because there are few of them; 0 if ``differences`` are above it."""
-    if noise.differing or not noise.compared:
+    if noise.differing or not noise.compared or not differences.differing:
         return 0.0
     _, limit = interval(0, noise.compared)
     return limit if differences.share <= limit else 0.0

@@ -79,3 +79,5 @@ class RecordingCounters:
     dropped."""
     bytes: int = 0
     """Bytes of compressed records that were written."""
+    failures: int = 0
+    """How often recording stopped because of a problem."""

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -40,6 +40,9 @@ MAX_BYTES: Final = 256 * MIB
 """Maximum bytes of their tensors. A single comparison may exceed it."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
+_MAX_BATCH_TENSORS: Final = 256
+"""Maximum number of outputs in a batch. The result of each that differs takes the event loop about
+20 µs to read."""
 _BATCH_SECONDS: Final = 0.1
 """Seconds for which comparisons are collected before a batch starts. A batch takes the event loop
 less time than single comparisons do."""
@@ -65,6 +68,11 @@ class ComparisonJob:
         """The bytes of all tensors."""
         baseline = 0 if self.baseline is None else self.baseline.size
         return self.exchange.size + self.mirrored.size + baseline
+
+    @property
+    def tensors(self) -> int:
+        """The number of served outputs, in all responses."""
+        return sum([len(response.outputs) for response in self.exchange.outcome.responses])
 
     def pack(self) -> PackedPair | bytes:
         """Return the parts that a helper process compares."""
@@ -199,12 +207,10 @@ class MirrorComparer:
         found = (each.summary for each in self._routes.values() if each.compared == compared)
         return next(found, None)
 
-    def summary(self) -> Summary:
-        """Return a copy of all summaries."""
-        total = Summary()
-        for summary in {id(each.summary): each.summary for each in self._routes.values()}.values():
-            total.merge(summary)
-        return total
+    def summaries(self) -> Iterator[Summary]:
+        """Yield the current summaries. Several may have the same model of the same route."""
+        unique = {id(each.summary): each.summary for each in self._routes.values()}
+        yield from unique.values()
 
     def reset(self) -> None:
         """Start new summaries."""
@@ -263,11 +269,16 @@ class MirrorComparer:
 
     def _next_batch(self) -> list[_WaitingJob]:
         """Take the first jobs of a single route from the queue."""
-        batch, size = [self._queue.popleft()], 0
+        batch, size, tensors = [self._queue.popleft()], 0, 0
         while self._queue and len(batch) < _MAX_BATCH:
             size += batch[-1].size
+            tensors += batch[-1].job.tensors
             following = self._queue[0]
-            if following.route is not batch[0].route or size + following.size > _MAX_BATCH_BYTES:
+            if (
+                following.route is not batch[0].route
+                or size + following.size > _MAX_BATCH_BYTES
+                or tensors + following.job.tensors > _MAX_BATCH_TENSORS
+            ):
                 break
             batch.append(self._queue.popleft())
         return batch
@@ -321,6 +332,7 @@ class MirrorComparer:
         if comparison is None:
             route.count(Verdict.EQUAL.value)
             return
+        await asyncio.sleep(0)  # a verdict on many outputs may take a millisecond
         verdict = route.classify(job.exchange.request.model, comparison)
         if verdict is Verdict.DIFFERENT and route.store is not None:
             result = await _in_thread(
@@ -354,14 +366,19 @@ async def _in_thread(use: Callable[[MismatchStore], T], store: MismatchStore) ->
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def finish(result: T) -> None:
+    def finish(set_outcome: Callable[[Any], None], outcome: object) -> None:
         if not future.done():  # done: the gateway closes
-            future.set_result(result)
+            set_outcome(outcome)
 
     def run() -> None:
-        result = use(store)
+        set_outcome: Callable[[Any], None] = future.set_result
+        outcome: object
+        try:
+            outcome = use(store)
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            set_outcome, outcome = future.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(finish, result)
+            loop.call_soon_threadsafe(finish, set_outcome, outcome)
 
     threading.Thread(target=run, name="infergate-mismatches", daemon=True).start()
     return await future

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -73,8 +73,9 @@ class GatewayOptions:
     aggregate_statistics: Callable[[str, str], Awaitable[messages.ModelStatistics]] | None = None
     """Returns a model's statistics of all worker processes, if there are several."""
     steps: Steps = UNTRACED
-    observers: Mapping[str, Sequence[ExchangeObserver]] = field(default_factory=dict)
-    """The observers of routes with layers, by the route's label. They see what the client sees."""
+    observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
+    """The observers of routes with layers, by the route's position in the table, because routes
+    that differ in their headers have the same label. They see what the client sees."""
     layers: Mapping[str, Sequence[RouteLayer]] = field(default_factory=dict)
     """The layers of routes, by the route's label. The first is next to the client."""
     comparer: MirrorComparer | None = None
@@ -133,9 +134,10 @@ class Gateway:
             if binding.route.has_other_targets
         }
         self._plans.update(self.traffic_splits)
-        for binding in self.bindings:
+        for position, binding in enumerate(self.bindings):
             if binding.route.has_layers:
-                self._plans[binding] = self._add_layers(binding, options)
+                observers = options.observers.get(position, ())
+                self._plans[binding] = self._add_layers(binding, options, observers)
         self._serving: Final = serving_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(
@@ -164,9 +166,9 @@ class Gateway:
         if self.comparer is not None:
             await self.comparer.close()
 
-    def comparisons(self) -> Summary | None:
-        """Return a summary of all comparisons of mirrors, or None if no route compares them."""
-        return None if self.comparer is None else self.comparer.summary()
+    def comparisons(self) -> Iterable[Summary]:
+        """Return the current summaries of the comparisons of mirrors."""
+        return () if self.comparer is None else self.comparer.summaries()
 
     def reset_comparisons(self) -> None:
         """Start new summaries of comparisons."""
@@ -289,11 +291,15 @@ class Gateway:
         plan = self._plans.get(binding) or self._keep_plan(binding)
         return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
 
-    def _add_layers(self, binding: RouteBinding, options: GatewayOptions) -> RouteInferences:
+    def _add_layers(
+        self,
+        binding: RouteBinding,
+        options: GatewayOptions,
+        observers: Sequence[ExchangeObserver],
+    ) -> RouteInferences:
         inferences: RouteInferences = self.traffic_splits.get(binding) or self._compile(binding)
         for layer in reversed(options.layers.get(binding.label, ())):
             inferences = layer(inferences)
-        observers = options.observers.get(binding.label)
         return ObservedRoute(inferences, observers) if observers else inferences
 
     def _keep_plan(self, binding: RouteBinding) -> RoutePlan:

@@ -11,6 +11,10 @@ from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 
+_RESPONSE_BYTES: Final = 1024
+"""The memory charged for a response besides the data of its tensors. A stream may have millions of
+responses without data."""
+
 
 class Observation:
     """Collects the responses to ``request``, or its error."""
@@ -29,7 +33,7 @@ class Observation:
     def add(self, response: InferResponse) -> bool:
         """Keep ``response`` of a stream. If memory is short, release all responses and return
         False."""
-        size = sum(len(tensor.data) for tensor in response.outputs)
+        size = _RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs)
         try:
             self.context.memory.grow(size)
         except GatewayError:

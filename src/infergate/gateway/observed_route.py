@@ -34,6 +34,10 @@ class ExchangeObserver(Protocol):
         exchange grows it and detaches the growth."""
         ...
 
+    def count_lost(self) -> None:
+        """Count an exchange that was selected, but whose responses do not fit into memory."""
+        ...
+
 
 class ObservedRoute:
     """Runs the inferences of ``inner``, and passes them to ``observers`` (at least one)."""
@@ -67,6 +71,8 @@ class ObservedRoute:
             async with aclosing(self._inner.stream(request, context)) as responses:
                 async for response in responses:
                     if observers and not observation.add(response):
+                        for observer in observers:
+                            observer.count_lost()
                         observers = ()
                     yield response
         except BaseException as error:

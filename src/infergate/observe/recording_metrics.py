@@ -39,6 +39,14 @@ class RecordingMetrics(Collector):
             unit="bytes",
         )
         yield MetricFamily(
+            "counter",
+            "infergate_recording_failures",
+            "How often recording stopped because a file could not be written or the space was used "
+            "up.",
+            (),
+            [((), counters.failures)],
+        )
+        yield MetricFamily(
             "gauge",
             "infergate_recording_active",
             "Processes that record inferences now. It is absent if no route has 'record'.",

@@ -161,6 +161,10 @@ class PayloadLog:
                 asyncio.create_task(self._run()) for _ in range(self._sink.max_concurrent)
             ]
 
+    def count_lost(self) -> None:
+        """Count an event that is dropped because memory is short."""
+        self._count(DROPPED, 1)
+
     async def close(self) -> None:
         """Send the waiting events for at most ``_CLOSE_TIMEOUT_SECONDS``, and drop the others."""
         self._is_closing = True
@@ -327,3 +331,7 @@ class LoggedRoute:
         """Queue ``exchange``."""
         if self._errors or exchange.outcome.error is None:
             self._log.add(exchange, self._mode, memory)
+
+    def count_lost(self) -> None:
+        """Count the events of a stream whose responses do not fit into memory."""
+        self._log.count_lost()

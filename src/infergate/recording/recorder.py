@@ -91,6 +91,10 @@ class Recorder:
             "queued": self._queued,
         }
 
+    def count_lost(self) -> None:
+        """Count an exchange that was dropped because its responses do not fit into memory."""
+        self._counters.exchanges[MEMORY_SHORT] += 1
+
     def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Write ``exchange`` soon, or count it as dropped. ``memory`` is the account of its
         request."""
@@ -128,6 +132,7 @@ class Recorder:
         if report.failure and self.is_active:
             self.is_active = False
             self._problem = report.failure
+            self._counters.failures += 1
             _log.error("recording stopped: %s", report.failure, extra=RECORDING_STOPPED)
 
 
@@ -148,3 +153,7 @@ class RouteRecorder:
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Record ``exchange``."""
         self._recorder.record(exchange, memory)
+
+    def count_lost(self) -> None:
+        """Count an exchange that is not recorded."""
+        self._recorder.count_lost()

@@ -9,8 +9,9 @@ process time and memory.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -62,8 +63,8 @@ def _make_folder(comparison: MirrorComparison) -> MismatchFolder | None:
 class ComparisonSource(Protocol):
     """The comparisons of all processes."""
 
-    async def comparisons(self) -> Sequence[Summary]:
-        """Return the summary of each process that compares."""
+    async def comparisons(self) -> Sequence[bytes]:
+        """Return summaries as JSON, of each process that compares."""
         ...
 
     async def reset_comparisons(self) -> None:
@@ -106,6 +107,23 @@ class ComparisonsApp:
         from infergate.comparison.summary import Summary
 
         total = Summary()
-        for summary in await self._source.comparisons():
-            total.merge(summary)
-        return orjson.dumps(total.as_json())
+        for encoded in await self._source.comparisons():
+            total.merge(Summary.from_json(orjson.loads(encoded)))
+            await asyncio.sleep(0)
+        document = Summary().as_json()
+        for summary in total.by_model():
+            for route, models in summary.as_json()["routes"].items():
+                document["routes"].setdefault(route, {}).update(models)
+            await asyncio.sleep(0)
+        return orjson.dumps(document)
+
+
+async def encode_summaries(summaries: Iterable[Summary]) -> list[bytes]:
+    """Return ``summaries`` as JSON, one model at a time. A route may have 33 models of 65 outputs
+    each, which together would block the event loop for 100 ms."""
+    encoded = []
+    for summary in summaries:
+        for part in summary.by_model():
+            encoded.append(orjson.dumps(part.as_json()))
+            await asyncio.sleep(0)
+    return encoded

@@ -53,17 +53,17 @@ def make_payload_log(
 
 def make_observers(
     config: Config, table: RouteTable, recorder: Recorder | None, payload_log: PayloadLog | None
-) -> Mapping[str, Sequence[ExchangeObserver]]:
-    """Return the observers of the routes in ``table``, by the route's label."""
-    found: dict[str, list[ExchangeObserver]] = {}
+) -> Mapping[int, Sequence[ExchangeObserver]]:
+    """Return the observers of the routes in ``table``, by the route's position."""
+    found: dict[int, list[ExchangeObserver]] = {}
     if recorder is not None:
         from infergate.runtime.recording import route_recorders
 
-        for label, observers in route_recorders(config.routes, table.routes, recorder).items():
-            found.setdefault(label, []).extend(observers)
+        for position, observer in route_recorders(config.routes, table.routes, recorder).items():
+            found.setdefault(position, []).append(observer)
     if payload_log is not None:
         from infergate.runtime.payload_log import logged_routes
 
-        for label, observer in logged_routes(config, table.routes, payload_log).items():
-            found.setdefault(label, []).append(observer)
+        for position, logged in logged_routes(config, table.routes, payload_log).items():
+            found.setdefault(position, []).append(logged)
     return found

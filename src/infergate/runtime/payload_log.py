@@ -191,12 +191,12 @@ def _delivery(http: HttpSinkConfig) -> HttpDelivery:
 
 def logged_routes(
     config: Config, routes: Sequence[Route], log: PayloadLog
-) -> dict[str, LoggedRoute]:
-    """Return the observer of each route that ``log`` covers, by the route's label. ``routes`` are
-    the routes of ``config``."""
+) -> dict[int, LoggedRoute]:
+    """Return the observer of each route that ``log`` covers, by the route's position. ``routes``
+    are the routes of ``config``."""
     return {
-        route.label: _logged_route(route.label, section.payload_log, log)
-        for route, section in zip(routes, config.routes, strict=True)
+        position: _logged_route(route.label, section.payload_log, log)
+        for position, (route, section) in enumerate(zip(routes, config.routes, strict=True))
         if section.payload_log is not None
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import orjson
@@ -13,7 +13,6 @@ from infergate.config.routes import RouteConfig
 from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.gateway.observed_route import ExchangeObserver
 from infergate.recording.directory import DirectorySettings
 from infergate.recording.recorder import Recorder, RouteRecorder
 from infergate.recording.redaction import Redaction
@@ -52,11 +51,11 @@ def make_recorder(section: RecordingConfig, workers: int, group: WorkerGroup) ->
 
 def route_recorders(
     sections: Sequence[RouteConfig], routes: Sequence[Route], recorder: Recorder
-) -> Mapping[str, Sequence[ExchangeObserver]]:
-    """Return the observers of ``routes``, whose configuration is ``sections``, by label."""
+) -> dict[int, RouteRecorder]:
+    """Return the observers of ``routes``, whose configuration is ``sections``, by position."""
     return {
-        route.label: (RouteRecorder(recorder, route.label, section.record.percent),)
-        for section, route in zip(sections, routes, strict=True)
+        position: RouteRecorder(recorder, route.label, section.record.percent)
+        for position, (section, route) in enumerate(zip(sections, routes, strict=True))
         if section.record is not None
     }
 

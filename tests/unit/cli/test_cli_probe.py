@@ -39,8 +39,10 @@ def test_a_wrong_command_line(
     ("argv", "message"),
     [
         (["a:1", "--header", "authorization Bearer secret"], "expected 'name: value'"),
-        (["a:1", "--timeout", "0"], "'0' is not a number of seconds up to 600"),
-        (["a:1", "--timeout", "nan"], "'nan' is not a number of seconds up to 600"),
+        (["a:1", "--header", "x: secret\nhost: a"], "expected 'name: value'"),
+        (["a:1", "--header", "x: secret\u20ac"], "expected 'name: value'"),
+        (["a:1", "--timeout", "0.001"], "'0.001' is not a number of seconds from 0.01 to 600"),
+        (["a:1", "--timeout", "nan"], "'nan' is not a number of seconds from 0.01 to 600"),
         ([], "the following arguments are required: URL"),
     ],
 )

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from comparison_kit import NO_RULES, compare_values, failure, fp32, outcome
 from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.outcomes import compare
-from infergate.comparison.report import build_report, percent, report_json, round_up, share_text
+from infergate.comparison.report import (
+    build_report,
+    duration_text,
+    percent,
+    report_json,
+    round_up,
+    share_text,
+)
 from infergate.comparison.report_html import MAX_CHARTED_OUTPUTS, render_html
 from infergate.comparison.report_text import render_text
 from infergate.comparison.rules import ComparisonRules, OutputRule
@@ -239,7 +246,11 @@ def test_the_page_loads_nothing_and_has_charts() -> None:
 def test_noise_is_drawn_beside_differences() -> None:
     summary = Summary()
     summary.add("r", "m", compare_values(1, 2), compare_values(1, 1.5))
-    assert "noise of the old server" in render_html(summary)
+    text = render_html(summary)
+    assert "noise of the old server" in text
+    bars = re.findall(r'<rect class="(\w+)".*? height="([\d.]+)">', text)
+    assert [kind for kind, _ in bars] == ["new", "old", "new"]  # errors; noise and differences
+    assert all(float(height) > 5 for _, height in bars)
 
 
 def test_a_page_is_bounded() -> None:
@@ -315,6 +326,13 @@ def _all_kinds() -> Summary:
     summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), outcome()))
     summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT)))
     return summary
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0 ms"), (0.000123, "0.123 ms"), (0.5, "500 ms"), (90.0, "90 s")]
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
 
 
 def test_an_empty_model_can_be_rendered() -> None:

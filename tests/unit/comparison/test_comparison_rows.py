@@ -50,6 +50,12 @@ def test_a_row_agrees_if_some_choice_of_the_largest_elements_is_the_same(
     assert result.distance == differing / len(rows)
 
 
+def test_more_required_elements_than_k_disagree() -> None:
+    rule = OutputRule(top_k=3)
+    result = compare_arrays(Datatype.INT8, [5, 5, 1, 1], [1, 1, 5, 5], rule)
+    assert result.differing_rows == 1
+
+
 def test_errors_of_elements_do_not_matter_if_only_the_class_is_compared() -> None:
     expected, actual = [[0.1, 0.9], [0.8, 0.2]], [[0.3, 0.7], [0.51, 0.49]]
     result = compare_arrays(Datatype.FP32, expected, actual, OutputRule(top_k=1))

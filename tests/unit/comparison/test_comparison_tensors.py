@@ -18,6 +18,7 @@ from comparison_kit import compare_arrays
 from infergate.comparison.elements import CHUNK_ELEMENTS
 from infergate.comparison.error_stats import INFINITE_BIN, ZERO_BIN
 from infergate.comparison.rules import DEFAULT_TOLERANCES, OutputRule
+from infergate.comparison.tensors import OutputComparison
 from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.tensor import bf16_from_float32, float32_from_bf16
 
@@ -110,6 +111,17 @@ def test_the_required_atol_passes_and_no_much_smaller_one_does(
         rule = OutputRule(atol=max(0.0, required - float(rounding)), rtol=rtol)
         if rule.atol != required and rule.atol:
             assert compare_arrays(datatype, expected, actual, rule).cause == "values"
+
+
+def test_the_required_atol_is_corrected_for_rounding() -> None:
+    expected, actual, rtol = 0.12428327649956394, 1.0163501236769787, 0.5
+    error, accepted = actual - expected, rtol * expected
+    assert (error - accepted) + accepted < error
+    rule = OutputRule(rtol=rtol)
+    required = compare_arrays(Datatype.FP64, [expected], [actual], rule).required_atol
+    assert required + accepted >= error
+    passing = OutputRule(rtol=rtol, atol=required)
+    assert compare_arrays(Datatype.FP64, [expected], [actual], passing).cause == ""
 
 
 def polygraphy_passes(expected: Floats, actual: Floats, atol: float, rtol: float) -> Any:
@@ -263,24 +275,20 @@ def test_empty_tensors_are_equal(datatype: Datatype, shape: tuple[int, ...]) -> 
         assert (result.cause, result.required_atol, result.stats.elements) == ("", 0.0, 0)
 
 
-@given(
-    failing=st.integers(0, 20),
-    count=st.integers(1, 20),
-    quantile=st.sampled_from((0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0)),
-)
-def test_the_share_of_elements_decides_with_a_quantile(
-    failing: int, count: int, quantile: float
-) -> None:
-    failing = min(failing, count)
-    actual = np.array([10.0 + each for each in range(failing)] + [0.0] * (count - failing))
-    rule = OutputRule(atol=1.0, rtol=0.0, quantile=quantile)
-    result = compare_arrays(Datatype.FP64, np.zeros(count), actual, rule)
-    assert (result.cause == "") == ((count - failing) / count >= quantile)
-    needed = OutputRule(atol=result.required_atol, rtol=0.0, quantile=quantile)
-    assert compare_arrays(Datatype.FP64, np.zeros(count), actual, needed).cause == ""
-    if result.required_atol:
-        less = OutputRule(atol=result.required_atol * 0.99, rtol=0.0, quantile=quantile)
-        assert compare_arrays(Datatype.FP64, np.zeros(count), actual, less).cause == "values"
+@pytest.mark.parametrize("quantile", [0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0])
+def test_the_share_of_elements_decides_with_a_quantile(quantile: float) -> None:
+    def compared(atol: float) -> OutputComparison:
+        rule = OutputRule(atol=atol, rtol=0.0, quantile=quantile)
+        return compare_arrays(Datatype.FP64, np.zeros(count), actual, rule)
+
+    for count in range(1, 21):
+        for failing in range(count + 1):
+            actual = np.array([10.0 + each for each in range(failing)] + [0.0] * (count - failing))
+            result = compared(1.0)
+            assert (result.cause == "") == ((count - failing) / count >= quantile)
+            assert compared(result.required_atol).cause == ""
+            if result.required_atol:
+                assert compared(result.required_atol * 0.99).cause == "values"
 
 
 def test_a_quantile_of_exact_elements() -> None:

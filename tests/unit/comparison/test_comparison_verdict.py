@@ -113,6 +113,7 @@ def test_an_interval_contains_the_share(total: int, share: float) -> None:
 def test_few_noise_comparisons_leave_doubt() -> None:
     assert 0.04 < noise_limit(counts(1000, 1), counts(200, 0)) < 0.05
     assert noise_limit(counts(1000, 500), counts(200, 0)) == 0
+    assert noise_limit(counts(1000, 0), counts(200, 0)) == 0
     assert noise_limit(counts(1000, 1), counts(200, 1)) == 0
     assert noise_limit(counts(1000, 1), counts(0, 0)) == 0
 

@@ -42,6 +42,7 @@ FIELDS: dict[str, Any] = {
     },
     "Rollout": {
         "replicas": int,
+        "rollbackWindow": {"revisions": int},
         "workloadRef": {"apiVersion": str, "kind": str, "name": str, "scaleDown": str},
         "selector": {"matchLabels": dict},
         "strategy": {

@@ -180,9 +180,10 @@ class Harness:
 
     @property
     def summaries(self) -> Summary:
-        summary = self.gateway.comparisons()
-        assert summary is not None
-        return summary
+        total = Summary()
+        for summary in self.gateway.comparisons():
+            total.merge(summary)
+        return total
 
     def summary(self, model: str = "m") -> ModelSummary:
         return self.summaries.routes["m"][model]

@@ -302,3 +302,9 @@ async def test_a_route_may_omit_errors() -> None:
     ((headers, body),) = found.sent
     assert headers["ce-statuscode"] == "504"
     assert json.loads(body) == {"error": "late"}
+
+
+async def test_a_stream_that_does_not_fit_into_memory_is_counted() -> None:
+    async with harness() as found:
+        LoggedRoute(found.log, lambda *_: True, "all", errors=True).count_lost()
+    assert found.results == {"dropped": 1}

@@ -192,6 +192,12 @@ async def test_an_exchange_without_memory_is_dropped(tmp_path: Path) -> None:
     assert memory.held == 0
 
 
+async def test_a_stream_that_does_not_fit_into_memory_is_counted(tmp_path: Path) -> None:
+    async with recording(tmp_path) as found:
+        RouteRecorder(found.recorder, "m", 100).count_lost()
+        assert found.results == {"memory_short": 1}
+
+
 async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:
     async with recording(tmp_path) as found:
         for parameters in ({}, {"p": object()}, {}):
@@ -302,7 +308,7 @@ async def test_a_failure_stops_recording_with_one_log_line(
         assert found.results == {"recorded": 1, "not_written": 100}
         assert [exchange.request.id for exchange in found.exchanges()] == ["id-1"]
         events = [getattr(entry, "event", "") for entry in caplog.records]
-        assert events.count("recording_stopped") == 1
+        assert events.count("recording_stopped") == found.counters.failures == 1
         disk.error = None
         found.recorder.start()
         found.recorder.record(sample_exchange(2), memory)

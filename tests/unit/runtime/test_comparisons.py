@@ -26,7 +26,7 @@ from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
 from infergate.runtime.admin import AdminApp
 from infergate.runtime.assemble import assemble
-from infergate.runtime.comparisons import PATH, ComparisonsApp, make_comparer
+from infergate.runtime.comparisons import PATH, ComparisonsApp, encode_summaries, make_comparer
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import RunningGateway
 from infergate.runtime.workers.messages import WorkerCommand
@@ -44,8 +44,8 @@ class Source:
     def __init__(self, *routes: str) -> None:
         self.summary = summary_of(*routes)
 
-    async def comparisons(self) -> Sequence[Summary]:
-        return (self.summary, summary_of("a"))
+    async def comparisons(self) -> Sequence[bytes]:
+        return await encode_summaries([self.summary, summary_of("a")])
 
     async def reset_comparisons(self) -> None:
         self.summary = Summary()
@@ -69,10 +69,12 @@ async def response_for(
 
 async def test_the_merged_summaries_are_returned_as_json() -> None:
     source = Source("a", "b")
+    source.summary.add("b", "other model", Comparison("ok", "ok"))
+    expected = summary_of("a", "b", "a")
+    expected.add("b", "other model", Comparison("ok", "ok"))
     status, body = await response_for(admin(source))
     assert status == 200
-    assert Summary.from_json(json.loads(body)) == summary_of("a", "b", "a")
-    assert source.summary == summary_of("a", "b")
+    assert Summary.from_json(json.loads(body)) == expected
     paths = json.loads((await response_for(admin(source), path="/"))[1])["paths"]
     assert PATH in paths
 
@@ -117,14 +119,14 @@ async def test_the_supervisor_collects_the_summaries_of_all_workers(
     supervisor = Supervisor(Config.model_validate(demo), ConfigHistory())
     commands: list[object] = []
 
-    async def respond(worker: Summary, message: object, seconds: float = 1.0) -> Any:
+    async def respond(worker: list[bytes], message: object, seconds: float = 1.0) -> Any:
         commands.append(message)
         return worker if message is WorkerCommand.GET_COMPARISONS else None
 
-    workers = [(None, summary_of("a")), (None, summary_of("a", "b"))]
+    workers = [(None, [b"1"]), (None, [b"2", b"3"])]
     monkeypatch.setattr(supervisor, "_request", respond)
     monkeypatch.setattr(supervisor, "_serving", lambda: workers)
-    assert await supervisor.comparisons() == [summary_of("a"), summary_of("a", "b")]
+    assert await supervisor.comparisons() == [b"1", b"2", b"3"]
     await supervisor.reset_comparisons()
     assert commands.count(WorkerCommand.RESET_COMPARISONS) == 2
     await supervisor.stop(0)
@@ -174,9 +176,11 @@ async def compared(running: RunningGateway) -> int:
 
 
 def _number(gateway: Gateway) -> int:
-    summary = gateway.comparisons()
-    assert summary is not None
-    return sum(each.compared for each in summary.routes.get("identity", {}).values())
+    return sum(
+        each.compared
+        for summary in gateway.comparisons()
+        for each in summary.routes.get("identity", {}).values()
+    )
 
 
 async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:

@@ -103,6 +103,28 @@ async def test_a_route_without_record_is_not_recorded(tmp_path: Path) -> None:
     assert recorded(tmp_path) == []
 
 
+async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_path: Path) -> None:
+    route = {"model": "identity", "backend": "demo"}
+    tagged = {**route, "headers": {"x-tag": "a"}, "record": {}}
+    config = Config.model_validate(
+        {
+            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
+            "backends": {"demo": {"protocol": "builtin"}},
+            "routes": (tagged, {**route, "payload_log": {}}),
+            "recording": {"path": str(tmp_path / "records")},
+            "payload_log": {"file": {"path": str(tmp_path / "events")}},
+            "log": {"access": False},
+            "helpers": 0,
+        }
+    )
+    async with running(config) as gateway:
+        for number, tag in enumerate("ab"):
+            context = RequestContext("peer", headers={"x-tag": tag}, request_id=str(number))
+            binding = gateway.gateway.bind("identity", "", context)
+            await gateway.gateway.infer(REQUEST, binding, context)
+    assert [found.exchange.request_id for found in recorded(tmp_path / "records")] == ["0"]
+
+
 async def test_recording_may_wait_for_the_operator(tmp_path: Path) -> None:
     group = WorkerGroup()
     async with running(config_with(tmp_path, {}, active=False), group) as gateway:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,11 @@ from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Parameters, Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, join_parts
+from infergate.migration.explain.client_inference import variable_name
 from infergate.migration.probe.findings import ProbedModel, ProbedServer
 from infergate.migration.probe.options import ProbeOptions
 
-MAX_ELEMENTS: Final = 1 << 20
+MAX_ELEMENTS: Final = 1 << 22
 """Maximum number of elements of an example's inputs."""
 _MAX_INLINE_CHARS: Final = 600
 """Maximum length of JSON that is part of a curl command. Python writes longer JSON."""
@@ -146,7 +146,7 @@ def _curl(wire: HttpRequest, url: Url, options: ProbeOptions) -> str:
         words += ["-H", f"{name}: {value}"]
     command = shlex.join(words)
     for name in options.headers:
-        command += f' -H "{name}: ${_variable(name)}"'
+        command += f' -H "{name}: ${variable_name(name)}"'
     body = bytes(join_parts(wire.body)).decode()
     address = shlex.quote(address)
     if len(body) <= _MAX_INLINE_CHARS:
@@ -159,7 +159,7 @@ def _python(wire: HttpRequest, url: Url, options: ProbeOptions) -> str:
     if not url.host:
         return "# urllib has no unix sockets: see the curl command"
     headers = [f"{name!r}: {value!r}" for name, value in wire.headers.items()]
-    headers += [f"{name!r}: os.environ[{_variable(name)!r}]" for name in options.headers]
+    headers += [f"{name!r}: os.environ[{variable_name(name)!r}]" for name in options.headers]
     modules = ["json", *(["os"] if options.headers else []), "urllib.request"]
     context = ""
     if url.scheme == "https" and options.ca is not None:
@@ -178,11 +178,6 @@ def _python(wire: HttpRequest, url: Url, options: ProbeOptions) -> str:
             f"print(urllib.request.urlopen(request{context}).read().decode())",
         )
     )
-
-
-def _variable(header: str) -> str:
-    """Return the name of the environment variable that holds the value of ``header``."""
-    return re.sub(r"\W", "_", header.upper(), flags=re.ASCII)
 
 
 def _literal(value: Any) -> str:

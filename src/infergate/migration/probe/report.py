@@ -17,8 +17,10 @@ from infergate.terminal import Table
 
 _MAX_SHOWN: Final = 200
 _MAX_NAMES: Final = 10
-_MAX_EXAMPLES: Final = 20
-"""Maximum number of models whose requests are printed as text."""
+MAX_TEXT_EXAMPLES: Final = 20
+MAX_JSON_EXAMPLES: Final = 100
+"""Maximum number of models of a server whose requests are printed as text or as JSON. A request
+takes up to a second to write."""
 
 
 def shown(text: str) -> str:
@@ -100,17 +102,17 @@ def _problems(server: ProbedServer) -> dict[str, list[str]]:
     return problems
 
 
-def example_text(examples: Sequence[ExampleRequest]) -> str:
-    """Return the requests of the first models as text."""
+def example_text(examples: Sequence[ExampleRequest], omitted: int = 0) -> str:
+    """Return requests as text. ``omitted`` is the number of further models."""
     blocks = []
-    for example in [item for item in examples if not item.problem][:_MAX_EXAMPLES]:
+    for example in [item for item in examples if not item.problem]:
         through = ", through infergate with the written configuration"
         blocks.append(
             f"# {shown(example.model)}{through if example.needs_gateway else ''}\n"
             f"{escape_unsafe(example.curl)}\n\n{escape_unsafe(example.python)}\n"
         )
-    if len(examples) > _MAX_EXAMPLES:
-        blocks.append(f"# The requests of all {len(examples)} models: --json\n")
+    if omitted:
+        blocks.append(f"# For requests of {omitted} more models: --json\n")
     return "\n".join(blocks)
 
 

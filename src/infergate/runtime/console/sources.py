@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from infergate.config.schema import Config
 from infergate.gateway.gateway import Gateway
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import ProcessSnapshot, RecentRequests, take_snapshot
+from infergate.runtime.comparisons import encode_summaries
 from infergate.transport.base import Address
-
-if TYPE_CHECKING:  # summaries cost each process time and memory
-    from infergate.comparison.summary import Summary
 
 Json = dict[str, Any]
 
@@ -51,8 +49,9 @@ class ConsoleSource(Protocol):
         """Perform an action in one of the processes. Raises GatewayError."""
         ...
 
-    async def comparisons(self) -> Sequence[Summary]:
-        """Return the comparisons of each process that compares mirrors and responds."""
+    async def comparisons(self) -> Sequence[bytes]:
+        """Return summaries of the comparisons of mirrors as JSON, of each process that
+        responds."""
         ...
 
     async def reset_comparisons(self) -> None:
@@ -102,9 +101,8 @@ class SingleProcess:
         running = self._running()
         return await run_action(running.config, running.gateway, action, request)
 
-    async def comparisons(self) -> Sequence[Summary]:
-        summary = self._running().gateway.comparisons()
-        return () if summary is None else (summary,)
+    async def comparisons(self) -> Sequence[bytes]:
+        return await encode_summaries(self._running().gateway.comparisons())
 
     async def reset_comparisons(self) -> None:
         self._running().gateway.reset_comparisons()

@@ -47,7 +47,7 @@ class WorkerCommand(enum.Enum):
     GET_RECENT = enum.auto()
     """Return the console's data. The response is a ProcessSnapshot."""
     GET_COMPARISONS = enum.auto()
-    """Return the comparisons of mirrors. The response is a Summary, or None without comparisons."""
+    """Return the comparisons of mirrors. The response is a list of summaries as JSON."""
     RESET_COMPARISONS = enum.auto()
     """Start new summaries of comparisons. The response is None."""
     CHECK_READY = enum.auto()

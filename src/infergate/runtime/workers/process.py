@@ -30,6 +30,7 @@ from infergate.observe.family import in_batches
 from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.observe.recent_requests import take_snapshot
 from infergate.runtime.assemble import assemble
+from infergate.runtime.comparisons import encode_summaries
 from infergate.runtime.descriptors import LoopExceptionHandler
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.recording_actions import RecordingAction, control_recorder
@@ -125,7 +126,7 @@ class _WorkerProcess:
             case messages.PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
             case messages.WorkerCommand.GET_COMPARISONS:
-                return self._gateway.gateway.comparisons()
+                return await encode_summaries(self._gateway.gateway.comparisons())
             case messages.WorkerCommand.RESET_COMPARISONS:
                 self._gateway.gateway.reset_comparisons()
             case RecordingAction() as action:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
@@ -60,9 +60,6 @@ from infergate.runtime.workers.worker import Worker, describe_exit
 from infergate.runtime.workers.worker_slot import WorkerSlot, wait_for_exit
 from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
-
-if TYPE_CHECKING:  # summaries cost each process time and memory
-    from infergate.comparison.summary import Summary
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
@@ -162,9 +159,12 @@ class Supervisor:
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
 
-    async def comparisons(self) -> Sequence[Summary]:
+    async def comparisons(self) -> Sequence[bytes]:
         """Return the comparisons of all workers. Those of a worker that has ended are lost."""
-        return await self._request_all(messages.WorkerCommand.GET_COMPARISONS)
+        responses = await self._request_all(
+            messages.WorkerCommand.GET_COMPARISONS, _COLLECT_TIMEOUT_SECONDS
+        )
+        return list(chain.from_iterable(responses))
 
     async def reset_comparisons(self) -> None:
         await self._request_all(messages.WorkerCommand.RESET_COMPARISONS)

@@ -395,6 +395,7 @@ def test_metadata_in_both_formats_round_trips(form: str) -> None:
     metadata_format = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
     wire = CODEC.build_response(expected, ParsedRequest(request, metadata_format))
     assert parse(wire, request) == expected
+    assert parse(wire, ModelMetadataRequest("")) == expected  # the server's name of the model
 
 
 def as_json(fields: Any) -> HttpResponse:

@@ -99,7 +99,7 @@ def test_tensorflow_writes_the_same(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dims", [(0, 2**62, 2**62), (2**62, 2**62, 0)])
-def test_the_place_of_an_empty_dimension_does_not_matter(dims: tuple[int, ...]) -> None:
+def test_the_position_of_an_empty_dimension_does_not_matter(dims: tuple[int, ...]) -> None:
     """TensorFlow refuses the second shape, whose product overflows before the 0."""
     tensor = read(proto("DT_FLOAT", *dims))
     assert (tensor.shape, len(tensor.data)) == (dims, 0)

@@ -16,12 +16,15 @@ from probe_kit import (
 )
 
 from infergate.access.keys import digest_of, new_key
+from infergate.core.datatypes import Datatype
 from infergate.core.messages import ModelIndex, ModelIndexEntry
 from infergate.migration.probe import prober
 from infergate.migration.probe.findings import ProbeFindings, group_servers
+from infergate.migration.probe.pairing import Pairing
 from infergate.migration.probe.prober import states_of
 from tls_kit import Authority
 
+ALL = frozenset(Datatype)
 KEY = new_key()
 KEY_DIGEST = digest_of(KEY).hex()
 
@@ -266,3 +269,36 @@ def test_two_servers_on_one_host_stay_apart() -> None:
         ["grpc://b:2"],
         ["http://a:5"],
     ]
+
+
+LISTED = ("simple", "digits", "identity", "embed", "accumulate")
+
+
+@pytest.mark.parametrize(
+    "protocol", ["trtis-http", "trtis-grpc", "tfs-rest", "tfs-grpc", "v2-rest"]
+)
+async def test_a_model_pairs_with_itself_in_another_protocol(protocol: str) -> None:
+    """Each protocol has its own rules for the batch dimension."""
+    listeners = {
+        "http": None,
+        "grpc": {"address": "127.0.0.1:0"},
+        "admin": None,
+        "additional": {"old": {"address": "127.0.0.1:0", "protocols": (protocol,)}},
+    }
+    async with embedded_models(listeners=listeners) as addresses:
+        [old] = (await probe(addresses["additional.old"], models=LISTED)).servers
+        [new] = (await probe(addresses["grpc"])).servers
+    assert [item.protocol for item in old.protocols] == [protocol]
+    pairs = {pair.old.name: pair for pair in Pairing(ALL, ALL).pair_models(old.models, new.models)}
+    for name in LISTED:
+        assert pairs[name].can_mirror, pairs[name]
+        assert all(item.is_certain and not item.is_renamed for item in pairs[name].outputs)
+
+
+async def test_a_graphpipe_model_pairs_with_itself_in_v2() -> None:
+    async with embedded_models() as addresses:
+        [old] = (await probe(addresses["graphpipe[0]"])).servers
+        [new] = (await probe(addresses["grpc"])).servers
+    [pair] = Pairing(ALL, ALL).pair_models(old.models, new.models)
+    assert pair.new is not None
+    assert (pair.new.name, pair.can_mirror) == ("identity", True)
